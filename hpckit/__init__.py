@@ -1,0 +1,25 @@
+"""hpckit: from a Hydra config to a finished run on Slurm, whatever breaks on the way.
+
+Responsible for the public names a training script needs; it must not import torch, Hydra or
+submitit by itself, so that `hpckit --help` stays as fast as Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpckit.runtime.run import Run as Run
+    from hpckit.runtime.run import attach as attach
+
+__all__ = ["Run", "__version__", "attach"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Import `Run` and `attach` when first asked for (PEP 562)."""
+    if name in {"Run", "attach"}:
+        from hpckit.runtime import run  # noqa: PLC0415  # lazy: see the module docstring
+
+        return getattr(run, name)
+    raise AttributeError(f"module 'hpckit' has no attribute {name!r}")

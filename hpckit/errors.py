@@ -1,0 +1,93 @@
+"""The exception tree. Responsible for what can go wrong by name; it must not print or exit.
+
+HpckitError                      exit code
+├── UsageError                   2   what was asked for cannot be done as asked
+│   ├── ConfigError              2   a configuration does not compose or does not hold together
+│   ├── SnapshotError            2   the code snapshot cannot be taken
+│   ├── TemplateError            2   a script template does not render
+│   └── NotFoundError            2   no such launch or run
+├── RunError                     1   something on the node went wrong
+│   ├── FrozenFolderError        1   a node cannot read its frozen folder
+│   ├── RankInfoError            1   the environment does not say which rank this is
+│   ├── RendezvousError          1   ranks are missing, doubled or cannot reach each other
+│   └── ChannelError             1   a peer on the control channel is not who it should be
+└── SchedulerError               3   the scheduler refused or is away
+    ├── SchedulerRefusedError    3   it answered: no
+    └── SchedulerAwayError       3   it did not answer, or is not installed
+
+Every error says what happened, which value, what is allowed, and in `hint` what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HpckitError(Exception):
+    """Base of everything hpckit raises on purpose.
+
+    Parameters: `message` (what happened, which value, what is allowed) and `hint` (what to do).
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(HpckitError):
+    """What was asked for cannot be done as asked."""
+
+
+class ConfigError(UsageError):
+    """A configuration does not compose or does not hold together."""
+
+
+class SnapshotError(UsageError):
+    """The code snapshot cannot be taken."""
+
+
+class TemplateError(UsageError):
+    """A script template is missing, or does not render."""
+
+
+class NotFoundError(UsageError):
+    """No launch or run answers to what was given."""
+
+
+class RunError(HpckitError):
+    """Something on the node went wrong."""
+
+    exit_code = 1
+
+
+class FrozenFolderError(RunError):
+    """A node cannot read the frozen folder of its run."""
+
+
+class RankInfoError(RunError):
+    """The environment does not say which rank this process is."""
+
+
+class RendezvousError(RunError):
+    """Ranks are missing, doubled, or cannot reach each other."""
+
+
+class ChannelError(RunError):
+    """A peer on the control channel is not who it should be."""
+
+
+class SchedulerError(HpckitError):
+    """The scheduler refused or is away."""
+
+    exit_code = 3
+
+
+class SchedulerRefusedError(SchedulerError):
+    """The scheduler answered: no."""
+
+
+class SchedulerAwayError(SchedulerError):
+    """The scheduler did not answer in time, or is not installed here."""

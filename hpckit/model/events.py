@@ -1,0 +1,156 @@
+"""What happened: facts in the past tense, one JSON line each, never edited.
+
+Responsible for the vocabulary of events and their JSON form; it must not write files. `at` is
+UTC. `decode(encode(event)) == event`. Unknown kinds decode to None, so that an older hpckit can
+read what a newer one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from hpckit.model.failure import Failure, RankExit
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.states import RunState
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+    kind: ClassVar[str] = ""
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitIntended(Event):
+    """Written before sbatch is called; without a sibling below, the job may be an orphan."""
+
+    kind: ClassVar[str] = "submit_intended"
+    job_index: int
+    job_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted(Event):
+    """The scheduler accepted; `adopted` when found afterwards by name, or begun by hand."""
+
+    kind: ClassVar[str] = "submitted"
+    job_index: int
+    job: str
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRefused(Event):
+    """The scheduler refused, or never had the job."""
+
+    kind: ClassVar[str] = "submit_refused"
+    job_index: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalStarted(Event):
+    """The local executor began working through the launch: a process on this host."""
+
+    kind: ClassVar[str] = "local_started"
+    host: str
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested(Event):
+    """The user asked to cancel these runs (indices)."""
+
+    kind: ClassVar[str] = "cancel_requested"
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStarted(Event):
+    """A supervisor began an attempt. `job` is null on the local executor."""
+
+    kind: ClassVar[str] = "attempt_started"
+    attempt: int
+    job: str | None
+    restart_count: int
+    host: str
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentJoined(Event):
+    """The agent of a node reported to the supervisor."""
+
+    kind: ClassVar[str] = "agent_joined"
+    node: str
+    node_rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStarted(Event):
+    """All ranks of an attempt were told to start."""
+
+    kind: ClassVar[str] = "round_started"
+    round: int
+    world_size: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReached(Event):
+    """The first step of a round began; later steps are in progress.json."""
+
+    kind: ClassVar[str] = "step_reached"
+    round: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExited(Event):
+    """A rank process ended."""
+
+    kind: ClassVar[str] = "rank_exited"
+    round: int
+    exit: RankExit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeHeard(Event):
+    """The attempt was told that it will be stopped."""
+
+    kind: ClassVar[str] = "notice_heard"
+    signal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded(Event):
+    """The supervisor's last word on an attempt."""
+
+    kind: ClassVar[str] = "attempt_ended"
+    state: RunState
+    exit_code: int
+    failure: Failure | None = None
+
+
+_KINDS: Mapping[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__()}
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """Return the event as plain JSON values, with `v` and `event` first."""
+    return {"v": VERSION, "event": event.kind, **to_plain(event)}
+
+
+def decode(record: Mapping[str, Any]) -> Event | None:
+    """Return the event of a record, or None for a kind this version does not know."""
+    kind = _KINDS.get(str(record.get("event")))
+    return None if kind is None else from_plain(kind, record)

@@ -1,0 +1,79 @@
+"""How a rank ended, and what a failed run is told to have died of.
+
+Responsible for the record of an end; it must not observe one. An exit code of srun is lossy
+(a rank killed by SIGKILL shows as 137 or 143, by what happened to its neighbours), so failures
+are classified from the ranks' own exit records.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """Why a run did not complete."""
+
+    exception = "exception"
+    exit_code = "exit_code"
+    signal = "signal"
+    rendezvous = "rendezvous"
+    agents_missing = "agents_missing"
+    node_lost = "node_lost"
+    frozen_folder = "frozen_folder"
+    notice = "notice"
+    launcher_lost = "launcher_lost"
+    scheduler = "scheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """One rank's exit record. `signal` is a name such as SIGKILL; `step` the last one begun.
+
+    `stopped` is true where hpckit itself ended the rank because another had failed.
+    """
+
+    rank: int
+    node: str
+    code: int | None
+    signal: str | None = None
+    step: int | None = None
+    exception: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    stopped: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the rank ended otherwise than with exit code 0."""
+        return self.code != 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A classified end: cause, where, at which step, and the words of who failed."""
+
+    cause: Cause
+    message: str
+    rank: int | None = None
+    node: str | None = None
+    step: int | None = None
+    traceback: str | None = None
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, `SIG<number>` where it has none (real-time signals)."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
+
+
+def shell_code(exit_record: RankExit) -> int:
+    """Return the exit code a shell would report: 128 + number for a signal, never 0."""
+    if exit_record.signal is not None:
+        name = exit_record.signal
+        numbers = {member.name: member.value for member in signal.Signals}
+        return 128 + numbers.get(name, int(name.removeprefix("SIG")) if name[3:].isdecimal() else 1)
+    return exit_record.code or 1

@@ -1,0 +1,60 @@
+"""Identities and their text form: launches, runs, jobs, attempts.
+
+Responsible for making and parsing ids; it must not look anything up. `parse` and `str` are
+inverse.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from datetime import datetime
+
+_NOT_SLUG = re.compile(r"[^A-Za-z0-9_-]+")
+_SLUG_LENGTH = 40
+_JOB = re.compile(r"(?P<main>\d+)(?:_(?P<index>\d+))?\Z")
+
+
+def slug(name: str) -> str:
+    """Return `name` reduced to letters, digits, `-` and `_`: safe in paths and job names."""
+    ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return _NOT_SLUG.sub("-", ascii_name).strip("-")[:_SLUG_LENGTH].strip("-") or "run"
+
+
+def launch_id(name: str, *, created_at: datetime, token: str) -> str:
+    """Return the id of a launch: its name, its moment and a random token."""
+    return f"{slug(name)}-{created_at:%Y%m%d-%H%M%S}-{token}"
+
+
+def run_id(launch: str, index: int) -> str:
+    """Return the id of the run with this index in the launch."""
+    return f"{launch}.{index}"
+
+
+def split_run_id(text: str) -> tuple[str, int | None]:
+    """Split `LAUNCH.INDEX` into its parts; the index is None where there is none."""
+    launch, dot, index = text.rpartition(".")
+    if dot and index.isdecimal():
+        return launch, int(index)
+    return text, None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobId:
+    """A Slurm job or array element: `123` or `123_4`."""
+
+    main: int
+    index: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> JobId:
+        """Parse `123` or `123_4`; raises ValueError on anything else (steps, ranges)."""
+        match = _JOB.match(text.strip())
+        if match is None:
+            raise ValueError(f"{text!r} is not a job id; expected 123 or 123_4")
+        index = match["index"]
+        return cls(int(match["main"]), None if index is None else int(index))
+
+    def __str__(self) -> str:
+        return str(self.main) if self.index is None else f"{self.main}_{self.index}"

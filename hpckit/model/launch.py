@@ -1,0 +1,159 @@
+"""What a user may configure, with types and defaults; also Hydra's schema.
+
+Responsible for the names of configuration; it must not read files or know about Hydra. Numbers
+carry their unit in the name; `resources` uses submitit's names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+MISSING: Any = "???"
+"""OmegaConf's mark for a mandatory value; spelt out here so that the model stays pure."""
+
+
+class ClusterKind(StrEnum):
+    """Where runs go. `auto` becomes `slurm` where `sbatch` is on PATH, else `local`."""
+
+    auto = "auto"
+    local = "local"
+    slurm = "slurm"
+
+
+class DeviceKind(StrEnum):
+    """Which device ranks train on. `auto` takes a GPU where the rank sees one."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """Site facts: what is true of the cluster, whoever runs there.
+
+    `partitions` lists the partitions that exist (empty: not checked before submission);
+    `bin_dir` is where sbatch and its siblings lie when they are not on PATH; `setup` are shell
+    lines for the top of the batch script, verbatim; `max_parallel` is how many runs of a sweep
+    the local executor keeps going at a time.
+    """
+
+    kind: ClusterKind = ClusterKind.auto
+    partition: str | None = None
+    partitions: list[str] = field(default_factory=list)
+    account: str | None = None
+    qos: str | None = None
+    gpus_per_node: int = 0
+    cpus_per_node: int = 1
+    modules: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    python: str | None = None
+    bin_dir: str | None = None
+    template: str = "job.sbatch.j2"
+    srun_args: list[str] = field(default_factory=list)
+    max_parallel: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resources:
+    """What one run needs, in submitit's words.
+
+    `mem_gb` is per node; `timeout_min` is Slurm's time limit (null: the partition's default);
+    `additional_parameters` goes to sbatch as it is, for what is not named here.
+    """
+
+    nodes: int = 1
+    tasks_per_node: int = 1
+    cpus_per_task: int = 1
+    gpus_per_node: int = 0
+    mem_gb: float | None = None
+    timeout_min: int | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    reservation: str | None = None
+    gres: str | None = None
+    exclusive: bool = False
+    dependency: str | None = None
+    comment: str | None = None
+    mail_type: str | None = None
+    mail_user: str | None = None
+    array_parallelism: int = 256
+    additional_parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """Where state is kept. `dir` null means the run's own folder."""
+
+    dir: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recovery:
+    """What happens after a failure.
+
+    `max_rounds` is how often all ranks may be started inside one attempt (1: never again);
+    `requeue` lets Slurm start the run anew after a preemption or a node failure.
+    """
+
+    max_rounds: int = 1
+    requeue: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runtime:
+    """How ranks are started and ended.
+
+    `agent_timeout_s`: until every node has reported; `rendezvous_timeout_s`: until every rank
+    has; `stop_grace_s`: between SIGTERM and SIGKILL of a rank that has to go.
+    """
+
+    device: DeviceKind = DeviceKind.auto
+    agent_timeout_s: float = 120.0
+    rendezvous_timeout_s: float = 120.0
+    stop_grace_s: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Code:
+    """The snapshot of the user's project.
+
+    `root` null means the git checkout around the working directory, else that directory;
+    `paths` are folders below it that go on PYTHONPATH.
+    """
+
+    snapshot: bool = True
+    root: str | None = None
+    paths: list[str] = field(default_factory=lambda: [".", "src"])
+    max_mb: float = 200.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchConfig:
+    """Everything hpckit itself reads of a composed configuration.
+
+    A composed configuration may hold more (a user's own keys); those reach the user's code and
+    nothing else. Exactly one of `entry_point` ("module:function") and `command` (a list, or one
+    string that is split as a shell would split it) says what a rank runs.
+    """
+
+    name: str | None = None
+    output_dir: str = "outputs"
+    seed: int = 0
+    entry_point: str | None = None
+    command: Any = None
+    params: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    cluster: Cluster = field(default_factory=Cluster)
+    resources: Resources = field(default_factory=Resources)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    recovery: Recovery = field(default_factory=Recovery)
+    runtime: Runtime = field(default_factory=Runtime)
+    code: Code = field(default_factory=Code)

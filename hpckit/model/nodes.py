@@ -1,0 +1,110 @@
+"""Slurm's hostlist and task-count grammars, as pure functions.
+
+Responsible for `n[01-03,7],gpu[0-1]x[0-3]` and `3,1(x2)`; it must not ask Slurm: `scontrol
+show hostnames` does not exist inside containers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+
+_GROUP = re.compile(r"\[([^\]]*)\]")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?\Z")
+_TAIL = re.compile(r"(?P<head>.*?)(?P<digits>\d+)\Z")
+
+
+def expand(hostlist: str) -> tuple[str, ...]:
+    """Expand a hostlist in its own order; several brackets in a name are multiplied out.
+
+    Raises ValueError with the offending part when the text is not a hostlist.
+    """
+    return tuple(itertools.chain.from_iterable(_expand_item(item) for item in _split(hostlist)))
+
+
+def _split(hostlist: str) -> Iterator[str]:
+    """Split at the commas that stand outside brackets."""
+    depth, start = 0, 0
+    for position, letter in enumerate(hostlist):
+        depth += (letter == "[") - (letter == "]")
+        if depth not in (0, 1):
+            break
+        if letter == "," and depth == 0:
+            yield hostlist[start:position]
+            start = position + 1
+    if depth != 0:
+        raise ValueError(f"{hostlist!r} is not a hostlist: its brackets do not match")
+    if hostlist:
+        yield hostlist[start:]
+
+
+def _expand_item(item: str) -> Iterator[str]:
+    if not item:
+        raise ValueError("a hostlist has an empty item")
+    parts = _GROUP.split(item)
+    choices = [
+        tuple(_expand_ranges(part)) if position % 2 else (part,)
+        for position, part in enumerate(parts)
+    ]
+    return ("".join(choice) for choice in itertools.product(*choices))
+
+
+def _expand_ranges(ranges: str) -> Iterator[str]:
+    for piece in ranges.split(","):
+        match = _RANGE.match(piece)
+        if match is None:
+            raise ValueError(f"[{ranges}] is not a hostlist range: {piece!r} is no number or a-b")
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise ValueError(f"[{ranges}] is not a hostlist range: {piece!r} runs backwards")
+        width = len(first)
+        yield from (f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
+
+
+def compress(names: Iterable[str]) -> str:
+    """Write names as a hostlist; `expand(compress(names)) == tuple(names)`, order kept."""
+    items: list[str] = []
+    for (head, width), group in itertools.groupby(names, key=_shape):
+        members = list(group)
+        if width == 0 or len(members) == 1:
+            items.extend(members)
+        else:
+            numbers = [member[len(head) :] for member in members]
+            items.append(f"{head}[{','.join(_runs(numbers))}]")
+    return ",".join(items)
+
+
+def _shape(name: str) -> tuple[str, int]:
+    """Return what two names must share to stand in one bracket: head and width of digits."""
+    match = _TAIL.match(name)
+    return (name, 0) if match is None else (match["head"], len(match["digits"]))
+
+
+def _runs(numbers: list[str]) -> Iterator[str]:
+    start = previous = numbers[0]
+    for number in numbers[1:]:
+        if int(number) != int(previous) + 1:
+            yield _run(start, previous)
+            start = number
+        previous = number
+    yield _run(start, previous)
+
+
+def _run(start: str, end: str) -> str:
+    return start if start == end else f"{start}-{end}"
+
+
+def task_counts(text: str) -> tuple[int, ...]:
+    """Expand Slurm's SLURM_TASKS_PER_NODE grammar: `3,1(x2)` is (3, 1, 1).
+
+    Raises ValueError with the offending part.
+    """
+    counts: list[int] = []
+    for piece in text.split(","):
+        match = _COUNT.match(piece)
+        if match is None:
+            raise ValueError(f"{text!r} is no list of task counts: {piece!r} is not N or N(xM)")
+        counts.extend([int(match[1])] * int(match[2] or 1))
+    return tuple(counts)

@@ -1,0 +1,107 @@
+"""The plan of a launch: everything that will be frozen and submitted, resolved.
+
+Responsible for the shape of a plan; it must not compute one (planning) or write one (record).
+Equality means: the same launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from hpckit.model.ids import run_id
+from hpckit.model.launch import Cluster, LaunchConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One composed configuration: `config` whole and resolved, `settings` what hpckit reads."""
+
+    overrides: tuple[str, ...]
+    config: Mapping[str, Any]
+    settings: LaunchConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One run of a launch. `overrides` are those that set it apart and those all runs share."""
+
+    launch: str
+    index: int
+    overrides: tuple[str, ...]
+    signature: str
+    config: Mapping[str, Any]
+    settings: LaunchConfig
+
+    @property
+    def id(self) -> str:
+        """The run's id: `LAUNCH.INDEX`."""
+        return run_id(self.launch, self.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceSpec:
+    """What sbatch is asked for, for every run of one job. Slurm's terms; null means not said."""
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    gpus_per_node: int
+    mem_gb: float | None
+    timeout: timedelta | None
+    partition: str | None
+    account: str | None
+    qos: str | None
+    constraint: str | None
+    nodelist: str | None
+    exclude: str | None
+    reservation: str | None
+    gres: str | None
+    exclusive: bool
+    dependency: str | None
+    comment: str | None
+    mail_type: str | None
+    mail_user: str | None
+    array_parallelism: int
+    additional_parameters: tuple[tuple[str, str | bool | None], ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of one run."""
+        return self.nodes * self.tasks_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """One sbatch: a job of one run, or an array whose element i is run `runs[i]`."""
+
+    index: int
+    name: str
+    runs: tuple[int, ...]
+    resources: ResourceSpec
+    requeue: bool
+
+    @property
+    def is_array(self) -> bool:
+        """Whether this is submitted as a job array."""
+        return len(self.runs) > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """A whole launch: what is frozen on disk, rendered, and submitted.
+
+    `folder` is absolute; `arguments` are the words the user gave.
+    """
+
+    id: str
+    name: str
+    created_at: datetime
+    folder: str
+    arguments: tuple[str, ...]
+    cluster: Cluster
+    python: str
+    runs: tuple[RunSpec, ...]
+    jobs: tuple[JobSpec, ...]

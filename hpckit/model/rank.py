@@ -1,0 +1,36 @@
+"""Which process of a distributed run this is. It must not read the environment itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class RankSource(StrEnum):
+    """Who said so."""
+
+    agent = "agent"
+    slurm_step = "slurm_step"
+    torchrun = "torchrun"
+    single = "single"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInfo:
+    """Identity of one rank: all counts start at 0, sizes at 1.
+
+    `master_addr` and `master_port` are set only where the source fixes them beforehand; else the
+    address is published by rank 0 after it has bound its store.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    source: RankSource
+    node: str = ""
+    restart_count: int = 0
+    master_addr: str | None = None
+    master_port: int | None = None

@@ -1,0 +1,146 @@
+"""States: Slurm's and ours, and the total map between them.
+
+Responsible for every state name; it must not ask anybody for a state. Names and meanings are
+those of Slurm's own page on job states (job_state_codes), 12 base states and the flags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class RunState(StrEnum):
+    """What a run is for its user."""
+
+    pending = "pending"
+    running = "running"
+    completed = "completed"
+    failed = "failed"
+    cancelled = "cancelled"
+    interrupted = "interrupted"
+    unknown = "unknown"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens by itself."""
+        return self in _ENDED
+
+
+_ENDED = frozenset({RunState.completed, RunState.failed, RunState.cancelled, RunState.interrupted})
+
+
+class BaseState(StrEnum):
+    """Slurm's base states, and one for what a newer Slurm may say."""
+
+    pending = "PENDING"
+    running = "RUNNING"
+    suspended = "SUSPENDED"
+    completed = "COMPLETED"
+    cancelled = "CANCELLED"
+    failed = "FAILED"
+    timeout = "TIMEOUT"
+    node_fail = "NODE_FAIL"
+    preempted = "PREEMPTED"
+    boot_fail = "BOOT_FAIL"
+    deadline = "DEADLINE"
+    out_of_memory = "OUT_OF_MEMORY"
+    unknown = "UNKNOWN"
+
+
+class StateFlag(StrEnum):
+    """Slurm's state flags: shown instead of, or beside, a base state."""
+
+    completing = "COMPLETING"
+    configuring = "CONFIGURING"
+    expediting = "EXPEDITING"
+    launch_failed = "LAUNCH_FAILED"
+    power_up_node = "POWER_UP_NODE"
+    reconfig_fail = "RECONFIG_FAIL"
+    requeued = "REQUEUED"
+    requeue_fed = "REQUEUE_FED"
+    requeue_hold = "REQUEUE_HOLD"
+    resizing = "RESIZING"
+    resv_del_hold = "RESV_DEL_HOLD"
+    revoked = "REVOKED"
+    signaling = "SIGNALING"
+    special_exit = "SPECIAL_EXIT"
+    stage_out = "STAGE_OUT"
+    stopped = "STOPPED"
+    update_db = "UPDATE_DB"
+
+
+_BASE_OF_FLAG = {
+    StateFlag.completing: BaseState.running,
+    StateFlag.configuring: BaseState.running,
+    StateFlag.expediting: BaseState.pending,
+    StateFlag.launch_failed: BaseState.pending,
+    StateFlag.power_up_node: BaseState.pending,
+    StateFlag.reconfig_fail: BaseState.failed,
+    StateFlag.requeued: BaseState.pending,
+    StateFlag.requeue_fed: BaseState.pending,
+    StateFlag.requeue_hold: BaseState.pending,
+    StateFlag.resizing: BaseState.running,
+    StateFlag.resv_del_hold: BaseState.pending,
+    StateFlag.revoked: BaseState.cancelled,
+    StateFlag.signaling: BaseState.running,
+    StateFlag.special_exit: BaseState.pending,
+    StateFlag.stage_out: BaseState.running,
+    StateFlag.stopped: BaseState.running,
+    StateFlag.update_db: BaseState.running,
+}
+"""The base state a job is in when Slurm shows only the flag."""
+
+_RUN_STATE = {
+    BaseState.pending: RunState.pending,
+    BaseState.running: RunState.running,
+    BaseState.suspended: RunState.running,
+    BaseState.completed: RunState.completed,
+    BaseState.cancelled: RunState.cancelled,
+    BaseState.failed: RunState.failed,
+    BaseState.timeout: RunState.interrupted,
+    BaseState.node_fail: RunState.interrupted,
+    BaseState.preempted: RunState.interrupted,
+    BaseState.boot_fail: RunState.interrupted,
+    BaseState.deadline: RunState.interrupted,
+    BaseState.out_of_memory: RunState.failed,
+    BaseState.unknown: RunState.unknown,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmState:
+    """One state as Slurm words it: a base state and flags, with the text it was read from."""
+
+    base: BaseState
+    flags: frozenset[StateFlag] = field(default_factory=frozenset)
+    text: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether Slurm will do no more for the job; an unknown word never counts as ended."""
+        return self.run_state.ended and StateFlag.completing not in self.flags
+
+    @property
+    def run_state(self) -> RunState:
+        """What this means for the run, as far as Slurm knows."""
+        return _RUN_STATE[self.base]
+
+
+def parse_state(text: str) -> SlurmState:
+    """Parse any wording: `CANCELLED by 1001`, `CANCELLED+`, `RUNNING,COMPLETING`, `COMPLETING`.
+
+    Never raises: a word nobody knows becomes `BaseState.unknown`.
+    """
+    words = [word.rstrip("+") for word in text.replace(",", " ").split()]
+    known_flags = {flag.value: flag for flag in StateFlag}
+    known_bases = {base.value: base for base in BaseState}
+    flags = frozenset(known_flags[word] for word in words if word in known_flags)
+    bases = [known_bases[word] for word in words if word in known_bases]
+    if bases:
+        base = bases[0]
+    elif flags:
+        base = _BASE_OF_FLAG[min(flags)]
+    else:
+        base = BaseState.unknown
+    return SlurmState(base=base, flags=flags, text=text.strip())

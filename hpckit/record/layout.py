@@ -1,0 +1,146 @@
+"""The only place that knows where things lie in a launch folder. It must not open files.
+
+docs/run-folder.md documents this tree for users; the two change together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPaths:
+    """One round: the ranks' logs and exit records."""
+
+    folder: Path
+
+    def log(self, rank: int) -> Path:
+        """Where a rank's standard output and error go."""
+        return self.folder / f"rank-{rank:05d}.log"
+
+    def exit_record(self, rank: int) -> Path:
+        """Where a rank leaves the exception that ended it."""
+        return self.folder / f"rank-{rank:05d}.exit.json"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPaths:
+    """One attempt: written by its supervisor, its agents and its ranks."""
+
+    folder: Path
+
+    @property
+    def events(self) -> Path:
+        """The supervisor's events."""
+        return self.folder / "events.jsonl"
+
+    @property
+    def secret(self) -> Path:
+        """The attempt's secret, for its agents only."""
+        return self.folder / "secret"
+
+    @property
+    def address(self) -> Path:
+        """Where the supervisor listens."""
+        return self.folder / "address.json"
+
+    @property
+    def progress(self) -> Path:
+        """The latest step, replaced as it changes."""
+        return self.folder / "progress.json"
+
+    @property
+    def metrics(self) -> Path:
+        """What rank 0 logged."""
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def agents_log(self) -> Path:
+        """What the step of agents printed."""
+        return self.folder / "agents.log"
+
+    def round(self, number: int) -> RoundPaths:
+        """Return the round with this number, from 0."""
+        return RoundPaths(self.folder / "rounds" / f"{number:03d}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """One run: frozen at submit time, but for its attempts and its checkpoints."""
+
+    folder: Path
+
+    @property
+    def run(self) -> Path:
+        """Id, index, overrides, signature."""
+        return self.folder / "run.json"
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, whole."""
+        return self.folder / "config.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where state is kept unless configured elsewhere."""
+        return self.folder / "checkpoints"
+
+    @property
+    def attempts(self) -> Path:
+        """The folder of all attempts."""
+        return self.folder / "attempts"
+
+    def attempt(self, number: int) -> AttemptPaths:
+        """Return the attempt with this number, from 1."""
+        return AttemptPaths(self.attempts / f"{number:03d}")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPaths:
+    """A launch folder."""
+
+    folder: Path
+
+    @property
+    def launch(self) -> Path:
+        """The plan: id, name, runs, jobs, cluster."""
+        return self.folder / "launch.json"
+
+    @property
+    def events(self) -> Path:
+        """What the launcher and later verbs did."""
+        return self.folder / "events.jsonl"
+
+    @property
+    def environment(self) -> Path:
+        """Python, packages, modules, host."""
+        return self.folder / "environment.json"
+
+    @property
+    def code(self) -> Path:
+        """The snapshot of the user's project."""
+        return self.folder / "code"
+
+    @property
+    def code_record(self) -> Path:
+        """Commit, dirty flag, files and size of the snapshot."""
+        return self.folder / "code.json"
+
+    @property
+    def code_diff(self) -> Path:
+        """What differed from the commit."""
+        return self.folder / "code.diff"
+
+    @property
+    def logs(self) -> Path:
+        """What batch scripts printed."""
+        return self.folder / "logs"
+
+    def script(self, job_index: int) -> Path:
+        """Return where the rendered script of a job lies."""
+        return self.folder / f"job-{job_index}.sbatch"
+
+    def run(self, index: int) -> RunPaths:
+        """Return the run with this index."""
+        return RunPaths(self.folder / "runs" / f"{index:05d}")

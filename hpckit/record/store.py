@@ -1,0 +1,89 @@
+"""Files written so that a reader never sees half of one: appended lines, atomic replacement.
+
+Responsible for bytes on disk and their permissions; it must not know what they mean. Everything
+is the user's alone: folders 0700, files 0600.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpckit.model.events import Event, decode, encode
+
+PRIVATE_FOLDER = 0o700
+PRIVATE_FILE = 0o600
+
+
+def make_folder(path: Path, *, exist_ok: bool = True) -> Path:
+    """Create a folder for the user alone, with its parents; raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=PRIVATE_FOLDER, exist_ok=exist_ok)
+    return path
+
+
+def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
+    """Replace a file as a whole: a reader finds the old text or the new, never a part."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: object) -> None:
+    """Replace a file by a JSON document."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON document; raises OSError or ValueError."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Append one JSON line in a single write, so that lines never mix."""
+    line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+    try:
+        os.write(handle, line.encode())
+    finally:
+        os.close(handle)
+
+
+def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON lines of a file; a missing file has none, a torn last line is left out."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in data.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def append_event(path: Path, event: Event) -> None:
+    """Append one event."""
+    append_line(path, encode(event))
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """Yield the events of a file, without those this version does not know."""
+    for record in read_lines(path):
+        event = decode(record)
+        if event is not None:
+            yield event

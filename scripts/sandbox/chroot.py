@@ -1,0 +1,137 @@
+"""The Debian of another suite, for a Slurm release that this machine's own Debian does not ship.
+
+It is made once and kept in the cache. What must be visible in it (home folders, launch folders,
+the machine's Python) is mounted in a mount namespace of its own: the machine's mount table never
+shows those mounts, and removing the cache can never reach through them.
+"""
+
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
+from sandbox import process
+from sandbox.settings import CACHE, MOUNT_NAMESPACE, RUN, STATE, Options, SandboxError
+
+MARK = "etc/hpckit-sandbox-release"
+_INCLUDE = "slurmctld,slurmd,slurmdbd,slurm-client,python3,ca-certificates,hostname,procps"
+_MIRROR = "http://deb.debian.org/debian"
+_SYSTEM = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "var", "boot"}
+_KERNEL = {"proc", "sys", "dev", "run"}
+_NOT_SHARED = _SYSTEM | _KERNEL | {"lost+found"}
+
+
+def make(options: Options) -> None:
+    """Make the chroot unless it lies complete in the cache; about a minute with a fast mirror."""
+    if (options.root / MARK).exists():
+        return
+    if options.root.exists():
+        remove_tree(options.root)
+    unfinished = options.root.with_suffix(".unfinished")
+    if unfinished.exists():
+        remove_tree(unfinished)
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    mirror = os.environ.get("HPCKIT_SANDBOX_MIRROR", _MIRROR)
+    process.run(
+        ["debootstrap", "--variant=minbase", f"--include={_INCLUDE}",
+         options.suite, str(unfinished), mirror],
+        timeout=1800.0,
+    )  # fmt: skip
+    for package in (unfinished / "var/cache/apt/archives").glob("*.deb"):
+        package.unlink()
+    (unfinished / MARK).write_text(f"{options.release}\n")
+    unfinished.rename(options.root)
+
+
+def open_namespace(options: Options) -> None:
+    """Pin a mount namespace in which the chroot sees this machine's folders."""
+    _refresh_etc(options.root)
+    if MOUNT_NAMESPACE.is_mount():
+        return
+    folder = MOUNT_NAMESPACE.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_mount():
+        # The kernel refuses to pin a mount namespace in a place that the namespace itself follows.
+        process.run(["mount", "--bind", str(folder), str(folder)])
+        process.run(["mount", "--make-private", str(folder)])
+    MOUNT_NAMESPACE.touch()
+    script = "set -e\n" + "\n".join(_mount_commands(options.root))
+    process.run(
+        ["unshare", f"--mount={MOUNT_NAMESPACE}", "--propagation", "slave", "sh", "-s"],
+        stdin=script,
+    )
+
+
+def close_namespace() -> None:
+    """Let go of the mount namespace: its mounts vanish with the last process in it."""
+    for place in (MOUNT_NAMESPACE, MOUNT_NAMESPACE.parent):
+        if place.is_mount():
+            process.run(["umount", str(place)])
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a folder of the sandbox's, after making sure that nothing is mounted below it."""
+    if not folder.is_relative_to(CACHE) and not folder.is_relative_to(STATE):
+        raise SandboxError(f"{folder} is not the sandbox's to delete")
+    mounts = (line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines())
+    below = [mount for mount in mounts if Path(mount).is_relative_to(folder)]
+    if below:
+        raise SandboxError(f"{', '.join(below)} still mounted: unmount, then try again")
+    shutil.rmtree(folder)
+
+
+def shared_folders() -> list[Path]:
+    """The folders of this machine that the chroot shows at the same place."""
+    top = [path for path in sorted(Path("/").iterdir()) if path.name not in _NOT_SHARED]
+    folders = [path for path in top if path.is_dir() and not path.is_symlink()]
+    return [*folders, Path("/usr/local"), STATE, *_system_python()]
+
+
+def _system_python() -> list[Path]:
+    """The machine's own Python, when it is one of the packages: virtual environments point at it."""
+    found: list[Path] = []
+    for library in sorted(Path("/usr/lib").glob("python3.*")):
+        program = Path("/usr/bin") / library.name
+        if library.is_dir() and program.exists():
+            found += [program, library]
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    if stdlib.is_relative_to("/usr/lib") and stdlib not in found:
+        found.append(stdlib)
+    return found
+
+
+def _mount_commands(root: Path) -> list[str]:
+    lines: list[str] = []
+    for source in [*(Path("/") / name for name in sorted(_KERNEL)), *shared_folders()]:
+        lines += _bind(source, root)
+    for link in sorted(path for path in Path("/").iterdir() if path.is_symlink()):
+        if link.name not in _NOT_SHARED:
+            lines.append(f"ln -sfn '{link.readlink()}' '{root}/{link.name}'")
+    return lines
+
+
+def _bind(source: Path, root: Path) -> list[str]:
+    target = f"{root}{source}"
+    if source.is_dir():
+        return [f"mkdir -p '{target}'", f"mount --rbind '{source}' '{target}'"]
+    return [
+        f"mkdir -p '{Path(target).parent}'",
+        f"[ -e '{target}' ] || : > '{target}'",
+        f"mount --bind '{source.resolve()}' '{target}'",
+    ]
+
+
+def _refresh_etc(root: Path) -> None:
+    """Names, resolver and time zone follow the machine's, so that times printed agree."""
+    for name in ("hosts", "resolv.conf", "localtime"):
+        source, target = Path("/etc") / name, root / "etc" / name
+        if source.exists():
+            target.unlink(missing_ok=True)
+            shutil.copyfile(source, target)
+
+
+def enter(options: Options) -> tuple[list[str], list[str]]:
+    """Arguments for nsenter, and the command prefix behind it, that lead into the chroot."""
+    if not str(options.root).startswith(str(CACHE)) or not RUN.exists():
+        raise SandboxError("the sandbox is not up: run 'slurm-sandbox up'")
+    return [f"--mount={MOUNT_NAMESPACE}"], ["chroot", str(options.root)]

@@ -1,0 +1,143 @@
+"""The command line: verbs and options in, one line or a table out, errors as one line and exit code.
+
+Exit codes: 0 done (for `status`: up), 1 something failed, 2 wrong usage, 3 `status`: not (all) up.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from sandbox import faults, lifecycle, status
+from sandbox.settings import BIN_DIR, MAX_NODES, SLURM_CONF, SUITES, Options, SandboxError
+
+_LOCK = Path("/run/hpckit-sandbox.lock")
+_NODE_VERBS: dict[str, Callable[[str], str]] = {
+    "kill-node": faults.kill_node,
+    "revive-node": faults.revive_node,
+    "cut-node": faults.cut_node,
+    "heal-node": faults.heal_node,
+}
+_CONTROLLER_VERBS: dict[str, Callable[[], str]] = {
+    "stop-controller": faults.stop_controller,
+    "start-controller": faults.start_controller,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one verb; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return _run(arguments)
+    except SandboxError as error:
+        print(f"slurm-sandbox: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("slurm-sandbox: interrupted; 'down' tidies up", file=sys.stderr)
+    return 1
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.verb == "status":
+        return _status(as_json=arguments.json)
+    if arguments.verb == "env":
+        return _env()
+    with _sole_use():
+        return _change(arguments)
+
+
+def _change(arguments: argparse.Namespace) -> int:
+    verb: str = arguments.verb
+    if verb == "up":
+        return _up(arguments)
+    if verb == "down":
+        lifecycle.take_down(purge=arguments.purge)
+        print("the sandbox is down" + (" and its state and caches are gone" * arguments.purge))
+    elif verb in _NODE_VERBS:
+        print(_NODE_VERBS[verb](arguments.node))
+    else:
+        print(_CONTROLLER_VERBS[verb]())
+    return 0
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    names = Options().as_dict()
+    options = Options(**{name: getattr(arguments, name) for name in names})
+    started = time.monotonic()
+    lifecycle.bring_up(options)
+    took = time.monotonic() - started
+    print(f"Slurm {options.release} is up: {options.nodes} nodes, after {took:.1f} s")
+    print('use it with: eval "$(scripts/slurm-sandbox env)", or cluster=sandbox in hpckit')
+    return 0
+
+
+def _status(*, as_json: bool) -> int:
+    seen = status.look()
+    print(json.dumps(seen) if as_json else status.as_text(seen))
+    return 0 if seen["state"] == "up" else 3
+
+
+def _env() -> int:
+    lifecycle.required_options()
+    print(f'export PATH="{BIN_DIR}:$PATH"')
+    print(f'export SLURM_CONF="{SLURM_CONF}"')
+    return 0
+
+
+@contextlib.contextmanager
+def _sole_use() -> Iterator[None]:
+    """Only one command changes the sandbox at a time; a second one waits."""
+    if os.geteuid() != 0:
+        raise SandboxError("only root can do this: run it with sudo")
+    with _LOCK.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("slurm-sandbox: waiting for another slurm-sandbox command", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slurm-sandbox", description="A real Slurm of several nodes on this machine."
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    _add_up(verbs.add_parser("up", help="make it what the options say; installs what is missing"))
+    down = verbs.add_parser("down", help="stop it and leave nothing behind")
+    down.add_argument("--purge", action="store_true", help="also delete its state and caches")
+    show = verbs.add_parser("status", help="what is alive; exit code 0 when all is, else 3")
+    show.add_argument("--json", action="store_true", help="one JSON object")
+    verbs.add_parser("env", help='print exports for a shell: eval "$(slurm-sandbox env)"')
+    for name, act in _NODE_VERBS.items():
+        verbs.add_parser(name, help=act.__doc__).add_argument("node", metavar="NODE")
+    for name, control in _CONTROLLER_VERBS.items():
+        verbs.add_parser(name, help=control.__doc__)
+    return parser
+
+
+def _add_up(up: argparse.ArgumentParser) -> None:
+    usual = Options()
+    up.add_argument("--nodes", type=_between(1, MAX_NODES), default=usual.nodes, metavar="N")
+    up.add_argument("--release", choices=sorted(SUITES), default=usual.release)
+    seconds = {
+        "--grace": (usual.grace, 0, "between the notice of a preemption and the end"),
+        "--cred-expire": (usual.cred_expire, 5, "a requeued job waits this and one more"),
+        "--slurmd-timeout": (usual.slurmd_timeout, 2, "after which a silent node is down"),
+    }
+    for name, (default, least, what) in seconds.items():
+        number = _between(least, 86400)
+        up.add_argument(name, type=number, default=default, metavar="S", help=f"seconds {what}")
+
+
+def _between(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
+        return int(text)
+
+    return number

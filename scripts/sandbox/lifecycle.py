@@ -1,0 +1,201 @@
+"""Brings the sandbox up and takes it down. Both may be called at any time, in any state."""
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+from sandbox import chroot, daemons, network, packages, process, slurm_conf, wrappers
+from sandbox.settings import (
+    BIN_DIR,
+    CACHE,
+    CLUSTER,
+    CONF_DIR,
+    GPUS_PER_NODE,
+    LOG_DIR,
+    RECORD,
+    RUN,
+    STATE,
+    Options,
+    SandboxError,
+)
+
+
+def recorded_options() -> Options | None:
+    """The options of the sandbox that is up (or half up); None when there is none."""
+    try:
+        return Options(**json.loads(RECORD.read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def required_options() -> Options:
+    """The options of the sandbox that is up; raises SandboxError when there is none."""
+    options = recorded_options()
+    if options is None:
+        raise SandboxError("the sandbox is not up: run 'slurm-sandbox up'")
+    return options
+
+
+def bring_up(options: Options) -> None:
+    """Make the sandbox what the options say; starts only what is missing."""
+    current = recorded_options()
+    if current is not None and current != options:
+        _tell("it is up with other options: taking it down first")
+        take_down()
+    _prepare_machine(options)
+    RUN.mkdir(parents=True, exist_ok=True)
+    RECORD.write_text(json.dumps(options.as_dict()))
+    _make_ground(options)
+    _start_daemons(options)
+    _await_nodes(options)
+
+
+def _prepare_machine(options: Options) -> None:
+    names = packages.missing(options)
+    if names:
+        _tell(f"installing {', '.join(names)}")
+        packages.install_missing(options)
+    if not packages.is_native(options) and not (options.root / chroot.MARK).exists():
+        _tell(f"making a Debian {options.suite} with Slurm {options.release}; kept for later")
+        chroot.make(options)
+
+
+def _make_ground(options: Options) -> None:
+    """Everything the daemons stand on: folders, devices, network, names, configuration."""
+    daemons.make_folders(options)
+    _make_devices()
+    network.make_bridge()
+    for node in options.all_nodes():
+        network.make_node(node)
+    network.write_hosts(options.all_nodes())
+    _write_configuration(options)
+    if not packages.is_native(options):
+        chroot.open_namespace(options)
+    wrappers.write(options)
+
+
+def _write_configuration(options: Options) -> None:
+    texts = {
+        "slurm.conf": slurm_conf.slurm_conf(options),
+        "gres.conf": slurm_conf.gres_conf(),
+        "cgroup.conf": slurm_conf.cgroup_conf(options),
+        "slurmdbd.conf": slurm_conf.slurmdbd_conf(options),
+    }
+    for name, text in texts.items():
+        path = CONF_DIR / name
+        path.write_text(text)
+        path.chmod(0o600 if name == "slurmdbd.conf" else 0o644)  # slurmdbd insists on 600
+
+
+def _start_daemons(options: Options) -> None:
+    _tell(f"starting Slurm {options.release} with {options.nodes} nodes")
+    daemons.start_munge()
+    daemons.start_database()
+    daemons.start_slurmdbd(options)
+    _register_accounts()
+    daemons.start_controller(options)
+    for node in options.all_nodes():
+        daemons.start_node(node, options)
+
+
+def _register_accounts() -> None:
+    """Idempotent: sacctmgr answers 1 and "nothing new" for what it already knows."""
+    for command in slurm_conf.accounting_commands(_users()):
+        process.run([str(BIN_DIR / "sacctmgr"), "-i", *command], check=False)
+    known = process.run([str(BIN_DIR / "sacctmgr"), "-nP", "show", "assoc", "format=cluster,user"])
+    if f"{CLUSTER}|root" not in known.stdout:
+        raise SandboxError(f"slurmdbd took no account for root: see {LOG_DIR}/slurmdbd.log")
+
+
+def _users() -> tuple[str, ...]:
+    """root, the person behind sudo, and every other person with an account on this machine."""
+    people = [entry.pw_name for entry in pwd.getpwall() if 1000 <= entry.pw_uid < 60000]  # noqa: PLR2004
+    return ("root", *people)
+
+
+def node_states() -> dict[str, str]:
+    """Slurm's view of every node; empty when the controller does not answer."""
+    argv = [str(BIN_DIR / "sinfo"), "--noheader", "--Node", "--format=%N %T"]
+    done = process.run(argv, check=False, timeout=30.0)
+    return dict(line.split() for line in done.stdout.splitlines() if done.returncode == 0)
+
+
+def _await_nodes(options: Options) -> None:
+    def serving() -> bool:
+        states = node_states()
+        return len(states) >= options.nodes and all(map(is_serving, states.values()))
+
+    if not process.wait_until(serving, 60.0, interval=0.3):
+        states = ", ".join(f"{name} {state}" for name, state in sorted(node_states().items()))
+        raise SandboxError(f"not all nodes came up ({states}): see {LOG_DIR}/slurmd.*.log")
+
+
+def is_serving(state: str) -> bool:
+    """Whether a node in that state takes jobs now; `*` marks one that does not answer."""
+    return state in {"idle", "mixed", "allocated", "completing"}
+
+
+def _make_devices() -> None:
+    for device in _devices():
+        if not device.exists():
+            os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            device.chmod(0o666)
+
+
+def _devices() -> list[Path]:
+    return [Path(f"/dev/fakegpu{index}") for index in range(GPUS_PER_NODE)]
+
+
+def take_down(*, purge: bool = False) -> None:
+    """Leave nothing behind on the machine; the state of each release and the caches stay."""
+    if recorded_options() is not None:
+        _cancel_jobs()
+    for namespace in network.namespaces():
+        process.kill_in_network_namespace(namespace)
+    for name in _stop_order():
+        process.stop(name, patience=30.0)
+    network.remove()
+    network.clean_hosts()
+    chroot.close_namespace()
+    for device in _devices():
+        device.unlink(missing_ok=True)
+    packages.restore_policy()
+    shutil.rmtree(RUN, ignore_errors=True)
+    if purge:
+        _purge()
+
+
+def _cancel_jobs() -> None:
+    """A job that is still queued would come back to life at the next `up`."""
+    if not daemons.controller_answers():
+        return
+    with contextlib.suppress(SandboxError):
+        for state in ("PENDING", "RUNNING", "SUSPENDED"):
+            process.run([str(BIN_DIR / "scancel"), f"--state={state}"], check=False, timeout=20.0)
+        process.wait_until(_queue_is_empty, 10.0, interval=0.3)
+
+
+def _queue_is_empty() -> bool:
+    done = process.run([str(BIN_DIR / "squeue"), "--noheader"], check=False, timeout=20.0)
+    return done.returncode != 0 or not done.stdout.strip()
+
+
+def _stop_order() -> list[str]:
+    """Whoever speaks to another ends before it."""
+    last = ["slurmctld", "slurmdbd", "mariadbd", "munged"]
+    return [*(name for name in process.recorded_names() if name not in last), *last]
+
+
+def _purge() -> None:
+    for folder in (STATE, CACHE):
+        if folder.exists():
+            chroot.remove_tree(folder)
+
+
+def _tell(text: str) -> None:
+    print(f"slurm-sandbox: {text}", file=sys.stderr, flush=True)

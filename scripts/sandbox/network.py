@@ -1,0 +1,121 @@
+"""The nodes' network: a bridge, one namespace and one link a node, and their names in /etc/hosts.
+
+Everything made here carries the sandbox's prefix or stands between its two marks, and only that
+is ever removed.
+"""
+
+from pathlib import Path
+
+from sandbox import process
+from sandbox.settings import (
+    BRIDGE,
+    CONTROLLER,
+    CONTROLLER_ADDRESS,
+    PREFIX,
+    Node,
+    SandboxError,
+)
+
+HOSTS = Path("/etc/hosts")
+BEGIN, END = "# hpckit sandbox begin", "# hpckit sandbox end"
+NAMESPACES = Path("/run/netns")
+
+
+def make_bridge() -> None:
+    """The switch between the nodes and the controller's address on it."""
+    if not _exists(BRIDGE):
+        try:
+            _ip("link", "add", BRIDGE, "type", "bridge")
+        except SandboxError as error:
+            raise SandboxError(
+                f"this kernel or container gives no bridge ({error}): the sandbox needs root with "
+                "CAP_NET_ADMIN and CAP_SYS_ADMIN, in a container for instance --privileged"
+            ) from None
+        _ip("addr", "add", f"{CONTROLLER_ADDRESS}/24", "dev", BRIDGE)
+    _ip("link", "set", BRIDGE, "up")
+
+
+def make_node(node: Node) -> None:
+    """A namespace with loopback and one link to the bridge; mends what an earlier try left half."""
+    if not (NAMESPACES / node.namespace).exists():
+        _ip("netns", "add", node.namespace)
+    if not _exists(node.namespace):
+        _ip("link", "add", node.namespace, "type", "veth", "peer", "name", "eth0",
+            "netns", node.namespace)  # fmt: skip
+        _inside(node, "addr", "add", f"{node.address}/24", "dev", "eth0")
+    _ip("link", "set", node.namespace, "master", BRIDGE, "up")
+    _inside(node, "link", "set", "lo", "up")
+    _inside(node, "link", "set", "eth0", "up")
+    _inside(node, "route", "replace", "default", "via", CONTROLLER_ADDRESS)
+
+
+def set_link(node: Node, *, up: bool) -> None:
+    """Plug or pull the node's cable: the host's end of its link."""
+    _ip("link", "set", node.namespace, "up" if up else "down")
+
+
+def link_is_up(node: Node) -> bool:
+    """Whether the node's cable is plugged in."""
+    flags = Path(f"/sys/class/net/{node.namespace}/flags")
+    return flags.exists() and bool(int(flags.read_text(), 16) & 1)
+
+
+def namespaces() -> list[str]:
+    """The sandbox's network namespaces, whatever options made them."""
+    if not NAMESPACES.is_dir():
+        return []
+    return sorted(path.name for path in NAMESPACES.iterdir() if path.name.startswith(PREFIX))
+
+
+def remove() -> None:
+    """Remove every namespace, link and bridge of the sandbox; the namespaces must be empty."""
+    for namespace in namespaces():
+        _ip("link", "del", namespace, check=False)
+        _ip("netns", "del", namespace)
+    if _exists(BRIDGE):
+        _ip("link", "del", BRIDGE)
+    if NAMESPACES.is_dir() and not any(NAMESPACES.iterdir()):
+        # `ip netns add` makes the folder a mount of its own and never takes it back.
+        process.run(["umount", str(NAMESPACES)], check=False)
+        NAMESPACES.rmdir()
+
+
+def hosts_block(nodes: tuple[Node, ...]) -> str:
+    """The marked lines that name the controller and the nodes."""
+    lines = [f"{CONTROLLER_ADDRESS} {CONTROLLER}", *(f"{n.address} {n.name}" for n in nodes)]
+    return "\n".join([BEGIN, *lines, END]) + "\n"
+
+
+def write_hosts(nodes: tuple[Node, ...]) -> None:
+    """Put the marked block into /etc/hosts, in place of an earlier one."""
+    text = _hosts_without_block()
+    if text and not text.endswith("\n"):
+        text += "\n"
+    HOSTS.write_text(text + hosts_block(nodes))  # in place: containers mount this one file
+
+
+def clean_hosts() -> None:
+    """Take the marked block out of /etc/hosts."""
+    text = _hosts_without_block()
+    if text != HOSTS.read_text():
+        HOSTS.write_text(text)
+
+
+def _hosts_without_block() -> str:
+    text = HOSTS.read_text()
+    before, begin, rest = text.partition(BEGIN + "\n")
+    if not begin:
+        return text
+    return before + rest.partition(END + "\n")[2]
+
+
+def _exists(link: str) -> bool:
+    return Path(f"/sys/class/net/{link}").exists()
+
+
+def _inside(node: Node, *arguments: str) -> None:
+    _ip("-n", node.namespace, *arguments)
+
+
+def _ip(*arguments: str, check: bool = True) -> None:
+    process.run(["ip", *arguments], check=check)

@@ -1,0 +1,91 @@
+"""Brings the Debian packages the sandbox needs, without letting any of them start a service."""
+
+import contextlib
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from sandbox import process
+from sandbox.settings import Options, SandboxError
+
+_ALWAYS = {"munge": "munged", "mariadb-server-core": "mariadbd", "iproute2": "ip"}
+_SLURM = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "slurmdbd": "slurmdbd",
+    "slurm-client": "sbatch",
+}
+_POLICY = Path("/usr/sbin/policy-rc.d")
+_SAVED_POLICY = Path("/usr/sbin/policy-rc.d.hpckit-saved")
+_REFUSE_STARTS = "#!/bin/sh\n# Put here by slurm-sandbox while it installs packages.\nexit 101\n"
+
+
+def is_native(options: Options) -> bool:
+    """Whether this machine's own Debian ships the wanted release, so that no chroot is needed."""
+    release = _os_release()
+    return release.get("ID") == "debian" and release.get("VERSION_CODENAME") == options.suite
+
+
+def missing(options: Options) -> list[str]:
+    """The packages that `up` would install."""
+    wanted = dict(_ALWAYS)
+    wanted |= _SLURM if is_native(options) else {"debootstrap": "debootstrap"}
+    path = f"{os.environ.get('PATH', '')}:{process.SYSTEM_PATH}"
+    return [name for name, program in wanted.items() if shutil.which(program, path=path) is None]
+
+
+def install_missing(options: Options) -> list[str]:
+    """Install what is missing with apt-get; returns what was installed."""
+    names = missing(options)
+    if not names:
+        return []
+    if shutil.which("apt-get") is None:
+        raise SandboxError(
+            f"{', '.join(names)} missing and there is no apt-get here: use a Debian or Ubuntu "
+            "machine, virtual machine or privileged container"
+        )
+    if "debootstrap" in names and _os_release().get("ID") != "debian":
+        names.append("debian-archive-keyring")
+    with services_held():
+        _apt_get("update")
+        _apt_get("install", "--yes", "--no-install-recommends", *names)
+    return names
+
+
+@contextlib.contextmanager
+def services_held() -> Iterator[None]:
+    """While it lasts, no package may start a service; the machine's own policy comes back after."""
+    restore_policy()
+    if _POLICY.exists():
+        _POLICY.rename(_SAVED_POLICY)
+    _POLICY.write_text(_REFUSE_STARTS)
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        restore_policy()
+
+
+def restore_policy() -> None:
+    """Put the machine's own service policy back; also mends an `up` that was killed meanwhile."""
+    if _POLICY.exists() and _POLICY.read_text() == _REFUSE_STARTS:
+        _POLICY.unlink()
+    if _SAVED_POLICY.exists():
+        _SAVED_POLICY.rename(_POLICY)
+
+
+def _apt_get(*arguments: str) -> None:
+    process.run(
+        ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q",
+         "-o", "DPkg::Lock::Timeout=120", *arguments],
+        timeout=900.0,
+    )  # fmt: skip
+
+
+def _os_release() -> dict[str, str]:
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}

@@ -1,0 +1,199 @@
+"""Runs commands, and starts, recognises and ends the processes that belong to the sandbox.
+
+A process is only ever ended when it was recorded at its start, or lives in one of the sandbox's
+own network namespaces. It must not look processes up by name.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandbox.settings import BIN_DIR, LOG_DIR, MYSQL_SOCKET, PID_DIR, SLURM_CONF, SandboxError
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DAEMON_ENVIRONMENT = {
+    "PATH": f"{BIN_DIR}:{SYSTEM_PATH}",
+    "LANG": "C.UTF-8",
+    "HOME": "/root",
+    "SLURM_CONF": str(SLURM_CONF),
+    "MYSQL_UNIX_PORT": str(MYSQL_SOCKET),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A process that outlives this command; `name` is its record's and its log's."""
+
+    name: str
+    argv: Sequence[str]
+    user: str | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: DAEMON_ENVIRONMENT)
+
+    @property
+    def output(self) -> Path:
+        """What it prints; Slurm's daemons log beside it, in NAME.log."""
+        return LOG_DIR / f"{self.name}.out"
+
+
+def run(
+    argv: Sequence[str], *, check: bool = True, timeout: float = 60.0, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; a failure becomes a SandboxError quoting its last words."""
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": _search_path()}
+    try:
+        done = subprocess.run(
+            argv,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=environment,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SandboxError(
+            f"the program {argv[0]!r} is missing: run 'up', it installs it"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise SandboxError(f"{' '.join(argv)!r} did not answer within {timeout:.0f} s") from None
+    if check and done.returncode != 0:
+        said = " / ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        raise SandboxError(f"{' '.join(argv)!r} failed (exit {done.returncode}): {said}")
+    return done
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
+
+
+def start(daemon: Daemon) -> None:
+    """Start it unless its recorded process still lives, and record it."""
+    if recorded_pid(daemon.name) is not None:
+        return
+    with daemon.output.open("wb") as output:
+        child = subprocess.Popen(  # it is meant to outlive us
+            daemon.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd="/",
+            env=dict(daemon.environment),
+            user=daemon.user,
+            group=daemon.user,
+            extra_groups=[] if daemon.user else None,
+        )
+    record = {"pid": child.pid, "started": _start_time(child.pid)}
+    _record_path(daemon.name).write_text(json.dumps(record))
+    child.returncode = 0  # nobody waits for it: without this Popen warns when it is collected
+
+
+def recorded_pid(name: str) -> int | None:
+    """The pid recorded under that name, if that very process still lives."""
+    try:
+        record = json.loads(_record_path(name).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    alive = _start_time(record["pid"]) == record["started"] is not None
+    return record["pid"] if alive else None
+
+
+def recorded_names() -> list[str]:
+    """The names of all processes ever recorded since the last `down`."""
+    return sorted(path.stem for path in PID_DIR.glob("*.json"))
+
+
+def stop(name: str, *, patience: float = 15.0) -> None:
+    """End a recorded process: TERM, and KILL when patience (seconds) runs out."""
+    pid = recorded_pid(name)
+    if pid is not None:
+        _signal(pid, signal.SIGTERM)
+        if not wait_until(lambda: recorded_pid(name) is None, patience):
+            _signal(pid, signal.SIGKILL)
+            wait_until(lambda: recorded_pid(name) is None, 5.0)
+    _record_path(name).unlink(missing_ok=True)
+
+
+def kill_in_network_namespace(namespace: str) -> int:
+    """Kill everything that lives in a network namespace; returns how many processes died."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline:
+        alive = pids_in_network_namespace(namespace)
+        if not alive:
+            break
+        for pid in alive:
+            _signal(pid, signal.SIGKILL)
+        killed.update(alive)
+        time.sleep(0.05)
+    return len(killed)
+
+
+def pids_in_network_namespace(namespace: str) -> list[int]:
+    """Every living process whose network is that namespace."""
+    try:
+        wanted = Path(f"/run/netns/{namespace}").stat()
+    except FileNotFoundError:
+        return []
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return [pid for pid in pids if _lives_in(pid, (wanted.st_dev, wanted.st_ino))]
+
+
+def _lives_in(pid: int, wanted: tuple[int, int]) -> bool:
+    try:
+        found = Path(f"/proc/{pid}/ns/net").stat()
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == wanted and _start_time(pid) is not None
+
+
+def wait_until(ready: Callable[[], bool], patience: float, *, interval: float = 0.1) -> bool:
+    """Poll until ready or until patience (seconds) runs out; says whether it became ready."""
+    deadline = time.monotonic() + patience
+    while not ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(interval)
+    return True
+
+
+def await_daemon(name: str, ready: Callable[[], bool], patience: float) -> None:
+    """Wait for a daemon to serve; raises SandboxError with its last words when it does not."""
+    if wait_until(lambda: ready() or recorded_pid(name) is None, patience) and ready():
+        return
+    state = "does not answer" if recorded_pid(name) else "ended at once"
+    raise SandboxError(f"{name} {state}: {_last_words(name)} (logs: {LOG_DIR})")
+
+
+def _last_words(name: str) -> str:
+    for suffix in ("log", "out"):
+        path = LOG_DIR / f"{name}.{suffix}"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        if lines:
+            return " / ".join(lines[-3:])
+    return "it printed nothing"
+
+
+def _record_path(name: str) -> Path:
+    return PID_DIR / f"{name}.json"
+
+
+def _start_time(pid: int) -> int | None:
+    """Clock ticks at which a living process started: tells it from a later one with its pid."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

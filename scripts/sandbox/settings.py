@@ -1,0 +1,110 @@
+"""What a sandbox is made of: its options, its nodes and where its files lie.
+
+Only facts and arithmetic on them: nothing here reads or changes the machine.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RUN = Path("/run/hpckit-sandbox")
+STATE = Path("/var/lib/hpckit-sandbox")
+CACHE = Path("/var/cache/hpckit-sandbox")
+
+BIN_DIR = RUN / "bin"
+CONF_DIR = RUN / "etc"
+SLURM_CONF = CONF_DIR / "slurm.conf"
+PID_DIR = RUN / "pids"
+RECORD = RUN / "sandbox.json"
+LOG_DIR = STATE / "log"
+MUNGE_DIR = RUN / "munge"
+MUNGE_SOCKET = MUNGE_DIR / "munge.socket"
+MYSQL_DIR = RUN / "mysql"
+MYSQL_SOCKET = MYSQL_DIR / "mysqld.sock"
+MOUNT_NAMESPACE = RUN / "namespaces" / "mount"
+
+BRIDGE = "hpckit0"
+PREFIX = "hpckit-"
+SUBNET = "10.213.77"
+CONTROLLER = "ctl"
+CONTROLLER_ADDRESS = f"{SUBNET}.1"
+CLUSTER = "sandbox"
+ACCOUNT = "demo"
+GPUS_PER_NODE = 4
+CPUS_PER_NODE = 16
+MEMORY_MB_PER_NODE = 64000
+
+SUITES = {"22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}
+MAX_NODES = 64
+
+
+class SandboxError(Exception):
+    """Something a person can mend: the message says what happened and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node: the number decides its name and its address."""
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The node's Slurm name and hostname."""
+        return f"n{self.number}"
+
+    @property
+    def address(self) -> str:
+        """The address of its only link."""
+        return f"{SUBNET}.{10 + self.number}"
+
+    @property
+    def namespace(self) -> str:
+        """The name of its network namespace, and of the host's end of its link."""
+        return f"{PREFIX}{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `up` can be asked for; times are in seconds."""
+
+    nodes: int = 4
+    release: str = "22.05"
+    grace: int = 10
+    cred_expire: int = 5
+    slurmd_timeout: int = 6
+
+    def all_nodes(self) -> tuple[Node, ...]:
+        """Every node, in order."""
+        return tuple(Node(number=number) for number in range(1, self.nodes + 1))
+
+    def node(self, name: str) -> Node:
+        """The node of that name; raises SandboxError when there is none."""
+        for node in self.all_nodes():
+            if node.name == name:
+                return node
+        known = ", ".join(node.name for node in self.all_nodes())
+        raise SandboxError(f"there is no node {name!r} in this sandbox: choose one of {known}")
+
+    def as_dict(self) -> dict[str, int | str]:
+        """The options by name, as recorded and as `status --json` prints them."""
+        return asdict(self)
+
+    @property
+    def suite(self) -> str:
+        """The Debian suite that ships this Slurm release."""
+        return SUITES[self.release]
+
+    @property
+    def release_state(self) -> Path:
+        """State of one release; another release refuses to read it ("incompatible version")."""
+        return STATE / "releases" / self.release
+
+    @property
+    def database(self) -> str:
+        """The accounting database of this release."""
+        return f"slurm_{self.release.replace('.', '_')}"
+
+    @property
+    def root(self) -> Path:
+        """Where this release's own Debian lies, when it is not the machine's."""
+        return CACHE / self.suite
