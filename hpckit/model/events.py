@@ -1,8 +1,8 @@
 """What happened: facts in the past tense, one JSON line each, never edited.
 
 Responsible for the vocabulary of events and their JSON form; it must not write files. `at` is
-UTC. `decode(encode(event)) == event`. Unknown kinds decode to None, so that an older hpckit can
-read what a newer one wrote.
+UTC, to the millisecond; so far `decode(encode(event)) == event`. Unknown kinds, and records that
+lack what their kind needs, decode to None, so that an older hpckit can read what a newer one wrote.
 """
 
 from __future__ import annotations
@@ -151,6 +151,11 @@ def encode(event: Event) -> dict[str, Any]:
 
 
 def decode(record: Mapping[str, Any]) -> Event | None:
-    """Return the event of a record, or None for a kind this version does not know."""
+    """Return the event of a record, or None for what this version cannot read."""
     kind = _KINDS.get(str(record.get("event")))
-    return None if kind is None else from_plain(kind, record)
+    if kind is None:
+        return None
+    try:
+        return from_plain(kind, record)
+    except (TypeError, ValueError, KeyError):
+        return None

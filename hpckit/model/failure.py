@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 
@@ -25,13 +26,19 @@ class Cause(StrEnum):
     notice = "notice"
     launcher_lost = "launcher_lost"
     scheduler = "scheduler"
+    unknown = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Cause:  # noqa: ARG003  # whatever a newer hpckit wrote
+        return cls.unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
     """One rank's exit record. `signal` is a name such as SIGKILL; `step` the last one begun.
 
-    `stopped` is true where hpckit itself ended the rank because another had failed.
+    `stopped` is true where hpckit itself ended the rank because another had failed; `at` is when
+    the exception was raised or the end was seen.
     """
 
     rank: int
@@ -43,6 +50,7 @@ class RankExit:
     message: str | None = None
     traceback: str | None = None
     stopped: bool = False
+    at: datetime | None = None
 
     @property
     def failed(self) -> bool:
@@ -73,7 +81,12 @@ def signal_name(number: int) -> str:
 def shell_code(exit_record: RankExit) -> int:
     """Return the exit code a shell would report: 128 + number for a signal, never 0."""
     if exit_record.signal is not None:
-        name = exit_record.signal
-        numbers = {member.name: member.value for member in signal.Signals}
-        return 128 + numbers.get(name, int(name.removeprefix("SIG")) if name[3:].isdecimal() else 1)
+        return 128 + _signal_number(exit_record.signal)
     return exit_record.code or 1
+
+
+def _signal_number(name: str) -> int:
+    """Return the number `signal_name` named, 1 for a name from elsewhere."""
+    numbers = {member.name: member.value for member in signal.Signals}
+    rest = name.removeprefix("SIG")
+    return numbers.get(name, int(rest) if rest.isdecimal() else 1)

@@ -13,7 +13,7 @@ from datetime import datetime
 
 _NOT_SLUG = re.compile(r"[^A-Za-z0-9_-]+")
 _SLUG_LENGTH = 40
-_JOB = re.compile(r"(?P<main>\d+)(?:_(?P<index>\d+))?\Z")
+_JOB = re.compile(r"(?P<main>[0-9]+)(?:_(?P<index>[0-9]+))?\Z")
 
 
 def slug(name: str) -> str:

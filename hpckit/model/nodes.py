@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 _GROUP = re.compile(r"\[([^\]]*)\]")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?\Z")
-_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?\Z")
-_TAIL = re.compile(r"(?P<head>.*?)(?P<digits>\d+)\Z")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?\Z")
+_COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?\Z")
+_TAIL = re.compile(r"(?P<head>.*?)(?P<digits>[0-9]+)\Z", re.DOTALL)
 
 
 def expand(hostlist: str) -> tuple[str, ...]:

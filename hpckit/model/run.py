@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from hpckit.model import events
-from hpckit.model.failure import Failure
-from hpckit.model.states import RunState, SlurmState
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.states import BaseState, RunState, SlurmState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,8 @@ class Observation:
 class RunRecord:
     """A run by our own record alone. `attempt` counts from 1, 0 before the first.
 
-    `supervisor` is (host, pid, start mark of the process) of the latest attempt.
+    `supervisor` is (host, pid, start mark of the process) of the latest attempt, `restart_count`
+    Slurm's count of restarts when that attempt began.
     """
 
     id: str
@@ -45,6 +46,7 @@ class RunRecord:
     job: str | None = None
     state: RunState = RunState.pending
     attempt: int = 0
+    restart_count: int = 0
     round: int | None = None
     step: int | None = None
     nodes: tuple[str, ...] = ()
@@ -71,6 +73,7 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
                 record,
                 state=RunState.running,
                 attempt=event.attempt,
+                restart_count=event.restart_count,
                 job=event.job or record.job,
                 supervisor=(event.host, event.pid, event.started),
                 started_at=event.at,
@@ -96,15 +99,43 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
             return record
 
 
+_OUTSIDE = frozenset(
+    {
+        Cause.signal,
+        Cause.notice,
+        Cause.node_lost,
+        Cause.agents_missing,
+        Cause.launcher_lost,
+        Cause.scheduler,
+    }
+)
+"""Causes that come from outside the user's code, where Slurm may know better what happened."""
+
+_TOLD = frozenset(
+    {
+        BaseState.cancelled,
+        BaseState.preempted,
+        BaseState.timeout,
+        BaseState.node_fail,
+        BaseState.deadline,
+        BaseState.out_of_memory,
+    }
+)
+"""Slurm's states that name such a cause."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """A run as it stands: our record and Slurm's word side by side.
 
-    `alive` is whether the supervisor's process exists, where that can be known (same host).
+    `asked` is whether Slurm answered about this run's job: with no observation it then does not
+    know the job any more. `alive` is whether the process that carries the run exists, where that
+    can be known (same host): its supervisor, or the local executor while the run waits for it.
     """
 
     record: RunRecord
     observation: Observation | None = None
+    asked: bool = False
     alive: bool | None = None
 
     @property
@@ -112,31 +143,96 @@ class RunView:
         """The run's state, from both; where they disagree on an end, our own record wins.
 
         Our record knows why a run ended; Slurm knows that it is gone when our record could not
-        be written (node crash, SIGKILL), and that it waits again after a requeue.
+        be written (node crash, SIGKILL), that it waits again after a requeue, and what stood
+        behind an end that came from outside (a signal seen by a rank may be a preemption).
         """
-        ours = self.record.state
         if self.observation is None:
             return self._without_slurm()
-        slurm = self.observation.state
-        requeued = self.observation.restarts >= max(self.record.attempt, 1)
-        if ours is RunState.pending or (ours is not RunState.completed and requeued):
-            return self._by_slurm(slurm)
-        if ours is RunState.running and slurm.ended:
-            return self._by_slurm(slurm)
-        return ours
+        if self.record.state is RunState.completed:
+            return RunState.completed
+        if self.record.state.ended and not self.requeued:
+            return self._own_end(self.observation.state)
+        return self._by_slurm(self.observation.state)
+
+    @property
+    def requeued(self) -> bool:
+        """Whether Slurm has begun anew, or will, since the latest attempt of our record.
+
+        A Slurm that does not report restarts still says PENDING after the attempt began.
+        """
+        seen, record = self.observation, self.record
+        if seen is None or record.attempt == 0:
+            return False
+        waits = seen.state.base is BaseState.pending
+        later = record.started_at is not None and seen.seen_at > record.started_at
+        return seen.restarts > record.restart_count or (waits and later)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more will be heard of the run, even where its end is not known.
+
+        An interrupted run may still be requeued until Slurm is done with its job.
+        """
+        gone = self.asked if self.observation is None else self.observation.state.ended
+        if self.state is RunState.unknown:
+            return gone
+        waits = self.state is RunState.interrupted and self.observation is not None
+        return self.state.ended and (gone or not waits)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code by our record, else by Slurm once it has ended the job."""
+        if self.record.exit_code is not None and not self.requeued:
+            return self.record.exit_code
+        seen = self.observation
+        return seen.exit_code if seen is not None and seen.state.ended else None
+
+    def _own_end(self, slurm: SlurmState) -> RunState:
+        if self._stopped_from_outside and slurm.ended and slurm.base in _TOLD:
+            return self._cancelled_if_asked(slurm.run_state)
+        return self._cancelled_if_asked(self.record.state)
+
+    @property
+    def _stopped_from_outside(self) -> bool:
+        """Whether our record's end is one whose reason our record need not know."""
+        record = self.record
+        if record.state is RunState.failed:
+            return record.failure is None or record.failure.cause in _OUTSIDE
+        return record.state is RunState.interrupted
 
     def _by_slurm(self, slurm: SlurmState) -> RunState:
-        if slurm.run_state is RunState.completed:
+        started = self.record.state is RunState.running and not self.requeued
+        if started and not slurm.ended:
+            # Slurm's word may be from before the attempt began, or unknown to this version.
+            return RunState.running
+        if slurm.base is BaseState.completed:
             # Slurm is content but no supervisor reported an end: the truth is not known.
             return RunState.unknown
-        return slurm.run_state
+        return self._cancelled_if_asked(slurm.run_state)
 
     def _without_slurm(self) -> RunState:
-        ours = self.record.state
-        if ours.ended or self.alive:
-            return ours
-        if self.record.cancel_requested:
-            return RunState.cancelled
+        record = self.record
+        if record.state.ended:
+            return self._cancelled_if_asked(record.state)
+        if record.state is RunState.pending:
+            return self._waiting()
         if self.alive is False:
-            return RunState.interrupted
-        return ours
+            return self._cancelled_if_asked(RunState.interrupted)
+        if self.alive is None and self.asked:
+            return RunState.cancelled if record.cancel_requested else RunState.unknown
+        return record.state
+
+    def _waiting(self) -> RunState:
+        out_of_reach = self.record.job is not None and not self.asked
+        if self.record.cancel_requested and not out_of_reach:
+            return RunState.cancelled
+        if self.record.job is not None and self.asked:
+            return RunState.unknown
+        return RunState.interrupted if self.alive is False else RunState.pending
+
+    def _cancelled_if_asked(self, state: RunState) -> RunState:
+        """Return `cancelled` for a stop the user asked for: its supervisor may not have known."""
+        stopped = state is RunState.interrupted or (
+            state is RunState.failed and self._stopped_from_outside
+        )
+        return RunState.cancelled if self.record.cancel_requested and stopped else state

@@ -21,6 +21,10 @@ class RunState(StrEnum):
     interrupted = "interrupted"
     unknown = "unknown"
 
+    @classmethod
+    def _missing_(cls, value: object) -> RunState:  # noqa: ARG003  # whatever a newer hpckit wrote
+        return cls.unknown
+
     @property
     def ended(self) -> bool:
         """Whether nothing more happens by itself."""

@@ -60,9 +60,14 @@ class AttemptPaths:
         """What the step of agents printed."""
         return self.folder / "agents.log"
 
+    @property
+    def rounds(self) -> Path:
+        """The folder of all rounds."""
+        return self.folder / "rounds"
+
     def round(self, number: int) -> RoundPaths:
         """Return the round with this number, from 0."""
-        return RoundPaths(self.folder / "rounds" / f"{number:03d}")
+        return RoundPaths(self.rounds / f"{number:03d}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,15 @@ class LaunchPaths:
     def logs(self) -> Path:
         """What batch scripts printed."""
         return self.folder / "logs"
+
+    @property
+    def local_log(self) -> Path:
+        """What the local executor and its supervisors printed."""
+        return self.logs / "local.log"
+
+    def job_log(self, job_index: int, job: str) -> Path:
+        """Where the batch script of a Slurm job (`123` or `123_4`) prints."""
+        return self.logs / f"job-{job_index}-{job}.log"
 
     def script(self, job_index: int) -> Path:
         """Return where the rendered script of a job lies."""

@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 
 from sandbox import process
-from sandbox.settings import CACHE, MOUNT_NAMESPACE, RUN, STATE, Options, SandboxError
+from sandbox.settings import CACHE, MOUNT_NAMESPACE, STATE, Options, SandboxError
 
 MARK = "etc/hpckit-sandbox-release"
 _INCLUDE = "slurmctld,slurmd,slurmdbd,slurm-client,python3,ca-certificates,hostname,procps"
@@ -46,11 +46,11 @@ def make(options: Options) -> None:
 def open_namespace(options: Options) -> None:
     """Pin a mount namespace in which the chroot sees this machine's folders."""
     _refresh_etc(options.root)
-    if MOUNT_NAMESPACE.is_mount():
+    if process.is_mounted(MOUNT_NAMESPACE):
         return
     folder = MOUNT_NAMESPACE.parent
     folder.mkdir(parents=True, exist_ok=True)
-    if not folder.is_mount():
+    if not process.is_mounted(folder):
         # The kernel refuses to pin a mount namespace in a place that the namespace itself follows.
         process.run(["mount", "--bind", str(folder), str(folder)])
         process.run(["mount", "--make-private", str(folder)])
@@ -65,7 +65,7 @@ def open_namespace(options: Options) -> None:
 def close_namespace() -> None:
     """Let go of the mount namespace: its mounts vanish with the last process in it."""
     for place in (MOUNT_NAMESPACE, MOUNT_NAMESPACE.parent):
-        if place.is_mount():
+        if process.is_mounted(place):
             process.run(["umount", str(place)])
 
 
@@ -81,14 +81,14 @@ def remove_tree(folder: Path) -> None:
 
 
 def shared_folders() -> list[Path]:
-    """The folders of this machine that the chroot shows at the same place."""
+    """List the folders of this machine that the chroot shows at the same place."""
     top = [path for path in sorted(Path("/").iterdir()) if path.name not in _NOT_SHARED]
     folders = [path for path in top if path.is_dir() and not path.is_symlink()]
     return [*folders, Path("/usr/local"), STATE, *_system_python()]
 
 
 def _system_python() -> list[Path]:
-    """The machine's own Python, when it is one of the packages: virtual environments point at it."""
+    """List the packaged Python of this machine: virtual environments point at it."""
     found: list[Path] = []
     for library in sorted(Path("/usr/lib").glob("python3.*")):
         program = Path("/usr/bin") / library.name
@@ -130,8 +130,6 @@ def _refresh_etc(root: Path) -> None:
             shutil.copyfile(source, target)
 
 
-def enter(options: Options) -> tuple[list[str], list[str]]:
-    """Arguments for nsenter, and the command prefix behind it, that lead into the chroot."""
-    if not str(options.root).startswith(str(CACHE)) or not RUN.exists():
-        raise SandboxError("the sandbox is not up: run 'slurm-sandbox up'")
+def way_in(options: Options) -> tuple[list[str], list[str]]:
+    """Return the arguments of nsenter, and the command behind it, that lead into the chroot."""
     return [f"--mount={MOUNT_NAMESPACE}"], ["chroot", str(options.root)]

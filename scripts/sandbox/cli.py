@@ -1,4 +1,4 @@
-"""The command line: verbs and options in, one line or a table out, errors as one line and exit code.
+"""The command line: verbs and options in, a line or a table out, errors as one line and a code.
 
 Exit codes: 0 done (for `status`: up), 1 something failed, 2 wrong usage, 3 `status`: not (all) up.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from sandbox import faults, lifecycle, status
 from sandbox.settings import BIN_DIR, MAX_NODES, SLURM_CONF, SUITES, Options, SandboxError
 
-_LOCK = Path("/run/hpckit-sandbox.lock")
+_LOCKED = Path("/run")  # a folder can be locked too, and leaves no lock file behind
 _NODE_VERBS: dict[str, Callable[[str], str]] = {
     "kill-node": faults.kill_node,
     "revive-node": faults.revive_node,
@@ -36,6 +36,8 @@ def main(argv: Sequence[str]) -> int:
         return _run(arguments)
     except SandboxError as error:
         print(f"slurm-sandbox: {error}", file=sys.stderr)
+    except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("slurm-sandbox: interrupted; 'down' tidies up", file=sys.stderr)
     return 1
@@ -93,13 +95,16 @@ def _sole_use() -> Iterator[None]:
     """Only one command changes the sandbox at a time; a second one waits."""
     if os.geteuid() != 0:
         raise SandboxError("only root can do this: run it with sudo")
-    with _LOCK.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("slurm-sandbox: waiting for another slurm-sandbox command", file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = os.open(_LOCKED, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("slurm-sandbox: waiting for another slurm-sandbox command", file=sys.stderr)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,10 +119,15 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true", help="one JSON object")
     verbs.add_parser("env", help='print exports for a shell: eval "$(slurm-sandbox env)"')
     for name, act in _NODE_VERBS.items():
-        verbs.add_parser(name, help=act.__doc__).add_argument("node", metavar="NODE")
+        verbs.add_parser(name, help=_as_help(act.__doc__)).add_argument("node", metavar="NODE")
     for name, control in _CONTROLLER_VERBS.items():
-        verbs.add_parser(name, help=control.__doc__)
+        verbs.add_parser(name, help=_as_help(control.__doc__))
     return parser
+
+
+def _as_help(text: str | None) -> str:
+    sentence = (text or "").removesuffix(".")
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _add_up(up: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ Starting is idempotent: a daemon whose recorded process lives is left alone.
 """
 
 import shutil
+import socket
 from pathlib import Path
 
 from sandbox import chroot, packages, process
@@ -17,13 +18,23 @@ from sandbox.settings import (
     MUNGE_SOCKET,
     MYSQL_DIR,
     MYSQL_SOCKET,
+    PID_DIR,
     SLURM_CONF,
     STATE,
     Node,
     Options,
 )
 
-_WITH_HOSTNAME = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"']
+_CONTROLLER_START = 'hostname "$0" && exec "$@"'
+# A job should read its own node's links in /sys/class/net, not the machine's: /sys is mounted anew,
+# with the cgroups kept. Where a container forbids that, the machine's /sys stays.
+_NODE_START = """\
+hostname "$0" || exit
+keep=/run/hpckit-sandbox/cgroup
+mkdir -p $keep && mount --rbind /sys/fs/cgroup $keep \\
+    && mount -t sysfs sysfs /sys && mount --rbind $keep /sys/fs/cgroup
+exec "$@"
+"""
 
 
 def start_munge() -> None:
@@ -38,7 +49,7 @@ def start_munge() -> None:
     shutil.chown(key, "munge", "munge")
     argv = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={MUNGE_SOCKET}",
             f"--pid-file={MUNGE_DIR}/munged.pid", f"--seed-file={key.parent}/munged.seed",
-            "--num-threads=2"]  # fmt: skip
+            "--num-threads=4"]  # fmt: skip
     process.start(Daemon(name="munged", argv=argv, user="munge"))
     process.await_daemon("munged", _munge_answers, 10.0)
 
@@ -64,18 +75,23 @@ def start_database() -> None:
             "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=64M",
             "--innodb-lock-wait-timeout=900"]  # fmt: skip
     process.start(Daemon(name="mariadbd", argv=argv))
-    process.await_daemon("mariadbd", MYSQL_SOCKET.exists, 60.0)
+    process.await_daemon("mariadbd", _database_answers, 60.0)
+
+
+def _database_answers() -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(MYSQL_SOCKET)) == 0
 
 
 def start_slurmdbd(options: Options) -> None:
-    """The accounting daemon; served when sacctmgr gets an answer."""
+    """Start the accounting daemon; it serves when sacctmgr gets an answer."""
     argv = [*_on_controller(options), "/usr/sbin/slurmdbd", "-D"]
     process.start(Daemon(name="slurmdbd", argv=argv))
     process.await_daemon("slurmdbd", lambda: _answers("sacctmgr", "-nP", "show", "cluster"), 90.0)
 
 
 def start_controller(options: Options) -> None:
-    """The controller under its own hostname; served when scontrol ping says so."""
+    """Start the controller under its own hostname; it serves when scontrol ping says so."""
     argv = [*_on_controller(options), "/usr/sbin/slurmctld", "-D", "-f", str(SLURM_CONF)]
     process.start(Daemon(name="slurmctld", argv=argv))
     process.await_daemon("slurmctld", controller_answers, 60.0)
@@ -96,7 +112,7 @@ def start_node(node: Node, options: Options) -> None:
 
 
 def slurmd_name(node: Node) -> str:
-    """The name under which a node's slurmd is recorded and logs."""
+    """Name the record under which a node's slurmd is recorded and logs."""
     return f"slurmd.{node.name}"
 
 
@@ -108,21 +124,22 @@ def stop_node(node: Node) -> int:
 
 
 def _on_controller(options: Options) -> list[str]:
-    return _placed([], CONTROLLER, options)
+    enter, inside = _way_in(options)
+    lead = ["nsenter", *enter] if enter else []
+    return [*lead, "unshare", "--uts", *inside, "sh", "-c", _CONTROLLER_START, CONTROLLER]
 
 
 def _on_node(node: Node, options: Options) -> list[str]:
     # nsenter, not `ip netns exec`: that remounts /sys, and slurmd then finds no cgroup.
-    return _placed([f"--net=/run/netns/{node.namespace}"], node.name, options)
+    enter, inside = _way_in(options)
+    lead = ["nsenter", f"--net=/run/netns/{node.namespace}", *enter]
+    own = ["unshare", "--uts", "--mount", "--propagation", "slave"]
+    return [*lead, *own, *inside, "sh", "-c", _NODE_START, node.name]
 
 
-def _placed(namespaces: list[str], hostname: str, options: Options) -> list[str]:
-    inside: list[str] = []
-    if not packages.is_native(options):
-        mount, inside = chroot.enter(options)
-        namespaces = [*namespaces, *mount]
-    lead = ["nsenter", *namespaces] if namespaces else []
-    return [*lead, *_WITH_HOSTNAME, hostname, *inside]
+def _way_in(options: Options) -> tuple[list[str], list[str]]:
+    """Arguments of nsenter, and the command behind it, that lead to the release's programs."""
+    return ([], []) if packages.is_native(options) else chroot.way_in(options)
 
 
 def _answers(command: str, *arguments: str) -> bool:
@@ -131,7 +148,7 @@ def _answers(command: str, *arguments: str) -> bool:
 
 
 def make_folders(options: Options) -> None:
-    """The folders that the daemons expect to find."""
-    for folder in (LOG_DIR, options.release_state / "slurmctld", process.PID_DIR, CONF_DIR):
+    """Make the folders that the daemons expect to find."""
+    for folder in (LOG_DIR, options.release_state / "slurmctld", PID_DIR, CONF_DIR):
         folder.mkdir(parents=True, exist_ok=True)
     Path(STATE).chmod(0o755)

@@ -1,33 +1,34 @@
 """Breaks and mends single parts of a running sandbox, as a machine room would."""
 
-from sandbox import daemons, network, process
-from sandbox.lifecycle import is_serving, node_states, required_options
-from sandbox.settings import BIN_DIR, Node, SandboxError
+from sandbox import daemons, network, nodes, process
+from sandbox.lifecycle import required_options
+from sandbox.settings import Node, SandboxError
 
 
 def kill_node(name: str) -> str:
-    """The node loses power: everything on it dies at once."""
+    """Kill everything on the node at once, as a power loss would."""
     node = required_options().node(name)
     killed = daemons.stop_node(node)
     return f"{name} lost power: {killed} processes died"
 
 
 def revive_node(name: str) -> str:
-    """The node boots again and returns to service."""
+    """Start the node's slurmd again and return it to service."""
     options = required_options()
     node = options.node(name)
+    network.make_node(node)
     daemons.start_node(node, options)
     return _return_to_service(node, "revived")
 
 
 def cut_node(name: str) -> str:
-    """The node's network cable is pulled; what runs on it runs on, unheard."""
+    """Pull the node's network cable; what runs on it runs on, unheard."""
     network.set_link(required_options().node(name), up=False)
     return f"{name} is cut off: its link is down"
 
 
 def heal_node(name: str) -> str:
-    """The cable is back; a node whose slurmd lives returns to service."""
+    """Plug the cable in again; a node whose slurmd lives returns to service."""
     node = required_options().node(name)
     network.make_node(node)
     if process.recorded_pid(daemons.slurmd_name(node)) is None:
@@ -36,32 +37,31 @@ def heal_node(name: str) -> str:
 
 
 def stop_controller() -> str:
-    """slurmctld ends, saving its state; running jobs run on."""
+    """Stop slurmctld, which saves its state; running jobs run on."""
     required_options()
     process.stop("slurmctld", patience=30.0)
     return "the controller is stopped"
 
 
 def start_controller() -> str:
-    """slurmctld starts again from its saved state."""
-    daemons.start_controller(required_options())
+    """Start slurmctld again from its saved state."""
+    options = required_options()
+    daemons.start_controller(options)
+    reachable = [node.name for node in options.all_nodes() if _is_reachable(node)]
+    process.wait_until(lambda: nodes.serve(reachable), 20.0, interval=0.3)
     return "the controller answers"
+
+
+def _is_reachable(node: Node) -> bool:
+    return network.link_is_up(node) and process.recorded_pid(daemons.slurmd_name(node)) is not None
 
 
 def _return_to_service(node: Node, done: str) -> str:
     if not daemons.controller_answers():
         return f"{node.name} {done}; the controller does not answer, 'start-controller' starts it"
-    if not process.wait_until(lambda: _serves(node), 30.0, interval=0.3):
+    if not process.wait_until(lambda: nodes.serve([node.name]), 30.0, interval=0.3):
         raise SandboxError(
-            f"{node.name} is {node_states().get(node.name)} half a minute after it was {done}: "
+            f"{node.name} is {nodes.states().get(node.name)} half a minute after it was {done}: "
             f"see 'scontrol show node {node.name}'"
         )
-    return f"{node.name} {done}: {node_states().get(node.name)}"
-
-
-def _serves(node: Node) -> bool:
-    state = node_states().get(node.name, "unknown")
-    if state in {"down", "drained", "draining"}:
-        resume = [f"nodename={node.name}", "state=resume"]
-        process.run([str(BIN_DIR / "scontrol"), "update", *resume], check=False, timeout=30.0)
-    return is_serving(state)
+    return f"{node.name} {done}: {nodes.states().get(node.name)}"

@@ -9,7 +9,7 @@ import stat
 import sys
 from pathlib import Path
 
-from sandbox import chroot, daemons, network, packages, process, slurm_conf, wrappers
+from sandbox import chroot, daemons, network, nodes, packages, process, slurm_conf, wrappers
 from sandbox.settings import (
     BIN_DIR,
     CACHE,
@@ -26,7 +26,7 @@ from sandbox.settings import (
 
 
 def recorded_options() -> Options | None:
-    """The options of the sandbox that is up (or half up); None when there is none."""
+    """Read the options of the sandbox that is up (or half up); None when there is none."""
     try:
         return Options(**json.loads(RECORD.read_text()))
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def recorded_options() -> Options | None:
 
 
 def required_options() -> Options:
-    """The options of the sandbox that is up; raises SandboxError when there is none."""
+    """Read the options of the sandbox that is up; raises SandboxError when there is none."""
     options = recorded_options()
     if options is None:
         raise SandboxError("the sandbox is not up: run 'slurm-sandbox up'")
@@ -43,11 +43,13 @@ def required_options() -> Options:
 
 def bring_up(options: Options) -> None:
     """Make the sandbox what the options say; starts only what is missing."""
+    _prepare_machine(options)
     current = recorded_options()
     if current is not None and current != options:
         _tell("it is up with other options: taking it down first")
         take_down()
-    _prepare_machine(options)
+    if recorded_options() is None:
+        shutil.rmtree(LOG_DIR, ignore_errors=True)  # logs are those of the latest fresh start
     RUN.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(options.as_dict()))
     _make_ground(options)
@@ -118,26 +120,13 @@ def _users() -> tuple[str, ...]:
     return ("root", *people)
 
 
-def node_states() -> dict[str, str]:
-    """Slurm's view of every node; empty when the controller does not answer."""
-    argv = [str(BIN_DIR / "sinfo"), "--noheader", "--Node", "--format=%N %T"]
-    done = process.run(argv, check=False, timeout=30.0)
-    return dict(line.split() for line in done.stdout.splitlines() if done.returncode == 0)
-
-
 def _await_nodes(options: Options) -> None:
-    def serving() -> bool:
-        states = node_states()
-        return len(states) >= options.nodes and all(map(is_serving, states.values()))
-
-    if not process.wait_until(serving, 60.0, interval=0.3):
-        states = ", ".join(f"{name} {state}" for name, state in sorted(node_states().items()))
-        raise SandboxError(f"not all nodes came up ({states}): see {LOG_DIR}/slurmd.*.log")
-
-
-def is_serving(state: str) -> bool:
-    """Whether a node in that state takes jobs now; `*` marks one that does not answer."""
-    return state in {"idle", "mixed", "allocated", "completing"}
+    names = [node.name for node in options.all_nodes()]
+    if not process.wait_until(lambda: nodes.serve(names), 60.0, interval=0.3):
+        raise SandboxError(
+            f"not all nodes came up ({nodes.describe()}): see {LOG_DIR}/slurmd.*.log; "
+            "'down', then 'up' starts afresh"
+        )
 
 
 def _make_devices() -> None:
@@ -165,13 +154,14 @@ def take_down(*, purge: bool = False) -> None:
     for device in _devices():
         device.unlink(missing_ok=True)
     packages.restore_policy()
-    shutil.rmtree(RUN, ignore_errors=True)
+    if RUN.exists():
+        shutil.rmtree(RUN)
     if purge:
         _purge()
 
 
 def _cancel_jobs() -> None:
-    """A job that is still queued would come back to life at the next `up`."""
+    """Cancel what is queued: it would come back to life at the next `up`."""
     if not daemons.controller_answers():
         return
     with contextlib.suppress(SandboxError):

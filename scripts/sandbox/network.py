@@ -22,7 +22,7 @@ NAMESPACES = Path("/run/netns")
 
 
 def make_bridge() -> None:
-    """The switch between the nodes and the controller's address on it."""
+    """Make the switch between the nodes and the controller's address on it."""
     if not _exists(BRIDGE):
         try:
             _ip("link", "add", BRIDGE, "type", "bridge")
@@ -36,8 +36,10 @@ def make_bridge() -> None:
 
 
 def make_node(node: Node) -> None:
-    """A namespace with loopback and one link to the bridge; mends what an earlier try left half."""
-    if not (NAMESPACES / node.namespace).exists():
+    """Make a namespace with a link to the bridge; mends what an earlier try left half."""
+    place = NAMESPACES / node.namespace
+    if not process.is_mounted(place):
+        place.unlink(missing_ok=True)  # left by a machine that went down with the sandbox up
         _ip("netns", "add", node.namespace)
     if not _exists(node.namespace):
         _ip("link", "add", node.namespace, "type", "veth", "peer", "name", "eth0",
@@ -61,7 +63,7 @@ def link_is_up(node: Node) -> bool:
 
 
 def namespaces() -> list[str]:
-    """The sandbox's network namespaces, whatever options made them."""
+    """List the sandbox's network namespaces, whatever options made them."""
     if not NAMESPACES.is_dir():
         return []
     return sorted(path.name for path in NAMESPACES.iterdir() if path.name.startswith(PREFIX))
@@ -81,7 +83,7 @@ def remove() -> None:
 
 
 def hosts_block(nodes: tuple[Node, ...]) -> str:
-    """The marked lines that name the controller and the nodes."""
+    """Write out the marked lines that name the controller and the nodes."""
     lines = [f"{CONTROLLER_ADDRESS} {CONTROLLER}", *(f"{n.address} {n.name}" for n in nodes)]
     return "\n".join([BEGIN, *lines, END]) + "\n"
 

@@ -10,7 +10,12 @@ from pathlib import Path
 from sandbox import process
 from sandbox.settings import Options, SandboxError
 
-_ALWAYS = {"munge": "munged", "mariadb-server-core": "mariadbd", "iproute2": "ip"}
+_ALWAYS = {
+    "munge": "munged",
+    "mariadb-server-core": "mariadbd",
+    "mariadb-client-core": "my_print_defaults",
+    "iproute2": "ip",
+}
 _SLURM = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -29,7 +34,7 @@ def is_native(options: Options) -> bool:
 
 
 def missing(options: Options) -> list[str]:
-    """The packages that `up` would install."""
+    """List the packages that `up` would install."""
     wanted = dict(_ALWAYS)
     wanted |= _SLURM if is_native(options) else {"debootstrap": "debootstrap"}
     path = f"{os.environ.get('PATH', '')}:{process.SYSTEM_PATH}"

@@ -88,23 +88,24 @@ def start(daemon: Daemon) -> None:
             group=daemon.user,
             extra_groups=[] if daemon.user else None,
         )
-    record = {"pid": child.pid, "started": _start_time(child.pid)}
+    record = {"pid": child.pid, "started": _start_time(child.pid), "boot": _boot()}
     _record_path(daemon.name).write_text(json.dumps(record))
     child.returncode = 0  # nobody waits for it: without this Popen warns when it is collected
 
 
 def recorded_pid(name: str) -> int | None:
-    """The pid recorded under that name, if that very process still lives."""
+    """Find the pid recorded under that name, if that very process still lives."""
     try:
         record = json.loads(_record_path(name).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    alive = _start_time(record["pid"]) == record["started"] is not None
+    started = _start_time(record["pid"])
+    alive = started is not None and (started, _boot()) == (record["started"], record["boot"])
     return record["pid"] if alive else None
 
 
 def recorded_names() -> list[str]:
-    """The names of all processes ever recorded since the last `down`."""
+    """List the names of all processes recorded since the last `down`."""
     return sorted(path.stem for path in PID_DIR.glob("*.json"))
 
 
@@ -140,7 +141,7 @@ def pids_in_network_namespace(namespace: str) -> list[int]:
         wanted = Path(f"/run/netns/{namespace}").stat()
     except FileNotFoundError:
         return []
-    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [pid for pid in pids if _lives_in(pid, (wanted.st_dev, wanted.st_ino))]
 
 
@@ -150,6 +151,12 @@ def _lives_in(pid: int, wanted: tuple[int, int]) -> bool:
     except OSError:
         return False
     return (found.st_dev, found.st_ino) == wanted and _start_time(pid) is not None
+
+
+def is_mounted(place: Path) -> bool:
+    """Whether something is mounted right there; unlike Path.is_mount also sees binds and files."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return any(line.split()[4] == str(place) for line in lines)
 
 
 def wait_until(ready: Callable[[], bool], patience: float, *, interval: float = 0.1) -> bool:
@@ -190,6 +197,10 @@ def _start_time(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -78,7 +78,7 @@ class Options:
         return tuple(Node(number=number) for number in range(1, self.nodes + 1))
 
     def node(self, name: str) -> Node:
-        """The node of that name; raises SandboxError when there is none."""
+        """Find the node of that name; raises SandboxError when there is none."""
         for node in self.all_nodes():
             if node.name == name:
                 return node
@@ -86,7 +86,7 @@ class Options:
         raise SandboxError(f"there is no node {name!r} in this sandbox: choose one of {known}")
 
     def as_dict(self) -> dict[str, int | str]:
-        """The options by name, as recorded and as `status --json` prints them."""
+        """Return the options by name, as recorded and as `status --json` prints them."""
         return asdict(self)
 
     @property

@@ -56,6 +56,7 @@ PriorityType=priority/multifactor
 
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost={controller}
+AccountingStoragePass={munge_socket}
 AccountingStorageEnforce=associations
 AccountingStorageTRES=gres/gpu
 
@@ -138,7 +139,7 @@ def slurmdbd_conf(options: Options) -> str:
 
 
 def accounting_commands(users: tuple[str, ...]) -> list[list[str]]:
-    """The sacctmgr commands that register the cluster, the account and its users."""
+    """List the sacctmgr commands that register the cluster, the account and its users."""
     commands = [["add", "cluster", CLUSTER], ["add", "account", ACCOUNT, f"cluster={CLUSTER}"]]
     commands += [["add", "user", user, f"account={ACCOUNT}"] for user in users]
     return commands

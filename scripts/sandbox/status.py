@@ -2,8 +2,8 @@
 
 from typing import TypedDict
 
-from sandbox import daemons, network, process
-from sandbox.lifecycle import is_serving, node_states, recorded_options
+from sandbox import daemons, network, nodes, process
+from sandbox.lifecycle import recorded_options
 from sandbox.settings import BIN_DIR, LOG_DIR, SLURM_CONF, Options
 
 
@@ -33,12 +33,12 @@ def look() -> Status:
     """Ask the processes, the links and the controller."""
     options = recorded_options()
     alive = {name: process.recorded_pid(name) is not None for name in _DAEMONS}
-    nodes = _nodes(options, answering=alive["slurmctld"]) if options else []
+    seen = _nodes(options, answering=alive["slurmctld"]) if options else []
     return Status(
-        state=_judge(options, alive, nodes),
+        state=_judge(options, alive, seen),
         options=options.as_dict() if options else None,
         daemons=alive,
-        nodes=nodes,
+        nodes=seen,
         bin_dir=str(BIN_DIR),
         slurm_conf=str(SLURM_CONF),
         log_dir=str(LOG_DIR),
@@ -49,7 +49,7 @@ _DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld")
 
 
 def _nodes(options: Options, *, answering: bool) -> list[NodeStatus]:
-    states = node_states() if answering else {}
+    states = nodes.states() if answering else {}
     return [
         NodeStatus(
             name=node.name,
@@ -62,17 +62,17 @@ def _nodes(options: Options, *, answering: bool) -> list[NodeStatus]:
     ]
 
 
-def _judge(options: Options | None, alive: dict[str, bool], nodes: list[NodeStatus]) -> str:
+def _judge(options: Options | None, alive: dict[str, bool], seen: list[NodeStatus]) -> str:
     if options is None:
         return "down"
     whole = all(alive.values()) and all(
-        node["slurmd"] and node["link"] and is_serving(node["state"] or "") for node in nodes
+        node["slurmd"] and node["link"] and nodes.is_serving(node["state"] or "") for node in seen
     )
     return "up" if whole else "degraded"
 
 
 def as_text(status: Status) -> str:
-    """A few lines for a person."""
+    """Put it into a few lines for a person."""
     if status["options"] is None:
         return "the sandbox is down"
     asked = " ".join(f"{key}={value}" for key, value in status["options"].items())

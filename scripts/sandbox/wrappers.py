@@ -29,7 +29,9 @@ if [ "$(id -u)" != 0 ]; then
     exit 1
 fi
 exec nsenter --mount={namespace} chroot {root} /bin/sh -c '
-    cd "$1" || {{ echo "{command}: $1 is not visible to the sandbox nodes" >&2; exit 1; }}
+    cd "$1" 2>/dev/null || {{
+        echo "{command}: $1 is not visible to the sandbox nodes" >&2; exit 1
+    }}
     shift
     exec "$@"
 ' {command} "$PWD" /usr/bin/{command} "$@"
@@ -37,7 +39,7 @@ exec nsenter --mount={namespace} chroot {root} /bin/sh -c '
 
 
 def wrapper(command: str, options: Options, *, native: bool) -> str:
-    """The text of one wrapper."""
+    """Write out the text of one wrapper."""
     if native:
         return _NATIVE.format(conf=SLURM_CONF, command=command)
     return _CHROOT.format(

@@ -1,0 +1,155 @@
+"""`hpckit cancel`: stops runs, waiting or running; safe to repeat.
+
+Responsible for recording the wish first and then telling whoever carries the runs: Slurm, the
+local executor, or a supervisor on this host. It must not wait for the end, nor write one: the
+supervisor does. A waiting local run is not started once the wish is recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.views import Carrier, launch_view, local_executor
+from hpckit.errors import UsageError
+from hpckit.model.events import CancelRequested, SubmitIntended, SubmitRefused, Submitted
+from hpckit.model.launch import ClusterKind
+from hpckit.model.run import RunView
+from hpckit.record.find import find
+from hpckit.record.launches import Launch, job_ids, read_launch_events, read_runs
+from hpckit.record.process import alive
+from hpckit.record.store import append_event
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `cancel` understands."""
+    add_reference(parser)
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Cancel all runs of a launch, or one; 0 also where they had ended already."""
+    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    launch = selection.launch
+    indices = None if selection.index is None else [selection.index]
+    view = launch_view(launch, context, indices=indices)
+    targets = [one for one in view.runs if not one.settled]
+    if targets:
+        _record(launch, targets, context)
+        _tell(launch, targets, whole=selection.index is None, context=context)
+    _report(launch, view.runs, targets, arguments, context)
+    return 0
+
+
+def _record(launch: Launch, targets: Iterable[RunView], context: Context) -> None:
+    wished = tuple(one.record.index for one in targets if not one.record.cancel_requested)
+    if wished:
+        append_event(launch.paths.events, CancelRequested(at=context.now(), runs=wished))
+
+
+def _tell(launch: Launch, targets: Sequence[RunView], *, whole: bool, context: Context) -> None:
+    if launch.cluster.kind is ClusterKind.local:
+        _tell_processes(launch, targets, whole=whole)
+    else:
+        _tell_slurm(launch, targets, context)
+
+
+def _tell_slurm(launch: Launch, targets: Sequence[RunView], context: Context) -> None:
+    # Imported here: only launches on Slurm have somebody to tell.
+    from hpckit.slurm.cancel import cancel  # noqa: PLC0415
+    from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415
+    from hpckit.slurm.query import find_by_name  # noqa: PLC0415
+
+    commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
+    known = {one.record.index: one.record.job for one in targets if one.record.job is not None}
+    for spec_index in _unconfirmed(launch):
+        # sbatch may have been accepted although its answer never came: look for it by name.
+        spec = launch.jobs[spec_index]
+        for main in find_by_name(spec.name, commands):
+            known |= job_ids(spec, main)
+    wanted = {one.record.index for one in targets}
+    jobs = [job for index, job in sorted(known.items()) if index in wanted]
+    if jobs:
+        cancel(jobs, commands)
+
+
+def _unconfirmed(launch: Launch) -> tuple[int, ...]:
+    """Return the jobs of which it is not known whether Slurm has them."""
+    latest: dict[int, bool] = {}
+    for event in read_launch_events(launch):
+        if isinstance(event, SubmitIntended | Submitted | SubmitRefused):
+            latest[event.job_index] = isinstance(event, SubmitIntended)
+    return tuple(index for index, unconfirmed in latest.items() if unconfirmed)
+
+
+def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) -> None:
+    """Signal the local executor (for the whole launch), else the supervisors of running runs."""
+    executor = local_executor(launch)
+    # Read anew: a run that was waiting may have been started just before the wish was recorded.
+    records = read_runs(launch, [one.record.index for one in targets])
+    carriers = [record.supervisor for record in records if record.supervisor is not None]
+    if whole and executor is not None:
+        carrier = (executor.host, executor.pid, executor.started)
+        if alive(*carrier) is not False:
+            carriers = [carrier]
+    elsewhere = sorted({carrier[0] for carrier in carriers if not _stop(carrier)})
+    if elsewhere:
+        raise UsageError(
+            f"the cancellation is recorded, but the runs are carried on {', '.join(elsewhere)}, "
+            "where processes cannot be signalled from this host",
+            hint=f"there: hpckit cancel {launch.folder}",
+        )
+
+
+def _stop(carrier: Carrier) -> bool:
+    """Signal a process if it still is the one recorded; False where it is on another host."""
+    host, pid, mark = carrier
+    lives = alive(host, pid, mark)
+    if lives:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            return True
+    return lives is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What `cancel --json` prints of a run: `state` is the state before."""
+
+    run: str
+    index: int
+    state: str
+    job: str | None
+    outcome: str
+
+
+def _report(
+    launch: Launch,
+    views: Sequence[RunView],
+    targets: Sequence[RunView],
+    arguments: argparse.Namespace,
+    context: Context,
+) -> None:
+    told = {one.record.index for one in targets}
+    outcomes = [
+        _Outcome(
+            run=one.record.id,
+            index=one.record.index,
+            state=one.state.value,
+            job=one.record.job,
+            outcome="requested" if one.record.index in told else "already_ended",
+        )
+        for one in views
+    ]
+    if arguments.json:
+        context.say_json({"launch": launch.id, "runs": outcomes})
+        return
+    for one in outcomes:
+        done = "cancelling" if one.outcome == "requested" else "already over"
+        context.say(f"{one.run}: {done} ({one.state})")

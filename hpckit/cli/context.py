@@ -1,0 +1,85 @@
+"""What a verb may touch of the world, and the options verbs share.
+
+Responsible for keeping environment, clock, working directory and streams in one value that tests
+can make; it must not know any verb, nor import more than the standard library and the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+from hpckit.model.plain import to_plain
+
+
+def random_token() -> str:
+    """Return what keeps two launches of the same second apart."""
+    return secrets.token_hex(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The world of one invocation: `now` gives aware UTC, `sleep` takes seconds."""
+
+    environ: Mapping[str, str]
+    cwd: Path
+    stdout: TextIO
+    stderr: TextIO
+    now: Callable[[], datetime]
+    sleep: Callable[[float], None]
+    token: Callable[[], str] = random_token
+
+    @property
+    def terminal(self) -> bool:
+        """Whether a person is watching: live views are for terminals, plain lines for the rest."""
+        return self.stdout.isatty()
+
+    def say(self, text: str) -> None:
+        """Write a line to standard output."""
+        self.stdout.write(text + "\n")
+        self.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Write a remark to standard error, so that standard output stays what was asked for."""
+        self.stderr.write(f"hpckit: {text}\n")
+        self.stderr.flush()
+
+    def say_json(self, value: object) -> None:
+        """Write one JSON document to standard output."""
+        self.say(json.dumps(to_plain(value), indent=2, ensure_ascii=False))
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def add_output_dir(parser: argparse.ArgumentParser) -> None:
+    """Add `--output-dir`, where launches are looked for."""
+    parser.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="the folder of launches (default: $HPCKIT_OUTPUTS, else ./outputs)",
+    )
+
+
+def add_reference(parser: argparse.ArgumentParser) -> None:
+    """Add the positional that names a launch or a run."""
+    parser.add_argument(
+        "reference",
+        nargs="?",
+        metavar="LAUNCH|RUN",
+        help="id, unique beginning of one, or folder of a launch or run (default: latest launch)",
+    )
+
+
+def output_dir(arguments: argparse.Namespace, context: Context) -> Path:
+    """Return the absolute folder of launches: the option, else $HPCKIT_OUTPUTS, else outputs."""
+    chosen = arguments.output_dir or context.environ.get("HPCKIT_OUTPUTS") or "outputs"
+    return context.cwd / Path(chosen).expanduser()

@@ -1,0 +1,169 @@
+"""`hpckit local`: the local executor, which works through a launch on this machine.
+
+Responsible for starting supervisors, so many at a time, and for ending them with itself; it must
+not look into what they do. Hidden from `--help`: `launch` starts it, detached, where there is no
+Slurm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hpckit.cli.context import Context
+from hpckit.errors import RunError
+from hpckit.model.events import CancelRequested, LocalStarted
+from hpckit.record.launches import Launch, latest_attempt, load_launch, read_launch_events
+from hpckit.record.process import alive, start_mark, this_host
+from hpckit.record.store import PRIVATE_FILE, append_event
+
+_PATIENCE_S = 60.0
+_POLL_S = 0.02
+_LOG_TAIL = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `launch` passes."""
+    parser.add_argument("folder", type=Path, help="the launch folder")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Work through all runs of a launch; returns 0 where every run completed, else 1."""
+    launch = load_launch(arguments.folder)
+    return asyncio.run(_Executor(launch=launch, environ=context.environ).work())
+
+
+def command(launch: Launch, *words: str) -> list[str]:
+    """Return the words that start hpckit for a launch: its Python, and nothing of the folder.
+
+    -P: the working folder must not stand on Python's path, where `code/` would hide the module.
+    """
+    return [launch.python, "-P", "-m", "hpckit", *words]
+
+
+def start(launch: Launch, context: Context) -> LocalStarted:
+    """Start the local executor, detached; returns once it has recorded itself.
+
+    Raises RunError where it ends, or says nothing, before that.
+    """
+    log = launch.paths.local_log
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+    try:
+        process = subprocess.Popen(
+            command(launch, "local", str(launch.folder)),
+            cwd=launch.folder,
+            env=dict(context.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=handle,
+            stderr=handle,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RunError(
+            f"the local executor cannot be started: {error}",
+            hint="cluster.python has to name a Python that has hpckit",
+        ) from error
+    finally:
+        os.close(handle)
+    return _await_start(launch, process, log, context)
+
+
+def stop(launch: Launch, runs: Sequence[int], context: Context) -> None:
+    """Record that these runs are not wanted, and end the executor with all it supervises."""
+    append_event(launch.paths.events, CancelRequested(at=context.now(), runs=tuple(runs)))
+    for event in read_launch_events(launch):
+        if isinstance(event, LocalStarted) and alive(event.host, event.pid, event.started):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(event.pid, signal.SIGTERM)
+
+
+def _await_start(
+    launch: Launch, process: subprocess.Popen[bytes], log: Path, context: Context
+) -> LocalStarted:
+    waited = 0.0
+    while waited < _PATIENCE_S:
+        ended = process.poll() is not None
+        for event in read_launch_events(launch):
+            if isinstance(event, LocalStarted) and event.pid == process.pid:
+                # Detached on purpose: it outlives this process, which will not wait for it.
+                process.returncode = 0
+                return event
+        if ended:
+            break
+        context.sleep(_POLL_S)
+        waited += _POLL_S
+    process.kill()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
+    raise RunError(
+        "the local executor did not start: " + ("\n".join(lines) or "it printed nothing"),
+        hint=f"its log is {log}; does {launch.python} have hpckit?",
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Executor:
+    """The runs of a launch, `max_parallel` at a time, in order."""
+
+    launch: Launch
+    environ: Mapping[str, str]
+    stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    children: set[asyncio.subprocess.Process] = field(default_factory=set, init=False)
+
+    async def work(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        self._record_start()
+        gate = asyncio.Semaphore(self.launch.cluster.max_parallel)
+        runs = [(job.index, run) for job in self.launch.jobs for run in job.runs]
+        codes = await asyncio.gather(*(self._run(gate, job, run) for job, run in runs))
+        return int(any(codes))
+
+    def _record_start(self) -> None:
+        event = LocalStarted(
+            at=datetime.now(UTC),
+            host=this_host(),
+            pid=os.getpid(),
+            started=start_mark(os.getpid()) or "",
+        )
+        append_event(self.launch.paths.events, event)
+
+    async def _run(self, gate: asyncio.Semaphore, job: int, run: int) -> int:
+        async with gate:
+            if self.stopping.is_set() or self._is_cancelled(run) or self._was_begun(run):
+                return 1
+            child = await asyncio.create_subprocess_exec(
+                *command(self.launch, "supervise", str(self.launch.folder)),
+                *("--job", str(job), "--run", str(run)),
+                env=dict(self.environ),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+            self.children.add(child)
+            if self.stopping.is_set():
+                child.terminate()
+            code = await child.wait()
+            self.children.discard(child)
+            return code
+
+    def _stop(self) -> None:
+        """Begin no further run, and ask those under way to leave; their ends are awaited."""
+        self.stopping.set()
+        for child in self.children:
+            child.terminate()
+
+    def _is_cancelled(self, run: int) -> bool:
+        history = read_launch_events(self.launch)
+        return any(isinstance(event, CancelRequested) and run in event.runs for event in history)
+
+    def _was_begun(self, run: int) -> bool:
+        """Whether somebody else took the run: started by hand, or by another executor."""
+        return latest_attempt(self.launch.paths.run(run).attempts) > 0

@@ -1,0 +1,190 @@
+"""From the words of `launch` and `render` to what would be written: plan, scripts, snapshot.
+
+Responsible for wiring composing, planning and rendering; it must not write or submit anything, so
+that a dry run is this and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpckit.cli.context import Context, add_json
+from hpckit.errors import ConfigError
+from hpckit.model.ids import launch_id
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan
+from hpckit.record import code
+from hpckit.record.environment import capture
+from hpckit.record.freeze import freeze
+from hpckit.record.git import Git
+from hpckit.record.launches import Launch, load_launch
+from hpckit.record.layout import LaunchPaths
+
+if TYPE_CHECKING:
+    from hpckit.config.request import ComposeRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A launch that could be written: `scripts` holds the text of each job index."""
+
+    plan: LaunchPlan
+    scripts: Mapping[int, str]
+    snapshot: code.CodeSnapshot
+
+
+def add_composing(parser: argparse.ArgumentParser) -> None:
+    """Add what says which configuration is meant."""
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="Hydra's overrides: key=value, group=choice, +key=value, ~key",
+    )
+    parser.add_argument("-m", "--multirun", action="store_true", help="sweep: x=1,2 y=range(0,3)")
+    parser.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        type=Path,
+        help="your own conf/ (default: $HPCKIT_CONFIG_DIR, else ./conf where it exists)",
+    )
+    parser.add_argument(
+        "--config-name", metavar="NAME", default="config", help="the primary configuration"
+    )
+    parser.add_argument(
+        "--cfg",
+        nargs="?",
+        const="",
+        metavar="KEY",
+        help="print the composed configuration, or the part under KEY, and do nothing else",
+    )
+    parser.add_argument(
+        "--info",
+        nargs="?",
+        const="",
+        metavar="WHAT",
+        help="print where configuration comes from (searchpath, groups) and do nothing else",
+    )
+    add_json(parser)
+
+
+def show_instead(arguments: argparse.Namespace, context: Context) -> bool:
+    """Print what `--cfg` or `--info` ask for; returns whether they do."""
+    if arguments.cfg is None and arguments.info is None:
+        return False
+    # Imported here: Hydra is slow to import, and `--help` does without it.
+    from hpckit.config.show import show_config, show_info  # noqa: PLC0415
+
+    request = compose_request(arguments, context)
+    if arguments.cfg is not None:
+        context.stdout.write(show_config(request, package=_topic(arguments.cfg)))
+    if arguments.info is not None:
+        context.stdout.write(show_info(request, _topic(arguments.info) or "all"))
+    return True
+
+
+def compose_request(arguments: argparse.Namespace, context: Context) -> ComposeRequest:
+    """Return the request for these words."""
+    from hpckit.config.request import ComposeRequest  # noqa: PLC0415  # lazy: as above
+
+    swallowed = [word for word in (arguments.cfg, arguments.info) if _is_override(word)]
+    return ComposeRequest(
+        overrides=(*swallowed, *arguments.overrides),
+        config_dir=arguments.config_dir,
+        config_name=arguments.config_name,
+        multirun=arguments.multirun,
+        environ=context.environ,
+        cwd=context.cwd,
+    )
+
+
+def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
+    """Compose, plan and render; raises UsageError of every kind. Writes nothing."""
+    from hpckit.config.compose import compose  # noqa: PLC0415  # lazy: as above
+    from hpckit.config.search_path import template_folders  # noqa: PLC0415
+    from hpckit.slurm.script import render  # noqa: PLC0415
+
+    request = compose_request(arguments, context)
+    points = compose(request)
+    plan = _plan(points, tuple(arguments.words), context)
+    folders = template_folders(request)
+    return Prepared(
+        plan=plan,
+        scripts={job.index: render(plan, job, folders) for job in plan.jobs},
+        snapshot=code.collect(
+            points[0].settings.code,
+            cwd=context.cwd,
+            output_dir=Path(plan.folder).parent,
+            git=Git(context.environ),
+        ),
+    )
+
+
+def write(prepared: Prepared, context: Context) -> Launch:
+    """Write the launch folder and read it back; raises UsageError where it cannot be written."""
+    freeze(
+        prepared.plan,
+        scripts=prepared.scripts,
+        snapshot=prepared.snapshot,
+        environment=capture(context.environ),
+    )
+    return load_launch(Path(prepared.plan.folder))
+
+
+def launch_document(
+    launch: Launch | LaunchPlan, jobs: Mapping[int, str], main_jobs: Sequence[str]
+) -> dict[str, object]:
+    """Return the object that `launch --json` prints; `jobs` names the Slurm job of a run."""
+    runs = [
+        {
+            "run": run.id,
+            "index": run.index,
+            "overrides": run.overrides,
+            "job": jobs.get(run.index),
+        }
+        for run in launch.runs
+    ]
+    return {"launch": launch.id, "dir": str(launch.folder), "runs": runs, "jobs": list(main_jobs)}
+
+
+def script_paths(launch: Launch | LaunchPlan) -> list[str]:
+    """Return the rendered scripts' paths, by job."""
+    paths = LaunchPaths(Path(launch.folder))
+    return [str(paths.script(job.index)) for job in launch.jobs]
+
+
+def _plan(points: Sequence[SweepPoint], words: tuple[str, ...], context: Context) -> LaunchPlan:
+    if not points:
+        raise ConfigError("the sweep has no points", hint="an axis matched nothing")
+    settings = points[0].settings
+    created_at = context.now()
+    name = launch_id(launch_name(settings), created_at=created_at, token=context.token())
+    return make_plan(
+        points,
+        identity=LaunchIdentity(id=name, created_at=created_at),
+        folder=str(_output_dir(settings, context) / name),
+        arguments=words,
+        python=settings.cluster.python or sys.executable,
+    )
+
+
+def _output_dir(settings: LaunchConfig, context: Context) -> Path:
+    # Not resolved: a node may reach the folder by this very path only.
+    return Path(os.path.normpath(context.cwd / Path(settings.output_dir).expanduser()))
+
+
+def _is_override(word: str | None) -> bool:
+    """Whether a word after `--cfg` is an override that argparse took for its value."""
+    return word is not None and ("=" in word or word.startswith("~"))
+
+
+def _topic(word: str) -> str:
+    # `job` is how Hydra's own --cfg names the whole of it.
+    return "" if _is_override(word) or word == "job" else word

@@ -1,0 +1,61 @@
+"""`hpckit results`: a table of what came out of a sweep, beside what differed.
+
+Responsible for choosing the form (table, CSV, JSON); it must not change anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+
+from hpckit.cli.context import Context, add_output_dir, add_reference, output_dir
+from hpckit.cli.show import show_page
+from hpckit.cli.views import Ask, launch_view
+from hpckit.record.find import find
+from hpckit.report.machine import results_document
+from hpckit.report.results import Results, cells, header, make_results, sort_results
+from hpckit.report.rows import run_row
+from hpckit.report.text import results_page
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `results` understands."""
+    add_reference(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print comma-separated values")
+    form.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument(
+        "--sort",
+        metavar="KEY",
+        help="column to sort by: index, state, step, time, an override, a metric",
+    )
+    parser.add_argument("--descending", action="store_true", help="largest first")
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Show the results of a launch, or of one run; always 0."""
+    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    indices = None if selection.index is None else (selection.index,)
+    view = launch_view(selection.launch, context, ask=Ask.open_runs, indices=indices)
+    if view.warning:
+        context.note(f"warning: {view.warning}")
+    results = make_results([run_row(one) for one in view.runs], context.now())
+    if arguments.sort or arguments.descending:
+        key = arguments.sort or "index"
+        results = sort_results(results, key, descending=arguments.descending)
+    if arguments.json:
+        context.say_json(results_document(selection.launch.id, results))
+    elif arguments.csv:
+        _write_csv(results, context)
+    else:
+        show_page(results_page(results), context)
+    return 0
+
+
+def _write_csv(results: Results, context: Context) -> None:
+    """Write a header and one line per run; numbers in full, `time` in seconds, nothing as empty."""
+    writer = csv.writer(context.stdout, lineterminator="\n")
+    writer.writerow(header(results))
+    writer.writerows(cells(results))
+    context.stdout.flush()

@@ -1,0 +1,105 @@
+"""Hands the jobs of a frozen launch to Slurm: all of them, or none.
+
+Responsible for recording an intent before sbatch and its outcome after, and for taking back what
+was accepted when a later job is refused; it must not render or write scripts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from hpckit.cli.context import Context
+from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
+from hpckit.model.events import CancelRequested, Event, SubmitIntended, SubmitRefused, Submitted
+from hpckit.model.plan import JobSpec
+from hpckit.record.freeze import remove
+from hpckit.record.launches import Launch, job_ids
+from hpckit.record.store import append_event
+from hpckit.slurm.commands import SlurmCommands
+
+
+def slurm_commands(launch_bin_dir: str | None, context: Context) -> SlurmCommands:
+    """Return Slurm's programs for a launch; raises SchedulerAwayError without sbatch."""
+    commands = SlurmCommands(bin_dir=launch_bin_dir, environ=context.environ)
+    commands.argv("sbatch")
+    return commands
+
+
+@dataclass(slots=True, kw_only=True)
+class Submission:
+    """One launch on its way to Slurm: `accepted` holds the main job id of each job index."""
+
+    launch: Launch
+    commands: SlurmCommands
+    context: Context
+    accepted: dict[int, str] = field(default_factory=dict)
+
+    def submit(self) -> dict[int, str]:
+        """Submit every job and return the Slurm job of each run.
+
+        Raises SchedulerError. When the scheduler refuses, jobs of this launch that it had accepted
+        are cancelled, and where there were none the launch folder is removed again. When it
+        does not answer, nobody knows: the folder stays, with the intent, for `hpckit doctor`.
+        """
+        runs: dict[int, str] = {}
+        for job in self.launch.jobs:
+            try:
+                self.accepted[job.index] = self._submit(job)
+            except SchedulerRefusedError as error:
+                self._record(
+                    SubmitRefused(at=self._now, job_index=job.index, message=error.message)
+                )
+                raise self._refused(error) from error
+            except SchedulerAwayError as error:
+                raise self._unanswered(error) from error
+            runs |= job_ids(job, self.accepted[job.index])
+        return runs
+
+    def _submit(self, job: JobSpec) -> str:
+        # Imported here: submitit is slow to import, and only a submission needs it.
+        from hpckit.slurm.submit import submit  # noqa: PLC0415
+
+        text = self.launch.paths.script(job.index).read_text(encoding="utf-8")
+        self._record(SubmitIntended(at=self._now, job_index=job.index, job_name=job.name))
+        accepted = submit(text, job, self.launch.folder, self.commands)
+        self._record(Submitted(at=self._now, job_index=job.index, job=accepted))
+        return accepted
+
+    def _refused(self, error: SchedulerError) -> SchedulerError:
+        if not self.accepted:
+            remove(self.launch.folder)
+            return type(error)(f"{error.message}; nothing was submitted", hint=error.hint)
+        return type(error)(f"{error.message}; {self._take_back()}", hint=error.hint)
+
+    def _unanswered(self, error: SchedulerError) -> SchedulerError:
+        taken_back = f"; {self._take_back()}" if self.accepted else ""
+        doctor = f"hpckit doctor {Path(self.launch.folder)}"
+        return type(error)(
+            f"{error.message}; whether the job was accepted is not known{taken_back}",
+            hint=f"{error.hint}\nwhen Slurm answers again, `{doctor}` finds out and tidies up",
+        )
+
+    def _take_back(self) -> str:
+        """Cancel the jobs accepted so far; returns what to tell about it."""
+        from hpckit.slurm.cancel import cancel  # noqa: PLC0415  # lazy: as above
+
+        jobs = list(self.accepted.values())
+        runs = tuple(run for index in self.accepted for run in self.launch.jobs[index].runs)
+        self._record(CancelRequested(at=self._now, runs=runs))
+        try:
+            cancel(jobs, self.commands)
+        except SchedulerError as error:
+            return (
+                f"jobs {', '.join(jobs)} of the same launch were accepted before and could not be "
+                f"cancelled ({error.message}): scancel {' '.join(jobs)}"
+            )
+        return f"jobs {', '.join(jobs)} of the same launch, accepted before, were cancelled"
+
+    @property
+    def _now(self) -> datetime:
+        return self.context.now()
+
+    def _record(self, event: Event) -> None:
+        append_event(self.launch.paths.events, event)

@@ -1,0 +1,159 @@
+"""Views of a launch's runs: our record, Slurm's word and what lives on this host, put together.
+
+Responsible for asking in the right order; it must not decide what the answers mean (model/run).
+Our record is read first and Slurm is asked after it. Where the answers then say that a run ended
+which our record has not seen end, the record is read once more: it may have ended in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from hpckit.cli.context import Context
+from hpckit.errors import SchedulerError
+from hpckit.model.events import LocalStarted
+from hpckit.model.launch import ClusterKind
+from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch, read_launch_events, read_runs
+from hpckit.record.process import alive
+
+SCHEDULER_TIMEOUT = timedelta(seconds=20)
+
+
+class Scheduler(StrEnum):
+    """What became of asking the scheduler. `none`: there was nobody or nothing to ask."""
+
+    answered = "answered"
+    away = "away"
+    none = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchView:
+    """All runs of a launch, and how the scheduler was; `warning` says why it is away."""
+
+    launch: Launch
+    runs: tuple[RunView, ...]
+    scheduler: Scheduler
+    warning: str = ""
+
+
+class Ask(StrEnum):
+    """Whom to ask the scheduler about: a run that completed does not change any more."""
+
+    nothing = "nothing"
+    open_runs = "open_runs"
+    all_runs = "all_runs"
+
+
+Carrier = tuple[str, int, str]
+"""The process that carries a run: host, pid, start mark."""
+
+
+def views(launch: Launch, context: Context, *, ask_slurm: bool = True) -> tuple[RunView, ...]:
+    """Return the views of all runs; a scheduler that is away is noted on standard error."""
+    view = launch_view(launch, context, ask=Ask.open_runs if ask_slurm else Ask.nothing)
+    if view.warning:
+        context.note(f"warning: {view.warning}")
+    return view.runs
+
+
+def launch_view(
+    launch: Launch,
+    context: Context,
+    *,
+    ask: Ask = Ask.all_runs,
+    indices: Sequence[int] | None = None,
+) -> LaunchView:
+    """Return the views of all runs, or of these; a scheduler that is away is said, not raised."""
+    executor = local_executor(launch)
+    records = read_runs(launch, indices)
+    jobs = _jobs(records, ask) if launch.cluster.kind is ClusterKind.slurm else ()
+    observations: Mapping[str, Observation] = {}
+    scheduler, warning = Scheduler.none, ""
+    if jobs:
+        try:
+            observations = _observe(launch, jobs, context)
+            scheduler = Scheduler.answered
+        except SchedulerError as error:
+            scheduler, warning = Scheduler.away, f"{error.message}; this is our own record alone"
+    world = _World(
+        observations=observations,
+        asked=frozenset(jobs) if scheduler is Scheduler.answered else frozenset(),
+        executor=executor,
+        living=_living(executor, records),
+    )
+    runs = tuple(world.view(record) for record in records)
+    if any(view.state.ended and not view.record.state.ended for view in runs):
+        runs = tuple(world.view(record) for record in read_runs(launch, indices))
+    return LaunchView(launch=launch, runs=runs, scheduler=scheduler, warning=warning)
+
+
+def local_executor(launch: Launch) -> LocalStarted | None:
+    """Return the latest local executor of a launch, None where it never had one."""
+    if launch.cluster.kind is not ClusterKind.local:
+        return None
+    started = [event for event in read_launch_events(launch) if isinstance(event, LocalStarted)]
+    return started[-1] if started else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    """What was seen outside our record, at one moment."""
+
+    observations: Mapping[str, Observation]
+    asked: frozenset[str]
+    executor: LocalStarted | None
+    living: Mapping[Carrier, bool | None]
+
+    def view(self, record: RunRecord) -> RunView:
+        carrier = _carrier(record, self.executor)
+        return RunView(
+            record=record,
+            observation=self.observations.get(record.job or ""),
+            asked=record.job in self.asked,
+            alive=None if carrier is None else self.living.get(carrier),
+        )
+
+
+def _carrier(record: RunRecord, executor: LocalStarted | None) -> Carrier | None:
+    """Return the process that carries a run: the executor while it waits, then its supervisor."""
+    if record.state.ended:
+        return None
+    if record.state is not RunState.pending:
+        return record.supervisor
+    return None if executor is None else (executor.host, executor.pid, executor.started)
+
+
+def _living(
+    executor: LocalStarted | None, records: Iterable[RunRecord]
+) -> Mapping[Carrier, bool | None]:
+    carriers = {_carrier(record, executor) for record in records} - {None}
+    return {carrier: alive(*carrier) for carrier in carriers if carrier is not None}
+
+
+def _jobs(records: Iterable[RunRecord], ask: Ask) -> tuple[str, ...]:
+    """Return the jobs to ask about."""
+    if ask is Ask.nothing:
+        return ()
+    return tuple(
+        record.job
+        for record in records
+        if record.job is not None
+        and (ask is Ask.all_runs or record.state is not RunState.completed)
+    )
+
+
+def _observe(launch: Launch, jobs: Sequence[str], context: Context) -> Mapping[str, Observation]:
+    # Imported here: only launches on Slurm have somebody to ask.
+    from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415
+    from hpckit.slurm.query import observe  # noqa: PLC0415
+
+    commands = SlurmCommands(
+        bin_dir=launch.cluster.bin_dir, environ=context.environ, timeout=SCHEDULER_TIMEOUT
+    )
+    return observe(jobs, commands, context.now())

@@ -1,0 +1,215 @@
+"""Waits for a launch: follows its record closely and asks the scheduler rarely.
+
+Responsible for when to look and when it is over, and for showing that; it must not change
+anything, but for a Ctrl-C on the local executor, which cancels what still runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from hpckit.cli.context import Context
+from hpckit.cli.show import launch_head, show_page
+from hpckit.cli.views import Ask, launch_view
+from hpckit.model.launch import ClusterKind
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch
+from hpckit.report.rows import RunRow, run_row
+from hpckit.report.text import Page, count_line, drawn, status_page
+
+FIRST_ASK = timedelta(seconds=15)
+LONGEST_ASK = timedelta(seconds=60)
+SHORTEST_ASK = timedelta(seconds=5)
+"""The scheduler is asked after 15 s, then ever less often; sooner where a record says ended."""
+
+_RECORD_S = 0.5
+_SHARE = 10
+"""Of ten parts of the time at most one is spent reading: sweeps on slow file systems."""
+
+_REMARK = timedelta(seconds=30)
+_SHOWN_LIVE = 20
+_INTERRUPTED = 130
+
+
+def wait(launch: Launch, context: Context, *, quiet: bool = False) -> int:
+    """Wait until nothing more will happen; returns 0 where every run completed, else 1.
+
+    After Ctrl-C, 130: then runs on Slurm go on, and local ones have been cancelled.
+    """
+    watch = Watch(launch=launch, context=context)
+    with _display(context, quiet=quiet) as show:
+        try:
+            _follow(watch, show)
+        except KeyboardInterrupt:
+            return _interrupted(watch, show)
+    if not quiet and not context.terminal:
+        show_page(_page(watch), context)
+    return int(any(view.state is not RunState.completed for view in watch.views))
+
+
+def _follow(watch: Watch, show: Callable[[Watch], None]) -> None:
+    while True:
+        began = watch.context.now()
+        watch.look()
+        show(watch)
+        if watch.over:
+            return
+        spent = (watch.context.now() - began).total_seconds()
+        watch.context.sleep(max(_RECORD_S, spent * _SHARE))
+
+
+def _interrupted(watch: Watch, show: Callable[[Watch], None]) -> int:
+    launch, context = watch.launch, watch.context
+    if launch.cluster.kind is ClusterKind.slurm:
+        context.note(
+            f"stopped waiting; the runs go on. `hpckit status {launch.id}` shows them, "
+            f"`hpckit cancel {launch.id}` ends them"
+        )
+        return _INTERRUPTED
+    # Imported here: it is needed after a Ctrl-C only.
+    from hpckit.cli.local import stop  # noqa: PLC0415
+
+    context.note("cancelling the local runs; Ctrl-C again leaves them to it")
+    stop(launch, watch.open, context)
+    _follow(watch, show)
+    return _INTERRUPTED
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """What is known of a launch while it is waited for; `views` are in the order of the runs."""
+
+    launch: Launch
+    context: Context
+    known: dict[int, RunView] = field(default_factory=dict, init=False)
+    settled: set[int] = field(default_factory=set, init=False)
+    asked_at: datetime = field(init=False)
+    pause: timedelta = field(default=FIRST_ASK, init=False)
+    doubted: bool = field(default=False, init=False)
+    warning: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.asked_at = self.context.now()
+
+    @property
+    def views(self) -> tuple[RunView, ...]:
+        """The latest view of every run."""
+        return tuple(self.known[index] for index in sorted(self.known))
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """The runs of which more will be heard."""
+        return tuple(run.index for run in self.launch.runs if run.index not in self.settled)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen."""
+        return not self.open
+
+    def look(self) -> None:
+        """Read the record of the open runs, and ask the scheduler where it is time to."""
+        ask = Ask.open_runs if self._is_due else Ask.nothing
+        seen = launch_view(self.launch, self.context, ask=ask, indices=self.open)
+        if ask is not Ask.nothing:
+            self.asked_at = self.context.now()
+            self.pause = min(self.pause * 2, LONGEST_ASK)
+            self._warn(seen.warning)
+        for view in seen.runs:
+            self._take(view, final=ask is not Ask.nothing)
+        open_views = (self.known[index] for index in self.open)
+        self.doubted = any(view.settled for view in open_views)
+
+    @property
+    def _on_slurm(self) -> bool:
+        return self.launch.cluster.kind is ClusterKind.slurm
+
+    @property
+    def _is_due(self) -> bool:
+        since = self.context.now() - self.asked_at
+        return self._on_slurm and since >= (SHORTEST_ASK if self.doubted else self.pause)
+
+    def _take(self, view: RunView, *, final: bool) -> None:
+        """Take a view; an end by our record alone is final where Slurm cannot begin anew."""
+        index = view.record.index
+        before = self.known.get(index)
+        if before is not None and before.record.state is not view.record.state:
+            self.pause = FIRST_ASK
+        if before is not None and view.observation is None and not final:
+            view = replace(view, observation=before.observation)
+        self.known[index] = view
+        if view.settled and (
+            final or not self._on_slurm or view.record.state is RunState.completed
+        ):
+            self.settled.add(index)
+
+    def _warn(self, warning: str) -> None:
+        if warning and warning != self.warning:
+            self.context.note(f"warning: {warning}")
+        self.warning = warning
+
+
+@contextmanager
+def _display(context: Context, *, quiet: bool) -> Iterator[Callable[[Watch], None]]:
+    if quiet:
+        yield lambda _: None
+    elif not context.terminal:
+        yield _Lines(context=context).show
+    else:
+        from rich.console import Console  # noqa: PLC0415  # only where a terminal draws
+        from rich.live import Live  # noqa: PLC0415
+
+        console = Console(file=context.stdout, highlight=False)
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            yield lambda watch: live.update(drawn(_page(watch)), refresh=True)
+
+
+def _page(watch: Watch) -> Page:
+    rows = [run_row(view) for view in watch.views]
+    page = status_page(launch_head(watch.launch), _most_telling(rows, watch), watch.context.now())
+    return page if len(rows) <= _SHOWN_LIVE or watch.over else [*page, f"of all {count_line(rows)}"]
+
+
+def _most_telling(rows: list[RunRow], watch: Watch) -> list[RunRow]:
+    """Return the rows a screen can hold: while runs go on, those that run stand first."""
+    if len(rows) <= _SHOWN_LIVE or watch.over:
+        return rows
+    ranked = sorted(rows, key=lambda row: row.state is not RunState.running)
+    return ranked[:_SHOWN_LIVE]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lines:
+    """Plain lines: one for each change of state, and a sign of life now and then."""
+
+    context: Context
+    states: dict[int, RunState] = field(default_factory=dict)
+    said: str = ""
+    said_at: datetime | None = None
+
+    def show(self, watch: Watch) -> None:
+        rows = [run_row(view) for view in watch.views]
+        for row in rows:
+            if self.states.get(row.index) is not row.state:
+                self.states[row.index] = row.state
+                self.context.say(_line(row))
+                self.said_at = watch.context.now()
+        if not watch.over:
+            self._remark(rows)
+
+    def _remark(self, rows: list[RunRow]) -> None:
+        now = self.context.now()
+        steps = [row.step for row in rows if row.state is RunState.running and row.step is not None]
+        text = count_line(rows) + (f", step {min(steps)} to {max(steps)}" if steps else "")
+        if text != self.said and self.said_at is not None and now - self.said_at >= _REMARK:
+            self.said, self.said_at = text, now
+            self.context.say(text)
+
+
+def _line(row: RunRow) -> str:
+    job = f"  job {row.job}" if row.job else ""
+    nodes = f"  on {','.join(row.nodes)}" if row.nodes else ""
+    return f"{row.run}  {row.state}{job}{nodes}"

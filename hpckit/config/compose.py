@@ -1,0 +1,47 @@
+"""From overrides to composed configurations: the door of this package.
+
+It must not submit, write, or read anything but configuration files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.config.explain import load
+from hpckit.config.overrides import parse, points
+from hpckit.config.request import ComposeRequest
+from hpckit.config.resolve import resolve
+from hpckit.config.search_path import template_folders
+from hpckit.config.session import Session, open_session
+from hpckit.config.show import show_config, show_info
+from hpckit.errors import ConfigError
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import from_plain
+from hpckit.model.plan import SweepPoint
+
+__all__ = ["ComposeRequest", "compose", "show_config", "show_info", "template_folders"]
+
+
+def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
+    """Compose every point of the request, in the order of the sweep: one without `multirun`.
+
+    A point's overrides are the user's own, a swept one replaced by the point's value: given to
+    a single launch they compose to the same configuration. Raises ConfigError.
+    """
+    with open_session(request) as session:
+        words = parse(request.overrides, session.loader)
+        listed = points(words, multirun=request.multirun)
+        return tuple(_point(session, overrides, request) for overrides in listed)
+
+
+def _point(session: Session, overrides: Sequence[str], request: ComposeRequest) -> SweepPoint:
+    try:
+        config = resolve(load(session, overrides), request.environ)
+    except ConfigError as error:
+        if not request.multirun:
+            raise
+        where = " ".join(overrides)
+        raise ConfigError(f"{error.message} (in the run {where})", hint=error.hint) from error
+    return SweepPoint(
+        overrides=tuple(overrides), config=config, settings=from_plain(LaunchConfig, config)
+    )

@@ -1,0 +1,50 @@
+"""One clear message for a composition that failed. It must not repair anything.
+
+Hydra's own messages differ between releases and point at stack frames; therefore the cause is
+found again, by composing with one override more at a time (explain_override), else in the files
+(explain_file).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hydra.errors import MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+
+from hpckit.config import explain_file, explain_override
+from hpckit.config.failures import FAILURES
+from hpckit.config.overrides import parse
+from hpckit.config.session import Session
+from hpckit.errors import ConfigError
+from hpckit.model.launch import Cluster
+
+
+def load(session: Session, overrides: Sequence[str]) -> DictConfig:
+    """Compose one configuration, unresolved; raises ConfigError with one message."""
+    try:
+        config = session.load(overrides)
+    except FAILURES as error:
+        raise _explain(error, session, overrides) from error
+    if "cluster" not in config or OmegaConf.get_type(config, "cluster") is not Cluster:
+        raise explain_file.not_ours(session)
+    return config
+
+
+def _explain(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError:
+    unreadable = explain_file.unreadable(error)
+    if unreadable is not None:
+        return unreadable
+    if isinstance(error, MissingConfigException):
+        return explain_file.missing(error, session, overrides)
+    if not _builds_on_schema(session):
+        return explain_file.not_ours(session)
+    words = parse(overrides, session.loader)
+    return explain_override.culprit(session, words) or explain_file.content(error, session)
+
+
+def _builds_on_schema(session: Session) -> bool:
+    try:
+        return session.builds_on_schema()
+    except FAILURES:
+        return True  # something else is wrong with its defaults list; that is said instead

@@ -1,0 +1,94 @@
+"""Which override cannot be composed, and why. It must not look into files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from hpckit.config.failures import FAILURES, inner, reason, unknown_key
+from hpckit.config.names import dotted_keys, nearest, question, siblings
+from hpckit.config.session import Session
+from hpckit.config.types import known_in, takes
+from hpckit.errors import ConfigError
+
+_Groups = Mapping[str, tuple[str, ...]]
+
+
+def culprit(session: Session, overrides: Sequence[Override]) -> ConfigError | None:
+    """Find the first override that does not compose, groups before values, and say why.
+
+    None where the files do not compose even without it.
+    """
+    groups = session.groups()
+    ordered = sorted(overrides, key=lambda override: override.key_or_group not in groups)
+    base = _try(session, ())
+    for count, override in enumerate(ordered, start=1):
+        if isinstance(base, Exception):
+            break
+        composed = _try(session, ordered[:count])
+        if isinstance(composed, Exception):
+            return _fault(override, composed, base, groups)
+        base = composed
+    return None
+
+
+def _try(session: Session, overrides: Sequence[Override]) -> DictConfig | Exception:
+    try:
+        return session.load([str(override.input_line) for override in overrides])
+    except FAILURES as error:
+        return error
+
+
+def _fault(
+    override: Override, error: Exception, base: DictConfig, groups: _Groups
+) -> ConfigError | None:
+    key, line = override.key_or_group, override.input_line
+    if key in groups and not isinstance(override.value(), dict):
+        return _in_group(override, error)
+    keys = dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(base)))
+    if "/" in key or override.package is not None:
+        return _no_group(override, groups)
+    if unknown_key(error):
+        cause = inner(error)
+        lost = str(cause.full_key) if cause is not None and key in keys else key
+        return _unknown(override, lost, keys, groups)
+    hint = "Set it to another value instead." if override.is_delete() else takes(key)
+    return ConfigError(f"{line}: {reason(error)}.", hint=hint)
+
+
+def _in_group(override: Override, error: Exception) -> ConfigError | None:
+    if "raised while composing" in str(error):
+        return None  # the chosen file is wrong, not the choice
+    line, group = str(override.input_line), override.key_or_group
+    if override.is_add():
+        return ConfigError(f"{line}: {group} is chosen already.", hint=f"Write {line.lstrip('+')}")
+    return ConfigError(
+        f"{line}: {reason(error)}.",
+        hint=f"Write {group}=OPTION; `--info groups` lists the options.",
+    )
+
+
+def _no_group(override: Override, groups: _Groups) -> ConfigError:
+    group = override.key_or_group
+    return ConfigError(
+        f"{override.input_line}: there is no group {override.get_key_element().lstrip('+~')} "
+        f"to choose from.{question(nearest(group, groups))}",
+        hint=f"Groups: {', '.join(groups)}.",
+    )
+
+
+def _unknown(
+    override: Override, key: str, keys: Sequence[str], groups: _Groups
+) -> ConfigError:
+    section = key.rpartition(".")[0]
+    beside = siblings(key, keys)
+    message = f"{override.input_line}: there is no key {key}.{question(nearest(key, [*groups, *keys]))}"
+    if known_in(section):
+        return ConfigError(message, hint=f"Known in {section}: {', '.join(known_in(section))}.")
+    if override.is_delete():
+        return ConfigError(message, hint=f"Known: {', '.join(beside or siblings('', keys))}.")
+    line = str(override.input_line).lstrip("+")
+    return ConfigError(message, hint=f"To add a key of your own, write +{line}")

@@ -1,0 +1,58 @@
+"""What Hydra and OmegaConf raise, and the one line in it that tells a person something.
+
+It must not look at configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hydra.errors import HydraException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from yaml import YAMLError
+
+# Hydra's own errors, and the bare Python ones it lets out for odd files and values.
+FAILURES = (
+    HydraException,
+    OmegaConfBaseException,
+    YAMLError,
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+)
+
+_NO_SUCH_KEY = ("does not exist", "No match in the defaults list")
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error and what led to it, the outermost first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without its full stop."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().removesuffix(".")
+
+
+def inner(error: BaseException) -> OmegaConfBaseException | None:
+    """Return the error of OmegaConf inside, which knows the key and the value."""
+    found = (link for link in chain(error) if isinstance(link, OmegaConfBaseException))
+    return next(found, None)
+
+
+def reason(error: BaseException) -> str:
+    """Return OmegaConf's line where there is one, else the error's own."""
+    return first_line(inner(error) or error)
+
+
+def unknown_key(error: BaseException) -> bool:
+    """Whether the failure is that a key or a group does not exist."""
+    if any(isinstance(link, ConfigKeyError | ConfigAttributeError) for link in chain(error)):
+        return True
+    return any(words in str(error) for words in _NO_SUCH_KEY)

@@ -1,0 +1,64 @@
+"""Names a person may have meant. Pure; it must not know what the names stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
+from typing import Any
+
+_SHOWN = 3
+_ALIKE = 0.7
+_SAME_LAST_PART = 0.95
+
+
+def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Return up to three of `known` that `name` may stand for, the likeliest first.
+
+    Dotted names in one section are compared by their last part; elsewhere the same last part
+    counts as nearly certain: who writes `nodes` means `resources.nodes`. Where the section
+    exists, others of other sections are only proposed for the same last part.
+    """
+    names = [other for other in dict.fromkeys(known) if other != name]
+    section, _, last = name.rpartition(".")
+    if section in names:
+        names = [o for o in names if o in siblings(name, names) or o.endswith(f".{last}")]
+    scored = [(_likeness(name, other), other) for other in names]
+    likely = sorted((pair for pair in scored if pair[0] >= _ALIKE), key=lambda pair: -pair[0])
+    return tuple(other for _, other in likely[:_SHOWN])
+
+
+def question(candidates: Iterable[str]) -> str:
+    """Return ` Did you mean a or b?`, or nothing where there is no candidate."""
+    listed = list(candidates)
+    return f" Did you mean {' or '.join(listed)}?" if listed else ""
+
+
+def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> tuple[str, ...]:
+    """Return every key of a nested mapping as a dotted path, sections included."""
+    keys: list[str] = []
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        keys.append(path)
+        if isinstance(value, Mapping):
+            keys.extend(dotted_keys(value, f"{path}."))
+    return tuple(keys)
+
+
+def siblings(name: str, keys: Iterable[str]) -> tuple[str, ...]:
+    """Return the dotted keys that lie in the same section as `name`."""
+    section = name.rpartition(".")[0]
+    return tuple(key for key in keys if key.rpartition(".")[0] == section)
+
+
+def _likeness(name: str, other: str) -> float:
+    section, _, last = name.rpartition(".")
+    other_section, _, other_last = other.rpartition(".")
+    if section == other_section:
+        return _ratio(last, other_last)
+    if last == other_last:
+        return _SAME_LAST_PART
+    return max(_ratio(name, other) * (section != ""), _ratio(last, other_last) - 0.05)
+
+
+def _ratio(one: str, other: str) -> float:
+    return SequenceMatcher(None, one, other).ratio()

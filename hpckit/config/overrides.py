@@ -1,0 +1,93 @@
+"""Hydra's override grammar: what each word means and which values a sweep gives it.
+
+It must not compose anything. Grammar errors are ConfigErrors that quote the override.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
+
+from hpckit.errors import ConfigError
+from hpckit.planning.expand import MAX_POINTS, expand
+
+_EXAMPLES = (
+    "Write key=value, +key=value (new key), ~key (remove) or group=option; quote a value with "
+    "special characters twice, once for the shell: 'key=\"a, b\"'."
+)
+
+
+def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...]:
+    """Parse overrides; raises ConfigError on the first that is not in the grammar."""
+    parser = OverridesParser.create(config_loader=loader)
+    try:
+        return tuple(parser.parse_overrides(list(overrides)))
+    except OverrideParseException as error:
+        raise _not_in_grammar(error) from error
+
+
+def points(overrides: Sequence[Override], *, multirun: bool) -> tuple[tuple[str, ...], ...]:
+    """Return the overrides of every point of the sweep; one point where nothing is swept.
+
+    Values are given as the user did, but for a swept one, which becomes the point's. Raises
+    ConfigError where something is swept without `multirun`, or cannot be enumerated.
+    """
+    swept = [override for override in overrides if override.is_sweep_override()]
+    if swept and not multirun:
+        raise _needs_multirun(swept[0])
+    return expand([_axis(override) for override in overrides])
+
+
+def _axis(override: Override) -> tuple[str, ...]:
+    if not override.is_sweep_override():
+        return (str(override.input_line),)
+    if not override.is_discrete_sweep():
+        raise ConfigError(
+            f"{override.input_line}: interval() has no list of values; it needs a sweeper that "
+            "draws samples, and hpckit has none.",
+            hint="Use range(start,stop,step) or choice(a,b,c).",
+        )
+    values = _values(override)
+    if not values:
+        raise ConfigError(
+            f"{override.input_line}: the sweep has no values.",
+            hint="Check the range, or the pattern against `--info groups`.",
+        )
+    return tuple(f"{override.get_key_element()}={value}" for value in values)
+
+
+def _values(override: Override) -> Sequence[str]:
+    try:
+        return list(islice(override.sweep_string_iterator(), MAX_POINTS + 1))
+    except (HydraException, ValueError) as error:
+        raise ConfigError(
+            f"{override.input_line}: the sweep cannot be listed: {error}", hint=_EXAMPLES
+        ) from error
+
+
+def _needs_multirun(override: Override) -> ConfigError:
+    line, key = override.input_line, override.get_key_element()
+    values = str(line).partition("=")[2]
+    if override.is_interval_sweep() or not override.is_choice_sweep() or "(" in values:
+        hint = "Add -m (--multirun)."
+    else:
+        hint = f"Add -m (--multirun); for one list write '{key}=[{values}]'."
+    return ConfigError(f"{line} asks for a sweep, and this is a single run.", hint=hint)
+
+
+def _not_in_grammar(error: OverrideParseException) -> ConfigError:
+    """Keep the one line of the parser's message that tells a person something."""
+    quoted = f"{error.override!r} is not an override in Hydra's grammar"
+    lines = [line.strip() for line in str(error.message).splitlines()]
+    if lines[0].startswith("Error parsing"):
+        lines = lines[1:]
+    if "=" not in error.override and not error.override.startswith("~"):
+        lines = ["it has no '='"]
+    if lines[0].startswith("LexerNoViableAlt"):
+        lines = ["a character in it has to be quoted"]
+    return ConfigError(f"{quoted}: {lines[0].removesuffix('.')}.", hint=_EXAMPLES)

@@ -1,0 +1,23 @@
+"""What a user asks to be composed. It must not compose it, or look at the file system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComposeRequest:
+    """Overrides in Hydra's grammar, and where configuration is looked for.
+
+    `environ` says where the user's configuration lies (`HPCKIT_CONFIG_DIR`), whether Slurm is
+    here (`PATH`), and what `${oc.env:...}` gives; `cwd` is where relative folders start.
+    """
+
+    overrides: tuple[str, ...] = ()
+    config_dir: Path | None = None
+    config_name: str = "config"
+    multirun: bool = False
+    environ: Mapping[str, str]
+    cwd: Path

@@ -1,0 +1,115 @@
+"""From a composed configuration to plain values: complete, resolved, known, JSON-able.
+
+What leaves here is what is frozen and what a run reads; it must not depend on Hydra any more.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import PurePath
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hpckit.config.names import dotted_keys, nearest, question, siblings
+from hpckit.config.schema import typed_sections
+from hpckit.errors import ConfigError
+from hpckit.model.launch import ClusterKind
+
+_NOT_FOUND = re.compile(r"Interpolation key '([^']+)' not found")
+_RAISED = re.compile(r"\w+ raised while resolving interpolation: ")
+_NO_RESOLVER = "Unsupported interpolation type"
+
+
+def resolve(config: DictConfig, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the configuration as plain values, with `cluster.kind` decided.
+
+    Raises ConfigError for mandatory values that are missing, unknown keys in hpckit's own
+    sections, interpolations that lead nowhere, and values JSON cannot hold.
+    """
+    try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise _missing(missing)
+        _refuse_unknown_keys(config)
+        values = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    except OmegaConfBaseException as error:
+        raise _unresolved(error, config) from error
+    plain = cast("dict[str, Any]", _plain(values, ""))
+    plain["cluster"]["kind"] = _cluster_kind(plain["cluster"], environ).value
+    return plain
+
+
+def _cluster_kind(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> ClusterKind:
+    kind = ClusterKind(cluster["kind"])
+    if kind is not ClusterKind.auto:
+        return kind
+    folders = cluster["bin_dir"] or environ.get("PATH", "")
+    return ClusterKind.slurm if shutil.which("sbatch", path=folders) else ClusterKind.local
+
+
+def _missing(keys: list[str]) -> ConfigError:
+    names = ", ".join(keys)
+    are = "is mandatory and has" if len(keys) == 1 else "are mandatory and have"
+    example = " ".join(f"{key}=..." for key in keys)
+    return ConfigError(f"{names} {are} no value.", hint=f"Give it: {example}")
+
+
+def _refuse_unknown_keys(config: DictConfig) -> None:
+    """A `+` adds keys anywhere; in our own sections, or with a slash, that is always a slip."""
+    slashed = [str(key) for key in config if "/" in str(key)]
+    if slashed:
+        raise ConfigError(
+            f"There is no group {slashed[0]}, and a key of your own cannot have a slash.",
+            hint="`--info groups` lists the groups.",
+        )
+    for section, kind in typed_sections().items():
+        known = [field.name for field in fields(kind)]
+        unknown = [str(key) for key in config.get(section) or known if key not in known]
+        if unknown:
+            named = [f"{section}.{name}" for name in nearest(unknown[0], known)]
+            raise ConfigError(
+                f"{section}.{unknown[0]} is not a key of hpckit.{question(named)}",
+                hint=f"Known in {section}: {', '.join(known)}. Keys of your own go elsewhere, "
+                f"for example +params.{unknown[0]}=...",
+            )
+
+
+def _unresolved(error: OmegaConfBaseException, config: DictConfig) -> ConfigError:
+    reason = _RAISED.sub("", str(error).splitlines()[0]).removesuffix(".")
+    message = f"{error.full_key or 'The configuration'} cannot be resolved: {reason}."
+    lost = _NOT_FOUND.search(reason)
+    if not lost:
+        return ConfigError(message, hint=_interpolation_hint(reason))
+    keys = dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(config)))
+    message += question(nearest(lost[1], keys))
+    beside = siblings(lost[1], keys) or siblings("", keys)
+    return ConfigError(message, hint=f"Known: {', '.join(beside)}.")
+
+
+def _interpolation_hint(reason: str) -> str:
+    if reason.startswith("environment variable"):
+        return "Export it, or give a default: ${oc.env:NAME,default}."
+    if _NO_RESOLVER in reason or "HydraConfig" in reason:
+        return "hpckit resolves ${key}, ${oc.env:...} and the other ${oc....}; not ${hydra:...}."
+    return "Interpolations are ${key.path} from the root or ${.key} from beside; see --cfg."
+
+
+def _plain(value: Any, path: str) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item, f"{path}{key}.") for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, f"{path}{index}.") for index, item in enumerate(value)]
+    if isinstance(value, PurePath):
+        return str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise ConfigError(
+        f"{path.removesuffix('.')} is a {type(value).__name__}, which a frozen configuration "
+        "cannot hold.",
+        hint="Use text, numbers, booleans, null, lists and mappings; write dates as text.",
+    )

@@ -1,0 +1,49 @@
+"""hpckit's frozen dataclasses as Hydra's schema. It must not hold values of its own.
+
+The root is a plain mapping, so that a user's own keys can stand beside ours; our keys are typed
+nodes. A node made from a frozen dataclass is read-only, and Hydra refuses to compose into it
+(ReadonlyConfigError, hydra-core 1.3 and 1.4): therefore the mark is taken off here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from hpckit.model.launch import LaunchConfig
+
+SCHEMA_NAME = "hpckit_schema"
+
+
+@cache
+def register_schema() -> None:
+    """Make the schema known to Hydra under `SCHEMA_NAME`, once in a process."""
+    ConfigStore.instance().store(name=SCHEMA_NAME, node=_schema(), provider="hpckit")
+
+
+def typed_sections() -> dict[str, type[Any]]:
+    """Return the top-level keys that are dataclasses themselves, with their types."""
+    defaults = LaunchConfig()
+    fields = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(defaults)}
+    return {name: type(value) for name, value in fields.items() if dataclasses.is_dataclass(value)}
+
+
+def _schema() -> DictConfig:
+    typed = OmegaConf.structured(LaunchConfig)
+    _thaw(typed)
+    root = OmegaConf.create({})
+    for name in typed:
+        root._set_item_impl(name, typed._get_node(name))  # noqa: SLF001
+    return root
+
+
+def _thaw(node: DictConfig) -> None:
+    OmegaConf.set_readonly(node, None)
+    for key in node:
+        child = node._get_node(key)  # noqa: SLF001
+        if isinstance(child, DictConfig):
+            _thaw(child)

@@ -1,0 +1,53 @@
+"""Where configuration and templates are looked for, in order. It must not read any of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpckit.config.request import ComposeRequest
+from hpckit.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped_folder() -> Path:
+    """Return hpckit's own conf: inside the installed package, else beside it in a checkout."""
+    inside = _PACKAGE / "conf"
+    return inside if inside.is_dir() else _PACKAGE.parent / "conf"
+
+
+def conf_folders(request: ComposeRequest) -> tuple[Path, ...]:
+    """Return the folders of configuration, the user's (if there is one) in front of ours.
+
+    The user's is `--config-dir`, else `$HPCKIT_CONFIG_DIR`, else `conf` in the working directory.
+    Raises ConfigError where one that was named does not exist.
+    """
+    folders = (_user_folder(request), shipped_folder())
+    return tuple(dict.fromkeys(folder for folder in folders if folder is not None))
+
+
+def template_folders(request: ComposeRequest) -> tuple[Path, ...]:
+    """Return the `slurm_templates` folders that lie beside the folders of configuration."""
+    siblings = [folder.parent / "slurm_templates" for folder in conf_folders(request)]
+    return tuple(folder for folder in siblings if folder.is_dir())
+
+
+def _user_folder(request: ComposeRequest) -> Path | None:
+    if request.config_dir is not None:
+        return _existing(request, str(request.config_dir), said_by="--config-dir")
+    named = request.environ.get("HPCKIT_CONFIG_DIR")
+    if named:
+        return _existing(request, named, said_by="HPCKIT_CONFIG_DIR")
+    beside = (request.cwd / "conf").resolve()
+    return beside if beside.is_dir() else None
+
+
+def _existing(request: ComposeRequest, text: str, *, said_by: str) -> Path:
+    folder = (request.cwd / Path(text).expanduser()).resolve()
+    if folder.is_dir():
+        return folder
+    what = "is not a folder" if folder.exists() else "does not exist"
+    raise ConfigError(
+        f"The configuration folder {folder} (from {said_by}) {what}.",
+        hint=f"Give an existing folder, or leave {said_by} out to use ./conf and hpckit's own.",
+    )

@@ -1,0 +1,119 @@
+"""One initialised Hydra: loads configurations and lists groups. It must not explain failures.
+
+Hydra is initialised once for all points of a sweep, and its global state is cleared again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import hydra
+from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.default_element import ResultDefault
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import DictConfig, open_dict
+
+from hpckit.config.env_resolver import reading
+from hpckit.config.mandatory import declared_missing, restore_missing
+from hpckit.config.request import ComposeRequest
+from hpckit.config.schema import SCHEMA_NAME, register_schema
+from hpckit.config.search_path import conf_folders, shipped_folder
+
+# hydra-core 1.3 warns where this is left out, 1.4 where it is given.
+_VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+
+
+class ShippedConf(SearchPathPlugin):
+    """Puts hpckit's own configuration behind the user's."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the shipped folder, unless it is the main one already."""
+        shipped = str(shipped_folder())
+        if all(element.path != shipped for element in search_path.get_path()):
+            search_path.append("hpckit", shipped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Hydra while it is initialised for one request.
+
+    `missing` remembers, by the choices made in all groups, which keys the files leave open.
+    """
+
+    loader: ConfigLoader
+    config_name: str
+    folders: tuple[Path, ...]
+    missing: dict[object, frozenset[str]] = field(default_factory=dict)
+
+    def load(self, overrides: Sequence[str]) -> DictConfig:
+        """Compose one configuration, unresolved; raises whatever Hydra raises."""
+        config = self.loader.load_configuration(
+            config_name=self.config_name,
+            overrides=list(overrides),
+            run_mode=RunMode.RUN,
+            from_shell=False,
+        )
+        with open_dict(config):
+            choices = tuple(config["hydra"]["runtime"]["choices"].items())
+            del config["hydra"]
+        if choices not in self.missing:
+            self.missing[choices] = declared_missing(self.loader, self._defaults(overrides))
+        restore_missing(config, self.missing[choices], overrides)
+        return config
+
+    def defaults(self, overrides: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the files the composition consists of, in their order, without Hydra's own."""
+        paths = [str(default.config_path) for default in self._defaults(overrides)]
+        return tuple(path for path in paths if not path.startswith("hydra/"))
+
+    def _defaults(self, overrides: Sequence[str]) -> Sequence[ResultDefault]:
+        return self.loader.compute_defaults_list(
+            config_name=self.config_name, overrides=list(overrides), run_mode=RunMode.RUN
+        ).defaults
+
+    def builds_on_schema(self) -> bool:
+        """Whether the primary configuration includes hpckit's."""
+        return SCHEMA_NAME in self.defaults()
+
+    def groups(self, parent: str = "") -> dict[str, tuple[str, ...]]:
+        """Return every group below `parent` with its options, without Hydra's own."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name in self.loader.list_groups(parent):
+            group = f"{parent}/{name}" if parent else name
+            if group.split("/")[0] in ("hydra", "_dummy_empty_config_"):
+                continue
+            found[group] = self.options(group)
+            found |= self.groups(group)
+        return found
+
+    def options(self, group: str) -> tuple[str, ...]:
+        """Return the options of a group; for the empty one, the primary configurations."""
+        listed = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
+        return tuple(sorted(name for name in listed if not name.startswith("_")))
+
+
+@contextmanager
+def open_session(request: ComposeRequest) -> Iterator[Session]:
+    """Initialise Hydra on the request's folders; raises ConfigError where one does not exist."""
+    folders = conf_folders(request)
+    register_schema()
+    Plugins.instance().register(ShippedConf)
+    GlobalHydra.instance().clear()
+    with (
+        reading(request.environ),
+        initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **_VERSION_BASE),
+    ):
+        yield Session(
+            loader=GlobalHydra.instance().config_loader(),
+            config_name=request.config_name,
+            folders=folders,
+        )

@@ -1,0 +1,97 @@
+"""What the user is shown of a configuration before anything is launched.
+
+It must not print, and needs nothing to be complete: what is missing is shown as `???`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from hpckit.config.explain import load
+from hpckit.config.names import dotted_keys, nearest, question
+from hpckit.config.overrides import parse, points
+from hpckit.config.request import ComposeRequest
+from hpckit.config.resolve import resolve
+from hpckit.config.session import Session, open_session
+from hpckit.errors import ConfigError
+
+INFO = ("all", "searchpath", "groups", "defaults")
+"""What `show_info` can tell."""
+
+
+def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = False) -> str:
+    """Return the composed configuration as YAML, or the part of it at the dotted `package`.
+
+    With `resolved`, exactly what a run would be given; else interpolations and `???` as they
+    stand. Several points of a sweep are several YAML documents, headed by their overrides.
+    """
+    with open_session(request) as session:
+        listed = points(parse(request.overrides, session.loader), multirun=request.multirun)
+        documents = []
+        for overrides in listed:
+            config = load(session, overrides)
+            if resolved:
+                config = OmegaConf.create(resolve(config, request.environ))
+            documents.append(_yaml(config, package))
+    if len(documents) == 1:
+        return documents[0]
+    heads = [f"# {' '.join(overrides)}\n" for overrides in listed]
+    return "---\n".join(head + text for head, text in zip(heads, documents, strict=True))
+
+
+def show_info(request: ComposeRequest, what: str = "all") -> str:
+    """Return where configuration comes from: one of `INFO`; raises ConfigError for another."""
+    if what not in INFO:
+        raise ConfigError(
+            f"--info knows nothing of {what!r}.{question(nearest(what, INFO))}",
+            hint=f"Choose one of: {', '.join(INFO)}.",
+        )
+    with open_session(request) as session:
+        parts = {
+            "searchpath": lambda: _searchpath(session),
+            "groups": lambda: _groups(session),
+            "defaults": lambda: _defaults(session, request),
+        }
+        chosen = [part() for name, part in parts.items() if what in (name, "all")]
+    return "\n".join(chosen)
+
+
+def _yaml(config: DictConfig, package: str) -> str:
+    if not package:
+        return OmegaConf.to_yaml(config)
+    keys = dotted_keys(_container(config))
+    if package not in keys:
+        raise ConfigError(
+            f"The configuration has no part {package!r}.{question(nearest(package, keys))}",
+            hint="Name a section or a key, such as resources.",
+        )
+    part: dict[str, Any] = {}
+    for name in package.split("."):
+        part = (part or _container(config))[name]
+    return OmegaConf.to_yaml(OmegaConf.create({package: part}))
+
+
+def _container(config: DictConfig) -> dict[str, Any]:
+    values = OmegaConf.to_container(config, enum_to_str=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _searchpath(session: Session) -> str:
+    found = session.loader.get_sources()
+    lines = [f"  {source.provider:8} {source.path}" for source in found if source.path]
+    return "\n".join(["Configuration is looked for in, first found first taken:", *lines, ""])
+
+
+def _groups(session: Session) -> str:
+    lines = [f"  {group}: {', '.join(options)}" for group, options in session.groups().items()]
+    return "\n".join(["Groups and their options:", *lines, ""])
+
+
+def _defaults(session: Session, request: ComposeRequest) -> str:
+    first = points(parse(request.overrides, session.loader), multirun=request.multirun)[0]
+    load(session, first)
+    lines = [f"  {path}" for path in session.defaults(first)]
+    return "\n".join(["Composed of, later ones override earlier ones:", *lines, ""])

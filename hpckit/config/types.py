@@ -1,0 +1,34 @@
+"""What hpckit's own keys take, in words. It must not check a value."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import EnumType
+from typing import Any, get_type_hints
+
+from hpckit.config.schema import typed_sections
+from hpckit.model.launch import LaunchConfig
+
+
+def known_in(section: str) -> tuple[str, ...]:
+    """Return the keys of one of hpckit's sections; none for any other."""
+    kind = typed_sections().get(section)
+    return () if kind is None else tuple(field.name for field in dataclasses.fields(kind))
+
+
+def takes(key: str) -> str:
+    """Return what a key of hpckit takes, as a sentence; nothing is known of a user's own."""
+    section, _, name = key.rpartition(".")
+    kind = typed_sections().get(section) if section else LaunchConfig
+    hints = get_type_hints(kind) if kind is not None else {}
+    if name not in hints:
+        return "See --cfg for what it is now."
+    return f"{key} takes {_words(hints[name], key)}."
+
+
+def _words(hint: Any, key: str) -> str:
+    if isinstance(hint, EnumType):
+        return f"one of {', '.join(hint.__members__)}"
+    if dataclasses.is_dataclass(hint):
+        return f"a mapping of {', '.join(known_in(key))}"
+    return hint.__name__ if type(hint) is type else str(hint).replace("typing.", "")

@@ -1,0 +1,121 @@
+"""Digits: a small CNN learns handwritten digits, in data-parallel, in seconds.
+
+Responsible for showing what a training function looks like on real images; it must not know how
+it was launched. The 1797 images of 8x8 pixels come with scikit-learn (the test set of Alpaydin
+and Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998): nothing is downloaded.
+
+Every batch follows from the seed and the step alone, so that a run is the same each time it is
+done with the same number of ranks, and can go on from any step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as torch's own documentation calls it
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hpckit import Run
+from hpckit.experiments.across_ranks import share_of, total
+
+TEST_IMAGES = 360
+"""A fifth of all images."""
+
+
+def train(config: Any, run: Run) -> None:
+    """Train on this rank's share of every batch; log the loss, and the test accuracy at the end.
+
+    Reads `epochs`, `batch_size` (of all ranks together), `lr`, `weight_decay`, `width` and
+    `log_every` (steps) of the configuration. Raises ConfigError where the batch cannot be shared.
+    """
+    torch.use_deterministic_algorithms(mode=True)
+    torch.set_num_threads(config.resources.cpus_per_task)
+    share = share_of(config.batch_size, run.world_size)
+    training, test = load(config.seed, run.device)
+    steps_per_epoch = len(training.labels) // config.batch_size
+    steps = config.epochs * steps_per_epoch
+
+    model = DistributedDataParallel(digit_classifier(config.width).to(run.device))
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.lr, weight_decay=config.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=steps)
+    run.state(model=model, optimizer=optimizer, schedule=schedule)
+
+    model.train()
+    for step in run.steps(steps):
+        epoch, batch = divmod(step, steps_per_epoch)
+        order = permutation(len(training.labels), config.seed + epoch)
+        first = batch * config.batch_size + run.rank * share
+        images, labels = training.take(order[first : first + share])
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if step % config.log_every == 0 or step == steps - 1:
+            (loss_sum,) = total(loss, device=run.device)
+            run.log(step=step, epoch=epoch, loss=loss_sum / run.world_size)
+
+    run.log(step=steps, test_accuracy=accuracy(model, test, run))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digits:
+    """Images, float [n, 1, 8, 8] in 0..1, and their labels, int [n]."""
+
+    images: Tensor
+    labels: Tensor
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the images and labels with these indices."""
+        here = indices.to(self.labels.device)
+        return self.images[here], self.labels[here]
+
+
+def load(seed: int, device: torch.device) -> tuple[Digits, Digits]:
+    """Return training and test set: disjoint, drawn by the seed, the same on every rank."""
+    pixels, labels = load_digits(return_X_y=True)
+    everything = Digits(
+        images=(torch.from_numpy(pixels).float() / 16.0).view(-1, 1, 8, 8).to(device),
+        labels=torch.from_numpy(labels).long().to(device),
+    )
+    order = permutation(len(labels), seed)
+    parts = (everything.take(part) for part in (order[TEST_IMAGES:], order[:TEST_IMAGES]))
+    training, test = (Digits(images=images, labels=labels) for images, labels in parts)
+    return training, test
+
+
+def permutation(length: int, seed: int) -> Tensor:
+    """Return the numbers below `length` in an order that depends on the seed alone."""
+    return torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+
+
+def digit_classifier(width: int) -> nn.Module:
+    """Return a CNN from [n, 1, 8, 8] images to [n, 10] logits; `width` is its first channels."""
+    return nn.Sequential(
+        nn.Conv2d(1, width, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(2 * width, 2 * width, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * width * 4 * 4, 10),
+    )
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, test: Digits, run: Run) -> float:
+    """Return the share of test images named rightly; each rank looks at its own part."""
+    model.eval()
+    mine = slice(run.rank, None, run.world_size)
+    images, labels = test.images[mine], test.labels[mine]
+    right = (model(images).argmax(dim=1) == labels).sum()
+    right_sum, image_sum = total(right, len(labels), device=run.device)
+    return right_sum / image_sum

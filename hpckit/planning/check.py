@@ -1,0 +1,150 @@
+"""Whether a composed configuration holds together, before anything is frozen.
+
+Responsible for rules that types alone cannot say; it must not look at the machine or the cluster.
+Every refusal names the key, its value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+
+from hpckit.errors import ConfigError
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
+from hpckit.model.plan import SweepPoint
+from hpckit.planning.command import command_words
+
+SHARED_KEYS = ("name", "output_dir", "cluster", "code")
+"""What all runs of one launch have in common: one folder, one snapshot, one scheduler."""
+
+_ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def check_points(points: Sequence[SweepPoint]) -> None:
+    """Raise ConfigError for the first point that cannot be run as it is."""
+    if not points:
+        raise ConfigError(
+            "the sweep has no points", hint="an axis such as range(0,0) or glob() matched nothing"
+        )
+    _check_shared(points)
+    for index, point in enumerate(points):
+        try:
+            check_settings(point.settings)
+        except ConfigError as error:
+            if len(points) == 1:
+                raise
+            where = f"run {index} ({' '.join(point.overrides)}): "
+            raise ConfigError(where + error.message, hint=error.hint) from error
+
+
+def check_settings(settings: LaunchConfig) -> None:
+    """Raise ConfigError where the settings of one run do not hold together."""
+    _check_task(settings)
+    for key, value, least in _counts(settings):
+        if value is not None and value < least:
+            raise ConfigError(
+                f"{key} is {value}; it has to be at least {least}", hint=f"for example {key}=1"
+            )
+    for key, value in _durations(settings):
+        if value <= 0:
+            raise ConfigError(
+                f"{key} is {value:g}; it has to be more than 0", hint=f"for example {key}=60"
+            )
+    _check_variables(settings)
+    _check_devices(settings.resources, settings.cluster)
+    _check_partition(settings.resources, settings.cluster)
+
+
+def _check_shared(points: Sequence[SweepPoint]) -> None:
+    for key in SHARED_KEYS:
+        first = getattr(points[0].settings, key)
+        if any(getattr(point.settings, key) != first for point in points):
+            raise ConfigError(
+                f"{key} differs between the runs of one launch; they share one folder, one code "
+                "snapshot and one scheduler",
+                hint=f"start one launch for each value of {key}, or sweep another key",
+            )
+
+
+def _check_task(settings: LaunchConfig) -> None:
+    if settings.entry_point is not None and settings.command is not None:
+        raise ConfigError(
+            f"both entry_point={settings.entry_point!r} and command={settings.command!r} are set; "
+            "a run has exactly one of them",
+            hint="set the other to null: entry_point=null or command=null",
+        )
+    if settings.command is not None:
+        command_words(settings.command)
+    elif settings.entry_point is None:
+        raise ConfigError(
+            "nothing to run: neither entry_point nor command is set",
+            hint="experiment=digits, entry_point=package.module:function, or "
+            'experiment=command command="python train.py"',
+        )
+    elif not _ENTRY_POINT.match(settings.entry_point):
+        raise ConfigError(
+            f"entry_point {settings.entry_point!r} is not of the form package.module:function",
+            hint="for example entry_point=train:main for the function main of train.py",
+        )
+
+
+def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
+    resources = settings.resources
+    yield "resources.nodes", resources.nodes, 1
+    yield "resources.tasks_per_node", resources.tasks_per_node, 1
+    yield "resources.cpus_per_task", resources.cpus_per_task, 1
+    yield "resources.gpus_per_node", resources.gpus_per_node, 0
+    yield "resources.timeout_min", resources.timeout_min, 1
+    yield "resources.array_parallelism", resources.array_parallelism, 1
+    yield "recovery.max_rounds", settings.recovery.max_rounds, 1
+    yield "cluster.max_parallel", settings.cluster.max_parallel, 1
+
+
+def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:
+    yield "runtime.agent_timeout_s", settings.runtime.agent_timeout_s
+    yield "runtime.rendezvous_timeout_s", settings.runtime.rendezvous_timeout_s
+    yield "code.max_mb", settings.code.max_mb
+    if settings.resources.mem_gb is not None:
+        yield "resources.mem_gb", settings.resources.mem_gb
+
+
+def _check_variables(settings: LaunchConfig) -> None:
+    for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
+        for name, value in variables.items():
+            if not _VARIABLE.match(name) or "\0" in value:
+                raise ConfigError(
+                    f"{key} holds {name!r}, which cannot be an environment variable",
+                    hint="names are letters, digits and _, and do not begin with a digit",
+                )
+
+
+def _check_devices(resources: Resources, cluster: Cluster) -> None:
+    if resources.gpus_per_node > cluster.gpus_per_node:
+        raise ConfigError(
+            f"resources.gpus_per_node is {resources.gpus_per_node}, but a node of this cluster "
+            f"has {cluster.gpus_per_node} (cluster.gpus_per_node)",
+            hint="ask for fewer, or state what the nodes have: cluster.gpus_per_node=N",
+        )
+    if cluster.kind is ClusterKind.local and resources.nodes > 1:
+        raise ConfigError(
+            f"resources.nodes is {resources.nodes}, but the local executor has this one machine",
+            hint="use resources.tasks_per_node for several ranks here, or cluster=slurm",
+        )
+
+
+def _check_partition(resources: Resources, cluster: Cluster) -> None:
+    chosen = resources.partition or cluster.partition
+    if chosen is None or not cluster.partitions:
+        return
+    for partition in chosen.split(","):
+        if partition not in cluster.partitions:
+            near = difflib.get_close_matches(partition, cluster.partitions, n=1)
+            raise ConfigError(
+                f"partition {partition!r} is not one of this cluster's: "
+                f"{', '.join(cluster.partitions)}",
+                hint=f"did you mean resources.partition={near[0]}?"
+                if near
+                else "choose one of them with resources.partition=NAME",
+            )

@@ -1,0 +1,30 @@
+"""From the axes of a sweep to its points. Pure; it must not know how an axis is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+
+from hpckit.errors import ConfigError
+
+MAX_POINTS = 100_000
+"""More is a slip of the keyboard: Slurm's largest array has 4 million elements, its default 1001."""
+
+
+def expand(axes: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """Return every combination of one value of each axis, the last axis changing fastest.
+
+    No axis at all is one point without values. Raises ConfigError above `MAX_POINTS` points.
+    """
+    count = prod(len(axis) for axis in axes)
+    if count > MAX_POINTS:
+        raise ConfigError(
+            f"The sweep has {count} points ({_sizes(axes)}); at most {MAX_POINTS} are launched.",
+            hint="Narrow an axis, or launch it in parts.",
+        )
+    return tuple(product(*axes))
+
+
+def _sizes(axes: Sequence[Sequence[str]]) -> str:
+    return " x ".join(str(len(axis)) for axis in axes if len(axis) > 1)

@@ -1,0 +1,137 @@
+"""From composed configurations to the plan of a launch. Pure: same points, same plan.
+
+Responsible for grouping runs into jobs and for what a job asks of Slurm; it must not touch
+files, clock, environment or scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from hpckit.errors import ConfigError
+from hpckit.model.ids import slug
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
+from hpckit.planning.check import check_points
+from hpckit.planning.command import command_words
+from hpckit.planning.signature import signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchIdentity:
+    """What sets one launch apart from any other of the same configuration."""
+
+    id: str
+    created_at: datetime
+
+
+def make_plan(
+    points: Sequence[SweepPoint],
+    *,
+    identity: LaunchIdentity,
+    folder: str,
+    arguments: tuple[str, ...],
+    python: str,
+) -> LaunchPlan:
+    """Return the plan of these points, in their order; raises ConfigError.
+
+    Runs that ask the same of Slurm become one job (an array, where they are several). `folder`
+    is absolute, `arguments` are the user's words, `python` is what the nodes run.
+    """
+    check_points(points)
+    return LaunchPlan(
+        id=identity.id,
+        name=launch_name(points[0].settings),
+        created_at=identity.created_at,
+        folder=folder,
+        arguments=arguments,
+        cluster=points[0].settings.cluster,
+        python=python,
+        runs=tuple(_run(identity.id, index, point) for index, point in enumerate(points)),
+        jobs=_jobs(identity.id, points),
+    )
+
+
+def launch_name(settings: LaunchConfig) -> str:
+    """Return the name of a launch: as configured, else by what its runs run."""
+    if settings.name:
+        return settings.name
+    if settings.entry_point:
+        module, _, function = settings.entry_point.partition(":")
+        return slug(f"{module.rpartition('.')[2]}-{function}")
+    if settings.command:
+        return slug(command_words(settings.command)[0].rpartition("/")[2])
+    return slug("")
+
+
+def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
+    return RunSpec(
+        launch=launch,
+        index=index,
+        overrides=point.overrides,
+        signature=signature(point.config),
+        config=point.config,
+        settings=point.settings,
+    )
+
+
+def _jobs(launch: str, points: Sequence[SweepPoint]) -> tuple[JobSpec, ...]:
+    groups: dict[tuple[ResourceSpec, bool], list[int]] = {}
+    for index, point in enumerate(points):
+        key = (resource_spec(point.settings), point.settings.recovery.requeue)
+        groups.setdefault(key, []).append(index)
+    return tuple(
+        JobSpec(
+            index=index,
+            name=launch if index == 0 else f"{launch}-{index}",
+            runs=tuple(runs),
+            resources=resources,
+            requeue=requeue,
+        )
+        for index, ((resources, requeue), runs) in enumerate(groups.items())
+    )
+
+
+def resource_spec(settings: LaunchConfig) -> ResourceSpec:
+    """Return what Slurm is asked for; the cluster's partition, account and QOS are defaults."""
+    asked, cluster = settings.resources, settings.cluster
+    return ResourceSpec(
+        nodes=asked.nodes,
+        tasks_per_node=asked.tasks_per_node,
+        cpus_per_task=asked.cpus_per_task,
+        gpus_per_node=asked.gpus_per_node,
+        mem_gb=asked.mem_gb,
+        timeout=None if asked.timeout_min is None else timedelta(minutes=asked.timeout_min),
+        partition=asked.partition or cluster.partition,
+        account=asked.account or cluster.account,
+        qos=asked.qos or cluster.qos,
+        constraint=asked.constraint,
+        nodelist=asked.nodelist,
+        exclude=asked.exclude,
+        reservation=asked.reservation,
+        gres=asked.gres,
+        exclusive=asked.exclusive,
+        dependency=asked.dependency,
+        comment=asked.comment,
+        mail_type=asked.mail_type,
+        mail_user=asked.mail_user,
+        array_parallelism=asked.array_parallelism,
+        additional_parameters=tuple(
+            (key, _parameter(key, value)) for key, value in asked.additional_parameters.items()
+        ),
+    )
+
+
+def _parameter(key: str, value: Any) -> str | bool | None:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float):
+        return str(value)
+    raise ConfigError(
+        f"resources.additional_parameters.{key} is {value!r}; sbatch takes a text, a number, "
+        "true or null",
+        hint="write several values as sbatch would read them: 'a,b'",
+    )

@@ -1,0 +1,30 @@
+"""The identity of what is computed: a hash of the configuration without what does not matter.
+
+Responsible for which keys count; it must not know where a configuration came from. Two runs with
+one signature compute the same thing, wherever and under whatever name they run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+LENGTH = 16
+"""Hex digits kept: 64 bits, of which a million runs share none by chance."""
+
+IGNORED_KEYS = frozenset(
+    {"name", "output_dir", "cluster", "recovery", "checkpoint", "runtime", "code", "resources"}
+)
+COUNTED_RESOURCES = ("nodes", "tasks_per_node", "gpus_per_node")
+"""Of `resources`, these set the number and kind of ranks and so the result."""
+
+
+def signature(config: Mapping[str, Any]) -> str:
+    """Return the signature of a resolved configuration: 16 hex digits, independent of order."""
+    counted = {key: value for key, value in config.items() if key not in IGNORED_KEYS}
+    resources = config.get("resources") or {}
+    counted["resources"] = {key: resources.get(key) for key in COUNTED_RESOURCES}
+    text = json.dumps(counted, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]

@@ -1,0 +1,127 @@
+"""Finds a launch or run by what a person types: id, unique beginning, folder, or nothing.
+
+Responsible for what a reference means; it must not read more than it needs to tell launches apart.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hpckit.errors import NotFoundError
+from hpckit.model.ids import split_run_id
+from hpckit.record.launches import Launch, load_launch
+from hpckit.record.layout import LaunchPaths
+
+_STAMP = re.compile(r"-(\d{8}-\d{6})-[^-]+\Z")
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """A launch, and one of its runs where one was meant."""
+
+    launch: Launch
+    index: int | None
+
+
+def list_launches(output_dir: Path) -> tuple[Path, ...]:
+    """Return the launch folders below `output_dir`, newest first; none where it is missing."""
+    try:
+        folders = [path for path in output_dir.iterdir() if not path.name.startswith(".")]
+    except OSError:
+        return ()
+    aged = [(age, folder) for folder in folders if (age := _age(folder)) is not None]
+    return tuple(folder for _, folder in sorted(aged, reverse=True))
+
+
+def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) -> Selection:
+    """Return what `reference` means: None is the latest launch.
+
+    Otherwise an id, a unique beginning of one, `LAUNCH.INDEX` of a run, or a folder of a launch,
+    of a run or inside one (relative to `cwd`). Raises NotFoundError with the nearest names.
+    """
+    if reference is None:
+        return _latest(output_dir)
+    return _by_folder((cwd or Path.cwd()) / reference) or _by_id(reference, output_dir)
+
+
+def _age(folder: Path) -> tuple[str, int] | None:
+    """Return what launches are sorted by: the moment in the id, and finer the file's time."""
+    try:
+        written = LaunchPaths(folder).launch.stat()
+    except OSError:
+        return None
+    stamp = _STAMP.search(folder.name)
+    moment = datetime.fromtimestamp(written.st_mtime, UTC)
+    return (stamp[1] if stamp else f"{moment:%Y%m%d-%H%M%S}", written.st_mtime_ns)
+
+
+def _latest(output_dir: Path) -> Selection:
+    folders = list_launches(output_dir)
+    if not folders:
+        raise NotFoundError(
+            f"there are no launches in {output_dir}",
+            hint="`hpckit launch` makes one; --output-dir or $HPCKIT_OUTPUTS say where to look",
+        )
+    return Selection(launch=load_launch(folders[0]), index=None)
+
+
+def _by_folder(path: Path) -> Selection | None:
+    if not path.is_dir():
+        return None
+    path = path.resolve()
+    for folder in (path, *path.parents):
+        if LaunchPaths(folder).launch.is_file():
+            launch = load_launch(folder)
+            return Selection(launch=launch, index=_run_of(launch, path.relative_to(folder).parts))
+    return None
+
+
+def _run_of(launch: Launch, parts: Sequence[str]) -> int | None:
+    runs = launch.paths.run(0).folder.parent.name
+    if len(parts) > 1 and parts[0] == runs and parts[1].isdecimal():
+        return _checked(launch, int(parts[1]))
+    return None
+
+
+def _by_id(reference: str, output_dir: Path) -> Selection:
+    text, index = split_run_id(reference)
+    folders = {folder.name: folder for folder in list_launches(output_dir)}
+    matches = [text] if text in folders else [name for name in folders if name.startswith(text)]
+    if len(matches) != 1:
+        raise _not_one(reference, matches, list(folders), output_dir)
+    launch = load_launch(folders[matches[0]])
+    return Selection(launch=launch, index=None if index is None else _checked(launch, index))
+
+
+def _checked(launch: Launch, index: int) -> int:
+    if index >= len(launch.runs):
+        raise NotFoundError(
+            f"launch {launch.id} has no run {index}; it has 0 to {len(launch.runs) - 1}",
+            hint=f"`hpckit status {launch.id}` lists its runs",
+        )
+    return index
+
+
+def _not_one(
+    reference: str, matches: Sequence[str], names: Sequence[str], output_dir: Path
+) -> NotFoundError:
+    if matches:
+        more = f" and {len(matches) - _SHOWN} more" if len(matches) > _SHOWN else ""
+        return NotFoundError(
+            f"{reference!r} is the beginning of {len(matches)} launches: "
+            f"{', '.join(matches[:_SHOWN])}{more}",
+            hint="give more of the id",
+        )
+    near = difflib.get_close_matches(reference, names, n=_SHOWN, cutoff=0.4) or names[:_SHOWN]
+    return NotFoundError(
+        f"no launch or run in {output_dir} answers to {reference!r}",
+        hint=f"nearest: {', '.join(near)}"
+        if near
+        else "there are none; --output-dir or $HPCKIT_OUTPUTS say where to look",
+    )

@@ -1,0 +1,156 @@
+"""Writes a launch folder: everything its runs will ever read, at once or not at all.
+
+Responsible for the content of the frozen files (docs/run-folder.md is their reference); it must
+not plan, render or submit. The folder is made under a hidden name and renamed when whole, so that
+a launch folder that can be seen is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpckit.errors import UsageError
+from hpckit.model.plain import to_plain
+from hpckit.model.plan import LaunchPlan, RunSpec
+from hpckit.record import code
+from hpckit.record.layout import LaunchPaths, RunPaths
+from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
+
+VERSION = 1
+
+
+def freeze(
+    plan: LaunchPlan,
+    *,
+    scripts: Mapping[int, str],
+    snapshot: code.CodeSnapshot,
+    environment: Mapping[str, object],
+) -> None:
+    """Write the launch folder of a plan. `scripts` holds the rendered text of each job index.
+
+    Raises UsageError where the folder cannot be written; then nothing of it is left.
+    """
+    folder = Path(plan.folder)
+    part = folder.with_name(f".{folder.name}.part")
+    outputs = _first_missing(folder.parent)
+    try:
+        make_folder(part, exist_ok=False)
+        _write(plan, LaunchPaths(part), scripts, snapshot)
+        write_json(LaunchPaths(part).environment, environment)
+        part.rename(folder)
+    except BaseException as error:
+        shutil.rmtree(part, ignore_errors=True)
+        if outputs is not None and outputs.is_dir():
+            _remove_empty(folder.parent, outputs)
+        if isinstance(error, OSError):
+            raise _unwritable(folder, error) from error
+        raise
+
+
+def remove(folder: Path) -> None:
+    """Remove a launch folder, for a launch of which nothing was submitted."""
+    hidden = folder.with_name(f".{folder.name}.part")
+    folder.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def _unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"the launch folder {folder} cannot be written: {error.strerror or error}"
+        + (f" ({error.filename})" if error.filename else ""),
+        hint="choose a folder you may write, on a file system all nodes see: output_dir=DIR, or "
+        "set $HPCKIT_OUTPUTS",
+    )
+
+
+def _first_missing(folder: Path) -> Path | None:
+    """Return the topmost folder that will have to be made, or None."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    return missing[-1] if missing else None
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    try:
+        while folder.is_relative_to(top):
+            folder.rmdir()
+            folder = folder.parent
+    except OSError:
+        return
+
+
+def _write(
+    plan: LaunchPlan, paths: LaunchPaths, scripts: Mapping[int, str], snapshot: code.CodeSnapshot
+) -> None:
+    paths.logs.mkdir(mode=PRIVATE_FOLDER)
+    if snapshot.files is not None:
+        code.copy(snapshot, paths.code)
+    _write_plain(paths.code_record, code.describe(snapshot))
+    if snapshot.git is not None and snapshot.git.diff:
+        paths.code_diff.write_text(snapshot.git.diff, encoding="utf-8", errors="surrogateescape")
+        paths.code_diff.chmod(PRIVATE_FILE)
+    for index, text in scripts.items():
+        write_text(paths.script(index), text)
+    make_folder(paths.run(0).folder.parent)
+    for run in plan.runs:
+        _write_run(run, paths.run(run.index))
+    write_json(paths.launch, _launch_record(plan, snapshot))
+
+
+def _write_run(run: RunSpec, paths: RunPaths) -> None:
+    paths.folder.mkdir(mode=PRIVATE_FOLDER)
+    record = {
+        "v": VERSION,
+        "id": run.id,
+        "index": run.index,
+        "overrides": run.overrides,
+        "signature": run.signature,
+    }
+    _write_plain(paths.run, record)
+    _write_plain(paths.config, run.config)
+
+
+def _write_plain(path: Path, value: object) -> None:
+    """Write a JSON file of a folder nobody can see yet: no need to replace or to flush it."""
+    path.touch(mode=PRIVATE_FILE)
+    text = json.dumps(to_plain(value), indent=2, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _launch_record(plan: LaunchPlan, snapshot: code.CodeSnapshot) -> dict[str, object]:
+    record: dict[str, object] = to_plain(
+        {
+            "v": VERSION,
+            "id": plan.id,
+            "name": plan.name,
+            "created_at": plan.created_at,
+            "arguments": plan.arguments,
+            "python": plan.python,
+            "cluster": plan.cluster,
+            "jobs": [_job_record(plan, index) for index in range(len(plan.jobs))],
+            "runs": [
+                {
+                    "index": run.index,
+                    "id": run.id,
+                    "overrides": run.overrides,
+                    "signature": run.signature,
+                }
+                for run in plan.runs
+            ],
+            "code": {
+                "snapshot": snapshot.files is not None,
+                "working_dir": snapshot.working_dir,
+                "python_path": snapshot.python_path,
+                "project": str(snapshot.root),
+            },
+        }
+    )
+    return record
+
+
+def _job_record(plan: LaunchPlan, index: int) -> dict[str, object]:
+    job = plan.jobs[index]
+    script = LaunchPaths(Path(plan.folder)).script(job.index).name
+    return {**to_plain(job), "script": script}

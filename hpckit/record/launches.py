@@ -1,0 +1,254 @@
+"""Reads launches back: what was frozen, and what has been recorded since.
+
+Responsible for turning files into Launch and RunRecord, without anybody's help: no scheduler,
+no process is asked. It must not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hpckit.errors import FrozenFolderError, NotFoundError
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.ids import JobId
+from hpckit.model.launch import Cluster, LaunchConfig
+from hpckit.model.plain import from_plain
+from hpckit.model.plan import JobSpec
+from hpckit.model.run import RunRecord
+from hpckit.model.states import RunState
+from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.process import this_host
+from hpckit.record.store import read_events, read_json, read_lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHead:
+    """A run as launch.json lists it."""
+
+    index: int
+    id: str
+    overrides: tuple[str, ...]
+    signature: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeRecord:
+    """Where the code of a launch lies: absolute folders; `project` is where it came from."""
+
+    working_dir: str
+    python_path: tuple[str, ...]
+    project: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch as frozen. `folder` is where it was found, absolute."""
+
+    id: str
+    name: str
+    created_at: datetime
+    folder: Path
+    arguments: tuple[str, ...]
+    python: str
+    cluster: Cluster
+    jobs: tuple[JobSpec, ...]
+    runs: tuple[RunHead, ...]
+    code: CodeRecord
+
+    @property
+    def paths(self) -> LaunchPaths:
+        """Where its files lie."""
+        return LaunchPaths(self.folder)
+
+
+def load_launch(folder: Path) -> Launch:
+    """Read a launch folder.
+
+    Raises NotFoundError where there is no launch, FrozenFolderError where it cannot be read.
+    """
+    paths = LaunchPaths(folder.absolute())
+    record = _read_frozen(paths.launch)
+    try:
+        heads = from_plain(_Frozen, record)
+        code = _code_record(paths, record["code"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(paths.launch, f"it is not a launch record ({error})") from error
+    return Launch(
+        id=heads.id,
+        name=heads.name,
+        created_at=heads.created_at,
+        folder=paths.folder,
+        arguments=heads.arguments,
+        python=heads.python,
+        cluster=heads.cluster,
+        jobs=heads.jobs,
+        runs=heads.runs,
+        code=code,
+    )
+
+
+def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, Any]]:
+    """Return the settings of a run and its whole configuration, as frozen."""
+    path = launch.paths.run(index).config
+    config = _read_frozen(path)
+    try:
+        return from_plain(LaunchConfig, config), config
+    except (TypeError, ValueError) as error:
+        raise _unreadable(path, f"it is not a configuration ({error})") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frozen:
+    """The part of launch.json that reads back by itself."""
+
+    id: str
+    name: str
+    created_at: datetime
+    arguments: tuple[str, ...]
+    python: str
+    cluster: Cluster
+    jobs: tuple[JobSpec, ...]
+    runs: tuple[RunHead, ...]
+
+
+def _code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
+    base = paths.code if record["snapshot"] else Path(record["project"])
+    return CodeRecord(
+        working_dir=str(base / record["working_dir"]),
+        python_path=tuple(str(base / path) for path in record["python_path"]),
+        project=str(record["project"]),
+    )
+
+
+def _read_frozen(path: Path) -> dict[str, Any]:
+    try:
+        record = read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(
+            f"there is no launch in {path.parent}: {path.name} is missing (seen from "
+            f"{this_host()})",
+            hint="on a node this means that its file systems do not show the folder: put launches "
+            "on one that all nodes see with output_dir=DIR",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, str(error)) from error
+    if not isinstance(record, dict):
+        raise _unreadable(path, "it holds no JSON object")
+    return record
+
+
+def _unreadable(path: Path, why: str) -> FrozenFolderError:
+    return FrozenFolderError(
+        f"{this_host()} cannot read {path}: {why}",
+        hint="check that the file system is mounted there, that the folder belongs to you, and "
+        "that nobody edited it",
+    )
+
+
+def read_launch_events(launch: Launch) -> tuple[events.Event, ...]:
+    """Return what the launcher and later verbs recorded, in order."""
+    return tuple(read_events(launch.paths.events))
+
+
+def read_runs(launch: Launch, indices: Iterable[int] | None = None) -> tuple[RunRecord, ...]:
+    """Return the records of all runs, or of these, as they stand in the files now."""
+    history = read_launch_events(launch)
+    wanted = range(len(launch.runs)) if indices is None else indices
+    jobs = _jobs_of_runs(launch, history)
+    cancelled = {
+        index
+        for event in history
+        if isinstance(event, events.CancelRequested)
+        for index in event.runs
+    }
+    refused = _refusals(launch, history)
+    return tuple(
+        _read_run(launch, index, jobs.get(index), refused.get(index), cancelled=index in cancelled)
+        for index in wanted
+    )
+
+
+def _jobs_of_runs(launch: Launch, history: Iterable[events.Event]) -> dict[int, str]:
+    jobs: dict[int, str] = {}
+    for event in history:
+        if isinstance(event, events.Submitted) and event.job_index < len(launch.jobs):
+            jobs |= job_ids(launch.jobs[event.job_index], event.job)
+    return jobs
+
+
+def job_ids(job: JobSpec, main: str) -> dict[int, str]:
+    """Return the Slurm job of each run of a submitted job: `123`, or `123_4` in an array."""
+    number = JobId.parse(main).main
+    if not job.is_array:
+        return {job.runs[0]: str(number)}
+    return {run: str(JobId(number, element)) for element, run in enumerate(job.runs)}
+
+
+def _refusals(launch: Launch, history: Iterable[events.Event]) -> dict[int, str]:
+    refused: dict[int, str] = {}
+    for event in history:
+        if isinstance(event, events.SubmitRefused):
+            refused |= dict.fromkeys(launch.jobs[event.job_index].runs, event.message)
+        elif isinstance(event, events.Submitted):
+            for run in launch.jobs[event.job_index].runs:
+                refused.pop(run, None)
+    return refused
+
+
+def _read_run(
+    launch: Launch, index: int, job: str | None, refused: str | None, *, cancelled: bool
+) -> RunRecord:
+    paths = launch.paths.run(index)
+    head = launch.runs[index]
+    record = RunRecord(
+        id=head.id,
+        index=index,
+        overrides=head.overrides,
+        folder=str(paths.folder),
+        job=job,
+        cancel_requested=cancelled,
+    )
+    number = latest_attempt(paths.attempts)
+    if number:
+        return _read_attempt(record, paths.attempt(number))
+    if refused is not None:
+        failure = Failure(cause=Cause.scheduler, message=refused)
+        return replace(record, state=RunState.failed, failure=failure)
+    return record
+
+
+def latest_attempt(attempts: Path) -> int:
+    """Return the number of the latest attempt in a run's folder of attempts, 0 without one."""
+    try:
+        names = [entry.name for entry in attempts.iterdir()]
+    except OSError:
+        return 0
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def _read_attempt(record: RunRecord, attempt: AttemptPaths) -> RunRecord:
+    record = record.fold(read_events(attempt.events))
+    step = _progress_step(attempt)
+    metrics = last_metrics(attempt.metrics)
+    return replace(record, step=record.step if step is None else step, metrics=metrics)
+
+
+def _progress_step(attempt: AttemptPaths) -> int | None:
+    try:
+        step = read_json(attempt.progress)["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return step if isinstance(step, int) else None
+
+
+def last_metrics(path: Path) -> dict[str, Any]:
+    """Return the last value of every metric in a metrics.jsonl, without `step` and `at`."""
+    last: dict[str, Any] = {}
+    for line in read_lines(path):
+        last.update(line)
+    return {key: value for key, value in last.items() if key not in ("step", "at")}

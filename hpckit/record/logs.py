@@ -1,0 +1,129 @@
+"""Finds what a run printed: which logs exist, and their lines as they grow.
+
+Responsible for reading logs; it must not choose for whom, nor write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from hpckit.record.launches import Launch, latest_attempt
+from hpckit.record.layout import AttemptPaths
+
+_RANK_LOG = re.compile(r"rank-([0-9]+)\.log\Z")
+_CHUNK = 1 << 20
+
+
+class LogKind(StrEnum):
+    """Who printed."""
+
+    rank = "rank"
+    agents = "agents"
+    batch = "batch"
+    executor = "executor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """One log file. `rank` is None for all but ranks; `attempt` and `round` where it has them."""
+
+    kind: LogKind
+    path: Path
+    rank: int | None = None
+    attempt: int | None = None
+    round: int | None = None
+
+
+def attempts(launch: Launch, index: int) -> tuple[int, ...]:
+    """Return the numbers of a run's attempts, in order."""
+    try:
+        names = [entry.name for entry in launch.paths.run(index).attempts.iterdir()]
+    except OSError:
+        return ()
+    return tuple(sorted(int(name) for name in names if name.isdecimal()))
+
+
+def rank_logs(launch: Launch, index: int, attempt: int | None = None) -> Mapping[int, Log]:
+    """Return the logs of all ranks in the latest round of an attempt (default: the latest)."""
+    number = attempt or latest_attempt(launch.paths.run(index).attempts)
+    paths = launch.paths.run(index).attempt(number)
+    round_number = _latest_round(paths)
+    if round_number is None:
+        return {}
+    found: dict[int, Log] = {}
+    for path in sorted(paths.round(round_number).folder.iterdir()):
+        match = _RANK_LOG.match(path.name)
+        if match is not None:
+            rank = int(match[1])
+            found[rank] = Log(
+                kind=LogKind.rank, path=path, rank=rank, attempt=number, round=round_number
+            )
+    return found
+
+
+def other_logs(
+    launch: Launch, index: int, *, job: str | None, attempt: int | None = None
+) -> tuple[Log, ...]:
+    """Return the logs in which a run without rank logs says why: those that hold anything."""
+    number = attempt or latest_attempt(launch.paths.run(index).attempts)
+    agents = launch.paths.run(index).attempt(number).agents_log
+    logs = [Log(kind=LogKind.agents, path=agents, attempt=number)]
+    specs = [spec.index for spec in launch.jobs if index in spec.runs and job is not None]
+    logs += [Log(kind=LogKind.batch, path=launch.paths.job_log(spec, job or "")) for spec in specs]
+    logs.append(Log(kind=LogKind.executor, path=launch.paths.local_log))
+    return tuple(log for log in logs if _holds_anything(log.path))
+
+
+def _latest_round(attempt: AttemptPaths) -> int | None:
+    try:
+        names = [entry.name for entry in attempt.rounds.iterdir()]
+    except OSError:
+        return None
+    return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
+def _holds_anything(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def read_text(path: Path) -> str:
+    """Return a whole log, empty where there is none; bytes that are no UTF-8 are replaced."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+@dataclass(slots=True)
+class Tail:
+    """Reads a log from where it last stopped. A last line without its end is held back."""
+
+    path: Path
+    _offset: int = field(default=0, init=False)
+    _held: bytes = field(default=b"", init=False)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that have been completed since the last call."""
+        try:
+            file = self.path.open("rb")
+        except OSError:
+            return
+        with file:
+            file.seek(self._offset)
+            while chunk := file.read(_CHUNK):
+                self._offset += len(chunk)
+                *whole, self._held = (self._held + chunk).split(b"\n")
+                yield from (line.decode(errors="replace") for line in whole)
+
+    def rest(self) -> Iterator[str]:
+        """Yield the line that was held back, if any: nothing more is expected."""
+        if self._held:
+            yield self._held.decode(errors="replace")
+            self._held = b""

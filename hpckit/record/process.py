@@ -1,0 +1,35 @@
+"""Whether a process still is the one it was: pid, host and start mark together.
+
+Responsible for reading /proc; it must not signal anybody. A pid alone names whoever has it now:
+the start mark (field 22 of /proc/PID/stat, in clock ticks since boot) tells them apart.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+_STATE = 0
+_START = 19
+_DEAD = frozenset({"Z", "X"})
+
+
+def this_host() -> str:
+    """Return this host's name, as records hold it."""
+    return socket.gethostname()
+
+
+def start_mark(pid: int) -> str | None:
+    """Return when a process of this host began, or None where there is none (or only a zombie)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The command's name, field 2, may itself hold blanks and parentheses.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[_STATE] in _DEAD else fields[_START]
+
+
+def alive(host: str, pid: int, mark: str) -> bool | None:
+    """Return whether that very process lives; None on another host, where nobody can know."""
+    return None if host != this_host() else start_mark(pid) == mark

@@ -1,0 +1,181 @@
+"""Rows: what is shown of a run, whatever it is shown in.
+
+Responsible for putting our record and Slurm's word into one flat row, and for the words of a
+failure only Slurm knows of and of a disagreement; pure, it must not ask, format or print.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.nodes import expand
+from hpckit.model.run import Observation, RunView
+from hpckit.model.states import BaseState, RunState
+
+FROZEN_FOLDER_EXIT = 66
+"""What a batch script ends with where its node cannot read the frozen folder (EX_NOINPUT)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchHead:
+    """What is shown above the runs of a launch."""
+
+    id: str
+    name: str
+    folder: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One run, flat. `note` says where our record and Slurm disagree, or what is being waited for.
+
+    `slurm_state` is Slurm's own wording, None where Slurm said nothing; `attempt` is 0 before the
+    first.
+    """
+
+    run: str
+    index: int
+    overrides: tuple[str, ...]
+    state: RunState
+    job: str | None
+    slurm_state: str | None
+    reason: str
+    attempt: int
+    round: int | None
+    step: int | None
+    nodes: tuple[str, ...]
+    exit_code: int | None
+    failure: Failure | None
+    metrics: Mapping[str, Any]
+    started_at: datetime | None
+    ended_at: datetime | None
+    note: str
+
+    def elapsed(self, now: datetime) -> timedelta | None:
+        """Return how long the latest attempt has run; None before it, or where no end is known."""
+        if self.started_at is None:
+            return None
+        if self.ended_at is None and self.state is not RunState.running:
+            return None
+        return max((self.ended_at or now) - self.started_at, timedelta(0))
+
+
+def run_row(view: RunView) -> RunRow:
+    """Return the row of a run."""
+    record, seen = view.record, view.observation
+    return RunRow(
+        run=record.id,
+        index=record.index,
+        overrides=record.overrides,
+        state=view.state,
+        job=record.job,
+        slurm_state=None if seen is None else seen.state.text,
+        reason="" if seen is None or seen.reason == "None" else seen.reason,
+        attempt=record.attempt,
+        round=record.round,
+        step=record.step,
+        nodes=record.nodes or _nodes(seen),
+        exit_code=view.exit_code,
+        failure=failure(view),
+        metrics=record.metrics,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        note=note(view),
+    )
+
+
+def count_states(states: Iterable[RunState]) -> Mapping[RunState, int]:
+    """Return how many runs are in each state, in the order of the states, without zeros."""
+    counts = Counter(states)
+    return {state: counts[state] for state in RunState if counts[state]}
+
+
+def _nodes(seen: Observation | None) -> tuple[str, ...]:
+    if seen is None:
+        return ()
+    try:
+        return expand(seen.nodes)
+    except ValueError:  # words such as "None assigned"
+        return ()
+
+
+def failure(view: RunView) -> Failure | None:
+    """Return why a run did not complete: our record's classification, else Slurm's word."""
+    if view.state not in {RunState.failed, RunState.interrupted}:
+        return None
+    if view.record.failure is not None and not view.requeued:
+        return view.record.failure
+    if view.record.state.ended and not view.requeued:
+        return None
+    return _carrier_lost(view) if view.observation is None else _by_slurm(view, view.observation)
+
+
+def _carrier_lost(view: RunView) -> Failure:
+    carrier = "supervisor" if view.record.attempt else "local executor"
+    host = view.record.supervisor[0] if view.record.supervisor else None
+    return Failure(
+        cause=Cause.launcher_lost,
+        message=f"its {carrier} is gone without a last word: killed, or its machine went down",
+        node=host,
+        step=view.record.step,
+    )
+
+
+def _by_slurm(view: RunView, seen: Observation) -> Failure:
+    if seen.exit_code == FROZEN_FOLDER_EXIT and view.record.attempt == 0:
+        message = "the batch script could not read its frozen folder; its log names node and folder"
+        return Failure(cause=Cause.frozen_folder, message=message, node=seen.nodes or None)
+    lost = seen.state.base in {BaseState.node_fail, BaseState.boot_fail}
+    begun = "before its supervisor started" if view.record.attempt == 0 else "without a last word"
+    return Failure(
+        cause=Cause.node_lost if lost else Cause.scheduler,
+        message=f"Slurm says {_words(seen)}: the run ended {begun}",
+        node=seen.nodes or None,
+        step=view.record.step,
+    )
+
+
+def _words(seen: Observation) -> str:
+    code = f", exit code {seen.exit_code}" if seen.exit_code else ""
+    reason = f" ({seen.reason})" if seen.reason not in {"", "None"} else ""
+    return f"{seen.state.text}{reason}{code}"
+
+
+_AGREEING = {
+    RunState.completed: frozenset({RunState.completed}),
+    RunState.failed: frozenset({RunState.failed}),
+    RunState.cancelled: frozenset({RunState.cancelled, RunState.failed}),
+    RunState.interrupted: frozenset({RunState.interrupted, RunState.cancelled, RunState.failed}),
+}
+"""What Slurm may say of a job whose run ended so: a stopped supervisor exits non-zero."""
+
+
+def note(view: RunView) -> str:
+    """Return one line on a disagreement between our record and Slurm; empty where there is none."""
+    seen, record = view.observation, view.record
+    if seen is None:
+        return _unseen_note(view)
+    if view.requeued and not seen.state.ended:
+        return f"requeued by Slurm after attempt {record.attempt} ({record.state})"
+    if not seen.state.ended:
+        return ""
+    if record.state.ended:
+        agrees = seen.state.run_state in _AGREEING[record.state]
+        return "" if agrees else f"our record says {record.state}, Slurm {_words(seen)}"
+    ours = "never started" if record.attempt == 0 else "has no end"
+    return f"our record {ours}, Slurm says {_words(seen)}"
+
+
+def _unseen_note(view: RunView) -> str:
+    record = view.record
+    if view.asked and not record.state.ended:
+        return f"our record says {record.state}, Slurm does not know job {record.job} any more"
+    if view.alive is False and record.attempt:
+        return "its supervisor is gone without a last word"
+    return "its local executor is gone; nothing will start it" if view.alive is False else ""

@@ -1,0 +1,253 @@
+"""Rows as text, for people: aligned lines everywhere, coloured tables on a terminal.
+
+Responsible for wording and layout; pure, it must not print. rich is imported only where a
+terminal draws (`drawn`), so that plain text and `--json` start as fast as Python.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from hpckit.model.failure import Failure
+from hpckit.model.nodes import compress
+from hpckit.model.states import RunState
+from hpckit.report import results as sweep
+from hpckit.report.rows import LaunchHead, RunRow, count_states
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
+
+TRACEBACK_LINES = 12
+SHOWN_FAILURES = 5
+SHOWN_METRICS = 3
+
+_OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli)[/\\]')
+_FRAME = re.compile(r'\s*File "')
+
+_STYLES = {
+    RunState.pending: "yellow",
+    RunState.running: "cyan",
+    RunState.completed: "green",
+    RunState.failed: "bold red",
+    RunState.cancelled: "magenta",
+    RunState.interrupted: "bold yellow",
+    RunState.unknown: "bold magenta",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A table of cells already worded."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+Page = Sequence[Sheet | str]
+"""What is shown, top to bottom."""
+
+
+def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
+    """Return the page of `status`: the launch, its runs, their counts, what failed and why."""
+    failed = [row for row in rows if row.failure is not None]
+    page: list[Sheet | str] = [head_line(head, now), _runs_sheet(rows, now), count_line(rows)]
+    page += [f"note: {row.run}: {row.note}" for row in rows if row.note]
+    page += ["\n" + failure_text(row) for row in failed[:SHOWN_FAILURES]]
+    if len(failed) > SHOWN_FAILURES:
+        page.append(f"\n… and {len(failed) - SHOWN_FAILURES} more; `hpckit status RUN` shows one")
+    return page
+
+
+def head_line(head: LaunchHead, now: datetime) -> str:
+    """Return the line above everything: id, name, folder, moment."""
+    age = duration(max(now - head.created_at, timedelta(0)))
+    return (
+        f"{head.id}  name {head.name}  created {moment(head.created_at)} ({age} ago)\n{head.folder}"
+    )
+
+
+def count_line(rows: Sequence[RunRow]) -> str:
+    """Return how many runs are in which state: `3 runs: 1 running, 2 completed`."""
+    return f"{_count(len(rows))}: {states_text(count_states(row.state for row in rows))}"
+
+
+def _count(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"
+
+
+def states_text(counts: Mapping[RunState, int]) -> str:
+    """Return counts by state in words."""
+    return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
+
+
+_STATUS_HEADER = ("run", "state", "slurm", "job", "attempt", "step", "nodes", "time", "metrics")
+
+
+def _runs_sheet(rows: Iterable[RunRow], now: datetime) -> Sheet:
+    """Return the table of runs, without columns in which nothing stands."""
+    lines = [_status_cells(row, now) for row in rows]
+    kept = [place for place in range(len(_STATUS_HEADER)) if any(line[place] for line in lines)]
+    return Sheet(
+        header=tuple(_STATUS_HEADER[place] for place in kept),
+        rows=tuple(tuple(line[place] for place in kept) for line in lines),
+    )
+
+
+def _status_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
+    waits = f" ({row.reason})" if row.reason and row.state is RunState.pending else ""
+    return (
+        str(row.index),
+        row.state.value,
+        f"{row.slurm_state}{waits}" if row.slurm_state else "",
+        row.job or "",
+        _attempt(row),
+        "" if row.step is None else str(row.step),
+        compress(row.nodes),
+        duration(row.elapsed(now)),
+        metrics_text(row.metrics),
+    )
+
+
+def _attempt(row: RunRow) -> str:
+    if row.attempt == 0:
+        return ""
+    return str(row.attempt) if row.round is None else f"{row.attempt}.{row.round}"
+
+
+def metrics_text(metrics: Mapping[str, Any], *, shown: int = SHOWN_METRICS) -> str:
+    """Return the first metrics, short: `loss 0.1234, accuracy 0.98`."""
+    words = [f"{name} {number(value)}" for name, value in list(metrics.items())[:shown]]
+    return ", ".join([*words, "…"] if len(metrics) > shown else words)
+
+
+def number(value: Any) -> str:
+    """Return a value in at most four significant digits; None as nothing."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def duration(span: timedelta | None) -> str:
+    """Return a duration as Slurm writes it: `0:05`, `1:02:03`, `3-04:05:06`."""
+    if span is None:
+        return ""
+    minutes, seconds = divmod(int(span.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}"
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def moment(at: datetime) -> str:
+    """Return a moment in UTC, to the second."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def failure_text(row: RunRow) -> str:
+    """Return what a run died of, the last lines of the user's traceback, and where to read on."""
+    if row.failure is None:
+        return ""
+    lines = [f"{row.run} {row.state}: {_where(row.failure)}"]
+    lines += [f"    {line}" for line in user_traceback(row.failure.traceback or "")]
+    return "\n".join([*lines, f"  whole log: hpckit logs {row.run}"])
+
+
+def _where(failure: Failure) -> str:
+    places = [
+        "" if failure.rank is None else f"rank {failure.rank}",
+        "" if failure.node is None else f"on {failure.node}",
+        "" if failure.step is None else f"at step {failure.step}",
+    ]
+    place = " ".join(place for place in places if place)
+    return f"{failure.cause}{f' ({place})' if place else ''}: {failure.message}"
+
+
+def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str, ...]:
+    """Return the last lines of a traceback without hpckit's own frames.
+
+    A frame is its `File` line and the lines below it up to the next frame or to a line that is
+    not indented. Where nothing but our frames is there, they stay.
+    """
+    lines = traceback.rstrip().splitlines()
+    kept, ours = [], False
+    for line in lines:
+        if _FRAME.match(line):
+            ours = _OUR_FRAME.match(line) is not None
+        elif not line.startswith("    "):
+            ours = False
+        if not ours:
+            kept.append(line)
+    if not any(_FRAME.match(line) for line in kept):
+        kept = lines
+    return tuple(kept if len(kept) <= shown else ["…", *kept[-shown:]])
+
+
+def results_page(results: sweep.Results) -> Page:
+    """Return the page of `results`."""
+    rows = tuple(
+        tuple(number(cell) for cell in (*line[:-1], _seconds(line[-1])))
+        for line in sweep.cells(results)
+    )
+    return [Sheet(header=sweep.header(results), rows=rows)]
+
+
+def _seconds(wall_s: float | None) -> str:
+    return "" if wall_s is None else duration(timedelta(seconds=wall_s))
+
+
+def launches_page(launches: Iterable[tuple[LaunchHead, Mapping[RunState, int]]]) -> Page:
+    """Return the page of `ls`."""
+    rows = tuple(
+        (head.id, moment(head.created_at), states_text(counts), head.folder)
+        for head, counts in launches
+    )
+    return [Sheet(header=("launch", "created", "runs", "folder"), rows=rows)]
+
+
+def plain(page: Page) -> str:
+    """Return a page as lines without colour, the same whatever the width of the terminal."""
+    return "\n".join(part if isinstance(part, str) else _aligned(part) for part in page)
+
+
+def _aligned(sheet: Sheet) -> str:
+    lines = [tuple(name.upper() for name in sheet.header), *sheet.rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def drawn(page: Page) -> Group:
+    """Return a page for a rich console: tables with coloured states."""
+    from rich.console import Group  # noqa: PLC0415  # see the module docstring
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    parts: list[Table | Text] = []
+    for part in page:
+        if isinstance(part, str):
+            parts.append(Text(part))
+            continue
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in part.header:
+            table.add_column(name, overflow="fold")
+        for row in part.rows:
+            table.add_row(
+                *(_styled(cell, name) for cell, name in zip(row, part.header, strict=True))
+            )
+        parts.append(table)
+    return Group(*parts)
+
+
+def _styled(cell: str, column: str) -> Text:
+    from rich.text import Text  # noqa: PLC0415  # see the module docstring
+
+    known = column == "state" and cell in RunState.__members__
+    return Text(cell, style=_STYLES[RunState(cell)] if known else "")

@@ -1,0 +1,181 @@
+"""The agent: one process per node, which starts, watches and ends the ranks of its node.
+
+Responsible for what happens on its node and for telling the supervisor; it must not decide
+anything, and it imports no torch. Run as `python -m hpckit.runtime.agent LAUNCH RUN ATTEMPT`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
+from hpckit.model.rank import RankInfo
+from hpckit.record.launches import Launch, load_launch, load_settings
+from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.store import read_json
+from hpckit.runtime import control, messages
+from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.ranks import LocalRanks, RankOutlook
+
+FOLDER_WAIT_S = 30.0
+"""How long a node may take to see files that another has just written (NFS attribute caches
+hold up to 30 s)."""
+
+UNREADABLE = 66
+"""Exit code where the frozen folder cannot be read (EX_NOINPUT of sysexits.h)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Agent:
+    """One node's part in an attempt."""
+
+    info: RankInfo
+    channel: control.Channel
+    outlook: RankOutlook
+    ranks: LocalRanks | None = None
+    reserved: socket.socket | None = None
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+
+    async def serve(self) -> int:
+        """Follow the supervisor's messages until Shutdown; end the ranks when it is gone."""
+        await self.channel.send(
+            messages.Hello(node=node_name(), node_rank=self.info.rank, pid=os.getpid())
+        )
+        while (message := await self.channel.receive()) is not None:
+            if isinstance(message, messages.Shutdown):
+                return 0
+            await self._follow(message)
+        await self._stop(self.outlook.settings.runtime.stop_grace_s)
+        return 1
+
+    async def _follow(self, message: messages.Message) -> None:
+        match message:
+            case messages.ReservePort():
+                await self.channel.send(messages.PortReserved(port=self._reserve()))
+            case messages.StartRound():
+                self.ranks = LocalRanks(outlook=self.outlook, order=message, tell=self.tell)
+                await self.ranks.start()
+            case messages.StopRound():
+                self._background(self._stop(message.grace_s))
+            case messages.StoreAddress() if self.ranks is not None:
+                self.ranks.pass_on(message)
+            case _:
+                raise ChannelError(f"an agent cannot follow {type(message).__name__}")
+
+    async def _stop(self, grace_s: float) -> None:
+        if self.ranks is not None:
+            await self.ranks.stop(grace_s)
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _reserve(self) -> int:
+        """Hold a port that nobody else is given, but that a rank can bind.
+
+        The socket is bound, never listens, and has SO_REUSEADDR: the kernel hands its port to
+        nobody who asks for any port, while a store (which sets SO_REUSEADDR too) may bind it.
+        """
+        if self.reserved is not None:
+            self.reserved.close()
+        self.reserved = socket.socket(socket.AF_INET)
+        self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.reserved.bind(("", 0))
+        return int(self.reserved.getsockname()[1])
+
+    async def tell(self, message: messages.Message) -> None:
+        """Tell the supervisor; nothing where it is gone (serve() notices)."""
+        with contextlib.suppress(OSError):
+            await self.channel.send(message)
+
+    def hear(self, number: int) -> None:
+        """Pass a signal on: Slurm tells some notices to the step alone, not to the batch side."""
+        name = signal.Signals(number).name
+        self._background(self.tell(messages.Noticed(signal=name)))
+
+
+def node_name() -> str:
+    """Return this node's name as Slurm knows it, else the host's."""
+    return environment().get("SLURMD_NODENAME") or socket.gethostname()
+
+
+async def call_supervisor(paths: AttemptPaths) -> control.Channel:
+    """Read where the supervisor listens and call it; raises FrozenFolderError, ChannelError."""
+    secret = (await _appeared(paths.secret)).read_text().strip()
+    address = read_json(await _appeared(paths.address))
+    problems = []
+    for host in address["hosts"]:
+        try:
+            return await control.connect(host, address["port"], secret)
+        except (OSError, TimeoutError, ChannelError) as error:
+            problems.append(f"{host}: {error or type(error).__name__}")
+    raise ChannelError(
+        f"node {node_name()} cannot reach the supervisor at port {address['port']}: "
+        + "; ".join(problems),
+        hint="nodes of one job must be able to open TCP connections to each other",
+    )
+
+
+async def _appeared(path: Path) -> Path:
+    deadline = asyncio.get_running_loop().time() + FOLDER_WAIT_S
+    while not os.access(path, os.R_OK):
+        if asyncio.get_running_loop().time() > deadline or not path.parent.parent.is_dir():
+            raise FrozenFolderError(
+                f"node {node_name()} cannot read {path}, which the supervisor wrote on another "
+                "node",
+                hint="put output_dir on a file system that all nodes see",
+            )
+        await asyncio.sleep(0.2)
+    return path
+
+
+async def attend(launch: Launch, index: int, attempt: int) -> int:
+    """Take part in an attempt as this node's agent; returns the exit code."""
+    run = LaunchPaths(launch.folder).run(index)
+    settings, _ = load_settings(launch, index)
+    paths = run.attempt(attempt)
+    info = rank_info(environment())
+    channel = await call_supervisor(paths)
+    outlook = RankOutlook(
+        launch=launch, run=run, attempt=paths, settings=settings, node=node_name(), info=info
+    )
+    agent = Agent(info=info, channel=channel, outlook=outlook)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        loop.add_signal_handler(number, agent.hear, number)
+    try:
+        return await agent.serve()
+    finally:
+        await channel.close()
+
+
+def say(message: str, hint: str) -> None:
+    """Write an error to the step's log, from where the supervisor quotes it."""
+    sys.stderr.write(f"hpckit: error: {message}\n  {hint}".rstrip() + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the agent; prints one clear line for what keeps this node from taking part."""
+    folder, index, attempt = arguments
+    try:
+        return asyncio.run(attend(load_launch(Path(folder)), int(index), int(attempt)))
+    except (FrozenFolderError, NotFoundError) as error:
+        say(f"node {node_name()} cannot read its frozen folder: {error.message}", error.hint)
+        return UNREADABLE
+    except HpckitError as error:
+        say(error.message, error.hint)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,190 @@
+"""The supervisor's side of its agents: who has come, what they say, who is lost.
+
+Responsible for the connections to the agents of one attempt; it must not run rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from hpckit.errors import ChannelError
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import LaunchConfig
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import write_text
+from hpckit.runtime import control, messages
+from hpckit.runtime.listen import listener
+
+LOOPBACK = "127.0.0.1"
+
+
+class AgentsError(Exception):
+    """The agents of an attempt did not come together; `failure` says who is missing."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(messages.Message):
+    """Not sent by anybody: the connection to this node's agent ended."""
+
+    node_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """One agent that has come."""
+
+    node: str
+    node_rank: int
+    channel: control.Channel
+
+
+@dataclass(slots=True, kw_only=True)
+class Agents:
+    """All agents of an attempt. `inbox` carries what they say, with their node rank."""
+
+    settings: LaunchConfig
+    secret: str
+    on_notice: Callable[[str], None]
+    record: Callable[[events.Event], None]
+    peers: dict[int, Peer] = field(default_factory=dict, init=False)
+    inbox: asyncio.Queue[tuple[int, messages.Message]] = field(
+        default_factory=asyncio.Queue, init=False
+    )
+    _server: asyncio.Server | None = field(default=None, init=False)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _problem: str = field(default="", init=False)
+
+    async def listen(self, paths: AttemptPaths, hosts: list[str]) -> None:
+        """Bind first, then publish the address."""
+        bound = listener(hosts[0] if hosts == [LOOPBACK] else "")
+        self._server = await asyncio.start_server(
+            self._welcome, sock=bound, limit=control.LINE_LIMIT
+        )
+        port = int(bound.getsockname()[1])
+        write_text(paths.address, control.address_record(hosts, port))
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take in one caller; whoever does not know the secret is turned away, and said so."""
+        try:
+            channel = await control.accept(reader, writer, self.secret)
+            hello = await channel.receive()
+        except (ChannelError, ConnectionError):
+            writer.close()
+            return
+        if isinstance(hello, messages.Hello) and hello.node_rank not in self.peers:
+            await self._attend(channel, hello)
+        elif isinstance(hello, messages.Hello):
+            first = self.peers[hello.node_rank].node
+            self._problem = f"node rank {hello.node_rank} came twice: {first} and {hello.node}"
+            self._arrived.set()
+        await channel.close()
+
+    async def _attend(self, channel: control.Channel, hello: messages.Hello) -> None:
+        rank = hello.node_rank
+        self.peers[rank] = Peer(node=hello.node, node_rank=rank, channel=channel)
+        self.record(events.AgentJoined(at=_now(), node=hello.node, node_rank=rank, pid=hello.pid))
+        self._arrived.set()
+        with contextlib.suppress(ChannelError):
+            while (message := await channel.receive()) is not None:
+                if isinstance(message, messages.Noticed):
+                    self.on_notice(message.signal)
+                else:
+                    self.inbox.put_nowait((rank, message))
+        self.inbox.put_nowait((rank, Lost(node_rank=rank)))
+
+    async def gather(
+        self,
+        wanted: int,
+        step: asyncio.subprocess.Process,
+        noticed: asyncio.Event,
+        *,
+        names: tuple[str, ...],
+    ) -> None:
+        """Return once all agents have come; raises AgentsError naming those that have not."""
+        deadline = asyncio.get_running_loop().time() + self.settings.runtime.agent_timeout_s
+        ended = asyncio.ensure_future(step.wait())
+        stopped = asyncio.ensure_future(noticed.wait())
+        try:
+            while len(self.peers) < wanted and not self._problem:
+                self._arrived.clear()
+                left = deadline - asyncio.get_running_loop().time()
+                arrival = asyncio.ensure_future(self._arrived.wait())
+                await asyncio.wait(
+                    {arrival, ended, stopped},
+                    timeout=max(0.0, left),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                arrival.cancel()
+                self._refuse(wanted, names, ended, stopped, left)
+        finally:
+            ended.cancel()
+            stopped.cancel()
+        if self._problem:
+            raise AgentsError(Failure(cause=Cause.agents_missing, message=self._problem))
+
+    def _refuse(
+        self,
+        wanted: int,
+        names: tuple[str, ...],
+        ended: asyncio.Future[int],
+        stopped: asyncio.Future[Literal[True]],
+        left: float,
+    ) -> None:
+        """Raise AgentsError where waiting on makes no sense."""
+        if len(self.peers) >= wanted or self._problem:
+            return
+        came = {peer.node for peer in self.peers.values()}
+        missing = ", ".join(name for name in names if name not in came)
+        who = f"{len(came)} of {wanted} nodes reported" + (missing and f"; missing: {missing}")
+        if ended.done():
+            message = f"the agents ended with exit code {ended.result()} before all had come: {who}"
+        elif stopped.done():
+            message = f"told to stop before all agents had come: {who}"
+        elif left <= 0:
+            message = f"waited {self.settings.runtime.agent_timeout_s:g} s for the agents: {who}"
+        else:
+            return
+        raise AgentsError(Failure(cause=Cause.agents_missing, message=message))
+
+    async def broadcast(self, message: messages.Message) -> None:
+        """Send to every agent; one that is gone is noticed by its own reader."""
+        for rank in list(self.peers):
+            await self.send(rank, message)
+
+    async def send(self, node_rank: int, message: messages.Message) -> None:
+        """Send to one agent; nothing where it is gone."""
+        with contextlib.suppress(ConnectionError, OSError):
+            await self.peers[node_rank].channel.send(message)
+
+    def master_host(self) -> str:
+        """Return under which name or address all nodes reach the node of rank 0.
+
+        The address its agent calls from is the one that routes between nodes; a loopback
+        address (its agent is on this very host) is good only where there is no other node.
+        """
+        first = self.peers[0]
+        loopback = first.channel.peer.startswith("127.") or first.channel.peer == "::1"
+        return first.node if loopback and len(self.peers) > 1 else first.channel.peer
+
+    async def close(self, leave_s: float) -> None:
+        """Tell all agents to leave and stop listening."""
+        await self.broadcast(messages.Shutdown())
+        for peer in self.peers.values():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(peer.channel.close(), leave_s)
+        if self._server is not None:
+            self._server.close()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,236 @@
+"""The only reader of the process environment, and what it says about ranks.
+
+Responsible for turning variables into a RankInfo, as one pure function; it must not guess: where
+the environment does not say which rank this is, the error names what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from hpckit.errors import RankInfoError
+from hpckit.model.nodes import task_counts
+from hpckit.model.rank import RankInfo, RankSource
+
+_HIGHEST_STEP = 0xFFFFFFF0
+"""Slurm numbers its own steps (batch 4294967291, interactive 4294967290 …) from here upwards."""
+
+_OF_THE_AGENT = (
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_GTIDS",
+    "SLURM_TASK_PID",
+    "SLURM_CPU_BIND",
+    "SLURM_CPU_BIND_LIST",
+    "SLURM_CPU_BIND_TYPE",
+    "SLURM_CPU_BIND_VERBOSE",
+)
+"""True of the one agent a node has, false of its ranks: a library that reads them would count
+nodes instead of ranks, so ranks do not inherit them."""
+
+
+def environment() -> dict[str, str]:
+    """Return a copy of the environment as it is now."""
+    return dict(os.environ)
+
+
+def export(variables: Mapping[str, str]) -> None:
+    """Set variables of this process, for libraries that read them."""
+    os.environ.update(variables)
+
+
+def rank_info(environ: Mapping[str, str]) -> RankInfo:
+    """Return which rank these variables describe.
+
+    Asked in this order: hpckit's agent, torchrun, a Slurm step (`SLURM_STEP_*` only: the job's
+    variables are wrong inside a step of fewer nodes, and present in a batch script that is no
+    rank at all). With none of them it is a world of one.
+
+    Raises RankInfoError for incomplete or contradictory variables, for heterogeneous jobs, and
+    for a batch script that asks for several tasks but was not started through srun.
+    """
+    if "HPCKIT_RANK" in environ:
+        return _from_torchrun(environ, prefix="HPCKIT_", source=RankSource.agent)
+    if "TORCHELASTIC_RUN_ID" in environ or {"RANK", "WORLD_SIZE"} <= environ.keys():
+        return _from_torchrun(environ, prefix="", source=RankSource.torchrun)
+    if _is_step(environ):
+        return _from_step(environ)
+    _refuse_batch_shell(environ)
+    return RankInfo(
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        local_world_size=1,
+        node_rank=0,
+        num_nodes=1,
+        source=RankSource.single,
+        node=environ.get("SLURMD_NODENAME", ""),
+    )
+
+
+def _is_step(environ: Mapping[str, str]) -> bool:
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _HIGHEST_STEP
+
+
+def _refuse_batch_shell(environ: Mapping[str, str]) -> None:
+    """Refuse to be rank 0 of many in a batch shell, which would wait for ranks nobody started.
+
+    A batch shell has SLURM_PROCID=0 and the job's task count; with `-N2` and no `-n`, SLURM_NTASKS
+    is not set, though two tasks are meant (22.05).
+    """
+    if "SLURM_JOB_ID" not in environ:
+        return
+    tasks = environ.get("SLURM_NTASKS") or environ.get("SLURM_TASKS_PER_NODE", "1")
+    if sum(task_counts(tasks)) > 1:
+        raise RankInfoError(
+            f"this process runs in the batch script of job {environ['SLURM_JOB_ID']}, which has "
+            f"{tasks} tasks, but it is none of them: SLURM_STEP_ID is not set",
+            hint="start it through srun (`srun python …`) or through `hpckit launch`",
+        )
+
+
+def _from_torchrun(environ: Mapping[str, str], *, prefix: str, source: RankSource) -> RankInfo:
+    world_size = _number(environ, f"{prefix}WORLD_SIZE", source)
+    local_world_size = _number(environ, f"{prefix}LOCAL_WORLD_SIZE", source, default=1)
+    port = environ.get("MASTER_PORT")
+    info = RankInfo(
+        rank=_number(environ, f"{prefix}RANK", source),
+        world_size=world_size,
+        local_rank=_number(environ, f"{prefix}LOCAL_RANK", source, default=0),
+        local_world_size=local_world_size,
+        node_rank=_number(environ, f"{prefix}GROUP_RANK", source, default=0),
+        num_nodes=_number(
+            environ,
+            f"{prefix}GROUP_WORLD_SIZE",
+            source,
+            default=max(1, world_size // max(1, local_world_size)),
+        ),
+        source=source,
+        node=environ.get("SLURMD_NODENAME", ""),
+        restart_count=_number(environ, "TORCHELASTIC_RESTART_COUNT", source, default=0),
+        master_addr=environ.get("MASTER_ADDR"),
+        master_port=int(port) if port and port.isdecimal() else None,
+    )
+    return _checked(info)
+
+
+def _from_step(environ: Mapping[str, str]) -> RankInfo:
+    _refuse_heterogeneous(environ)
+    source = RankSource.slurm_step
+    node_rank = _number(environ, "SLURM_NODEID", source)
+    counts = _step_counts(environ)
+    if node_rank >= len(counts):
+        raise RankInfoError(
+            f"SLURM_NODEID={node_rank}, but SLURM_STEP_TASKS_PER_NODE="
+            f"{environ['SLURM_STEP_TASKS_PER_NODE']} describes {len(counts)} nodes"
+        )
+    return _checked(
+        RankInfo(
+            rank=_number(environ, "SLURM_PROCID", source),
+            world_size=_number(environ, "SLURM_STEP_NUM_TASKS", source),
+            local_rank=_number(environ, "SLURM_LOCALID", source),
+            local_world_size=counts[node_rank],
+            node_rank=node_rank,
+            num_nodes=_number(environ, "SLURM_STEP_NUM_NODES", source),
+            source=source,
+            node=environ.get("SLURMD_NODENAME", ""),
+            restart_count=_number(environ, "SLURM_RESTART_COUNT", source, default=0),
+        )
+    )
+
+
+def _refuse_heterogeneous(environ: Mapping[str, str]) -> None:
+    if "SLURM_HET_SIZE" in environ or any("_HET_GROUP_" in name for name in environ):
+        raise RankInfoError(
+            f"job {environ.get('SLURM_JOB_ID', '?')} is a heterogeneous job: its components count "
+            "their ranks separately, so no rank of the whole can be told",
+            hint="ask for one component, or launch the parts as separate runs",
+        )
+
+
+def _step_counts(environ: Mapping[str, str]) -> tuple[int, ...]:
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    try:
+        return task_counts(text)
+    except ValueError as error:
+        raise RankInfoError(
+            f"SLURM_STEP_TASKS_PER_NODE={text!r} cannot be read: {error}",
+            hint="start the process through srun, which sets it",
+        ) from None
+
+
+def _number(
+    environ: Mapping[str, str], name: str, source: RankSource, *, default: int | None = None
+) -> int:
+    text = environ.get(name)
+    if text is None and default is not None:
+        return default
+    if text is None or not text.isdecimal():
+        raise RankInfoError(
+            f"{name} is {'not set' if text is None else repr(text)}, but the other variables say "
+            f"that this process was started by {source.value}",
+            hint=f"{name} must be a whole number; start the process through srun, torchrun or "
+            "`hpckit launch`, which set it",
+        )
+    return int(text)
+
+
+def _checked(info: RankInfo) -> RankInfo:
+    pairs = (
+        ("rank", info.rank, "world size", info.world_size),
+        ("local rank", info.local_rank, "local world size", info.local_world_size),
+        ("node rank", info.node_rank, "number of nodes", info.num_nodes),
+    )
+    for name, value, limit_name, limit in pairs:
+        if not value < limit:
+            raise RankInfoError(
+                f"{name} {value} does not lie below the {limit_name} {limit} "
+                f"(as told by {info.source.value})"
+            )
+    return info
+
+
+def job_key(environ: Mapping[str, str]) -> tuple[str | None, int]:
+    """Return the job as Slurm's users name it (`123` or `123_4`) and its restart count."""
+    job = environ.get("SLURM_JOB_ID")
+    array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if array and index:
+        job = f"{array}_{index}"
+    restarts = environ.get("SLURM_RESTART_COUNT", "0")
+    return job, int(restarts) if restarts.isdecimal() else 0
+
+
+def rank_variables(info: RankInfo) -> dict[str, str]:
+    """Return the variables that torchrun would set for this rank, and the agent's own."""
+    identity = {
+        "RANK": info.rank,
+        "WORLD_SIZE": info.world_size,
+        "LOCAL_RANK": info.local_rank,
+        "LOCAL_WORLD_SIZE": info.local_world_size,
+        "GROUP_RANK": info.node_rank,
+        "GROUP_WORLD_SIZE": info.num_nodes,
+    }
+    variables = {name: str(value) for name, value in identity.items()}
+    variables |= {f"HPCKIT_{name}": value for name, value in variables.items()}
+    variables |= {
+        "NODE_RANK": str(info.node_rank),
+        "ROLE_RANK": str(info.rank),
+        "ROLE_WORLD_SIZE": str(info.world_size),
+        "TORCHELASTIC_RESTART_COUNT": str(info.restart_count),
+    }
+    if info.master_addr is not None and info.master_port is not None:
+        variables |= {"MASTER_ADDR": info.master_addr, "MASTER_PORT": str(info.master_port)}
+    return variables
+
+
+def without_agent(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what is true of the agent only."""
+    return {name: value for name, value in environ.items() if name not in _OF_THE_AGENT}

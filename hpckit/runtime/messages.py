@@ -1,0 +1,121 @@
+"""What supervisor, agents and ranks say to each other.
+
+Responsible for the vocabulary of the control channel and its JSON form; it must not move bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpckit.errors import ChannelError
+from hpckit.model.failure import RankExit
+from hpckit.model.plain import from_plain, to_plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """Base of all messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Message):
+    """Agent → supervisor: this node is here."""
+
+    node: str
+    node_rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservePort(Message):
+    """Supervisor → the agent of rank 0: reserve a port for a store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortReserved(Message):
+    """Agent → supervisor: the port that is reserved on its node."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRound(Message):
+    """Supervisor → agent: start your ranks."""
+
+    round: int
+    first_rank: int
+    local_world_size: int
+    world_size: int
+    num_nodes: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRound(Message):
+    """Supervisor → agent: end your ranks: SIGTERM, and SIGKILL after the grace period."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shutdown(Message):
+    """Supervisor → agent: nothing more to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreBound(Message):
+    """Rank 0 → its agent → supervisor: the store listens on this port."""
+
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreAddress(Message):
+    """Supervisor → agents → ranks: where the store of this round listens."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBegun(Message):
+    """Rank → its agent → supervisor: this step has begun."""
+
+    rank: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnded(Message):
+    """Agent → supervisor: a rank's exit record."""
+
+    round: int
+    exit: RankExit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed(Message):
+    """Agent → supervisor: this node was told that the attempt will be stopped."""
+
+    signal: str
+
+
+_TYPES: Mapping[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as one line of JSON, without a newline."""
+    body = {"type": type(message).__name__, **to_plain(message)}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def decode(line: bytes) -> Message:
+    """Return the message of a line; raises ChannelError for anything else."""
+    try:
+        record = json.loads(line)
+        return from_plain(_TYPES[record["type"]], record)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ChannelError(f"the control channel carried {line[:80]!r}, no message") from None

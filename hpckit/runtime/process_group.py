@@ -1,0 +1,262 @@
+"""From a rank's identity to an initialised process group.
+
+Responsible for the device, the store, the check that every rank is there exactly once, and
+`init_process_group`; it must not start or end processes. Rank 0 binds its store before anybody
+is told the address, so no port is ever guessed; and a missing or doubled rank is an error that
+names it, instead of a wait of ten or thirty minutes inside the first collective.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from hpckit.errors import RendezvousError
+from hpckit.model.launch import DeviceKind
+from hpckit.model.rank import RankInfo
+from hpckit.record.store import read_json, write_json
+from hpckit.runtime import messages
+from hpckit.runtime.link import AgentLink
+from hpckit.runtime.listen import listener
+
+_POLL_S = 0.05
+
+
+class Rendezvous(Protocol):
+    """How rank 0 tells the others where its store listens."""
+
+    def publish(self, port: int) -> None:
+        """Tell all ranks that rank 0's store listens on this port of this node."""
+
+    def address(self, timeout: timedelta) -> tuple[str, int]:
+        """Return host and port of rank 0's store; raises RendezvousError at the timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRendezvous:
+    """Through the agent and the supervisor: nothing is written to any file system."""
+
+    link: AgentLink
+
+    def publish(self, port: int) -> None:
+        """Tell the supervisor, which tells every rank."""
+        self.link.send(messages.StoreBound(port=port))
+
+    def address(self, timeout: timedelta) -> tuple[str, int]:
+        """Wait for the supervisor's word."""
+        told = self.link.wait_for(messages.StoreAddress, timeout)
+        return told.host, told.port
+
+
+@dataclass(frozen=True, slots=True)
+class FileRendezvous:
+    """Through a file all nodes see, for ranks that srun started without an agent.
+
+    The file's name holds job, step and restart count, so that a dead incarnation's address is
+    never taken for a live one.
+    """
+
+    file: Path
+
+    def publish(self, port: int) -> None:
+        """Write the address in one piece."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.file, {"host": socket.gethostname(), "port": port})
+
+    def address(self, timeout: timedelta) -> tuple[str, int]:
+        """Wait for the file."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        while time.monotonic() < deadline:
+            try:
+                record = read_json(self.file)
+            except FileNotFoundError:
+                time.sleep(_POLL_S)
+            else:
+                return record["host"], record["port"]
+        raise RendezvousError(
+            f"rank 0 did not publish its address in {self.file} within "
+            f"{timeout.total_seconds():g} s",
+            hint="the folder must lie on a file system that all nodes see, and rank 0 must run",
+        )
+
+
+def choose_device(kind: DeviceKind, info: RankInfo, visible: int) -> torch.device:
+    """Return the device of this rank, given how many GPUs it sees.
+
+    One visible GPU is this rank's own whatever its number (`--gpus-per-task`, `--gpu-bind`); at
+    least one a rank means the GPU of its local rank. Raises RendezvousError otherwise.
+    """
+    if kind is DeviceKind.cpu or (kind is DeviceKind.auto and visible == 0):
+        return torch.device("cpu")
+    if visible == 0:
+        raise RendezvousError(
+            f"rank {info.rank} on {info.node or socket.gethostname()} sees no GPU, but "
+            "runtime.device=cuda",
+            hint="ask for GPUs (resources.gpus_per_node=…) or set runtime.device=cpu",
+        )
+    if visible == 1:
+        return torch.device("cuda", 0)
+    if visible < info.local_world_size:
+        raise RendezvousError(
+            f"{info.local_world_size} ranks on {info.node or socket.gethostname()} share "
+            f"{visible} GPUs; allowed is one GPU a rank",
+            hint="set resources.tasks_per_node to resources.gpus_per_node, or runtime.device=cpu",
+        )
+    return torch.device("cuda", info.local_rank)
+
+
+def backend_of(device: torch.device) -> str:
+    """Return the backends for a device: NCCL for GPU tensors with gloo beside it for CPU ones."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
+def make_store(info: RankInfo, rendezvous: Rendezvous, timeout: timedelta) -> Store:
+    """Bind (rank 0) or reach (all others) the store of this world."""
+    if info.rank == 0:
+        bound = listener(backlog=info.world_size + 16)
+        port = int(bound.getsockname()[1])
+        store = TCPStore(
+            "localhost",
+            port,
+            is_master=True,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=bound.detach(),
+        )
+        rendezvous.publish(port)
+        return store
+    host, port = rendezvous.address(timeout)
+    try:
+        return TCPStore(host, port, is_master=False, timeout=timeout)
+    except (RuntimeError, OSError) as error:
+        raise RendezvousError(
+            f"rank {info.rank} cannot reach rank 0's store at {host}:{port}: {error}",
+            hint="nodes of one job must be able to open TCP connections to each other",
+        ) from None
+
+
+def identity(info: RankInfo, device: torch.device) -> dict[str, Any]:
+    """Return who this rank is, for the others to check."""
+    gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+    return {
+        "rank": info.rank,
+        "world_size": info.world_size,
+        "local_rank": info.local_rank,
+        "node": info.node or socket.gethostname(),
+        "pid": os.getpid(),
+        "gpu": gpu,
+        "torch": torch.__version__,
+    }
+
+
+def check_in(store: Store, info: RankInfo, me: Mapping[str, Any], timeout: timedelta) -> None:
+    """Return once every rank has been seen exactly once; raises RendezvousError naming who not.
+
+    Every rank leaves its identity in the store; rank 0 reads all of them and gives the verdict.
+    """
+    store.set(f"identity/{info.rank}/{_claim(store, info, me)}", json.dumps(dict(me)))
+    store.set(f"here/{info.rank}", "")
+    if info.rank == 0:
+        problem = _missing(store, info, timeout) or _contradiction(store, info)
+        store.set("verdict", problem)
+    else:
+        problem = _verdict(store, info, timeout)
+    if problem:
+        raise RendezvousError(problem, hint="every rank must be started exactly once")
+
+
+def _claim(store: Store, info: RankInfo, me: Mapping[str, Any]) -> int:
+    """Take this rank's place in the world; raises RendezvousError where it is taken."""
+    claims: int = store.add(f"claims/{info.rank}", 1)
+    if claims > 1:
+        first = _identities(store, info.rank)[0] if store.check([f"here/{info.rank}"]) else {}
+        problem = (
+            f"rank {info.rank} is there {claims} times: pid {first.get('pid', '?')} on "
+            f"{first.get('node', '?')} and pid {me['pid']} on {me['node']}"
+        )
+        store.set(f"identity/{info.rank}/{claims}", json.dumps(dict(me)))
+        store.set("doubled", problem)
+        raise RendezvousError(problem, hint="every rank must be started exactly once")
+    return claims
+
+
+def _missing(store: Store, info: RankInfo, timeout: timedelta) -> str:
+    deadline = time.monotonic() + timeout.total_seconds()
+    waiting = list(range(info.world_size))
+    while waiting:
+        waiting = [rank for rank in waiting if not store.check([f"here/{rank}"])]
+        if store.check(["doubled"]):
+            return str(store.get("doubled").decode())
+        if waiting and time.monotonic() > deadline:
+            names = ", ".join(map(str, waiting))
+            return (
+                f"of {info.world_size} ranks, {names} did not come within "
+                f"{timeout.total_seconds():g} s"
+            )
+        time.sleep(_POLL_S if waiting else 0)
+    return ""
+
+
+def _identities(store: Store, rank: int) -> list[dict[str, Any]]:
+    claims = store.add(f"claims/{rank}", 0)
+    keys = [f"identity/{rank}/{claim}" for claim in range(1, claims + 1)]
+    return [json.loads(store.get(key)) for key in keys if store.check([key])]
+
+
+def _contradiction(store: Store, info: RankInfo) -> str:
+    """Return what does not fit together in the full map of ranks, or nothing."""
+    everyone = [_identities(store, rank)[0] for rank in range(info.world_size)]
+    owners: dict[str, int] = {}
+    for one in everyone:
+        for key, ours in (("world_size", info.world_size), ("torch", torch.__version__)):
+            if one[key] != ours:
+                return (
+                    f"rank {one['rank']} on {one['node']} has {key} {one[key]}, rank 0 has {ours}"
+                )
+        if one["gpu"] is not None and owners.setdefault(one["gpu"], one["rank"]) != one["rank"]:
+            return f"ranks {owners[one['gpu']]} and {one['rank']} share GPU {one['gpu']}"
+    return ""
+
+
+def _verdict(store: Store, info: RankInfo, timeout: timedelta) -> str:
+    try:
+        # Rank 0 needs its whole timeout to say who is missing: wait a little longer than it does.
+        store.wait(["verdict"], timeout + timedelta(seconds=10))
+        return str(store.get("verdict").decode())
+    except (RuntimeError, OSError) as error:
+        raise RendezvousError(f"rank {info.rank} lost rank 0's store: {error}") from None
+
+
+def initialise(info: RankInfo, device: torch.device, store: Store, timeout: timedelta) -> None:
+    """Check every rank's identity in `store`, then initialise the default process group.
+
+    Raises RendezvousError. The store is prefixed by the restart count, so that a rank of an
+    earlier round can never join this one.
+    """
+    world = PrefixStore(f"hpckit/{info.restart_count}", store)
+    check_in(world, info, identity(info, device), timeout)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend_of(device),
+        store=PrefixStore("group", world),
+        rank=info.rank,
+        world_size=info.world_size,
+    )
+
+
+def close() -> None:
+    """Leave the process group, where the user's code has not done so itself."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,184 @@
+"""The process of one rank, as its agent starts it: `python -P -m hpckit.runtime.rank`.
+
+Responsible for becoming the user's code: it enters the frozen code, initialises the process group
+and calls the entry point, or replaces itself by the user's command (then no torch is imported
+here). It must not decide what an end means; it leaves an exit record of what was raised.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hpckit.errors import ConfigError, HpckitError
+from hpckit.model.failure import RankExit
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import to_plain
+from hpckit.model.rank import RankInfo
+from hpckit.record.launches import Launch, load_launch, load_settings
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import write_json
+from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.link import open_link
+
+if TYPE_CHECKING:
+    from hpckit.runtime.run import Run
+
+COMMAND_NOT_FOUND = 127
+COMMAND_NOT_EXECUTABLE = 126
+_PR_SET_PDEATHSIG = 1
+_TRACEBACK_CHARACTERS = 20_000
+
+
+def die_with_agent() -> None:
+    """Ask the kernel to end this process when its agent dies (Linux; kept across exec)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def enter_code(launch: Launch) -> None:
+    """Go where the user stood, inside the frozen code, with that folder first on the path."""
+    os.chdir(launch.code.working_dir)
+    sys.path.insert(0, launch.code.working_dir)
+
+
+def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoReturn:
+    """Replace this process by the user's command; raises ConfigError where it cannot start."""
+    command = settings.command
+    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    try:
+        os.execvpe(words[0], words, dict(environ))  # noqa: S606  # no shell is the point
+    except OSError as error:
+        message = f"cannot start {words[0]!r} in {Path.cwd()}: {error.strerror}"
+        hint = "only files that git tracks, or does not ignore, are in the frozen code"
+        raise ConfigError(message, hint=hint) from error
+
+
+def load_entry_point(text: str) -> Callable[..., Any]:
+    """Import `module:function`; raises ConfigError where the module has no such function.
+
+    What the import of the user's module raises is the user's to see, as it is.
+    """
+    module_name, _, name = text.partition(":")
+    module = importlib.import_module(module_name)
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [key for key, value in vars(module).items() if callable(value)]
+        raise ConfigError(
+            f"entry_point {text!r}: module {module_name} ({module.__file__}) has no function "
+            f"{name!r}",
+            hint=f"it has {', '.join(names[:12]) or 'none'}",
+        )
+    return function  # type: ignore[no-any-return]  # callable, as just checked
+
+
+@dataclass(slots=True, kw_only=True)
+class RankProcess:
+    """What this process is. `run` is what the user's function was handed, once it was."""
+
+    environ: Mapping[str, str]
+    info: RankInfo
+    run: Run | None = None
+
+    def work(self) -> None:
+        """Do what this rank is for; raises whatever the user's code raises."""
+        launch = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"]))
+        settings, _ = load_settings(launch, int(self.environ["HPCKIT_RUN_INDEX"]))
+        enter_code(launch)
+        if settings.command is not None:
+            become_command(settings, self.environ)
+        self._call(settings)
+
+    def _call(self, settings: LaunchConfig) -> None:
+        """Import the user's function, initialise the process group, seed, and call it."""
+        function = load_entry_point(str(settings.entry_point))
+        import torch  # noqa: PLC0415  # seconds; commands must not wait for it
+
+        from hpckit.runtime import process_group, run  # noqa: PLC0415  # likewise
+
+        link = open_link(self.environ)
+        assert link is not None, "the agent passes a line to every rank it starts"  # noqa: S101
+        visible = torch.cuda.device_count()
+        device = process_group.choose_device(settings.runtime.device, self.info, visible)
+        self.run = run.make_run(self.environ, self.info, device, link)
+        timeout = timedelta(seconds=settings.runtime.rendezvous_timeout_s)
+        rendezvous = process_group.AgentRendezvous(link)
+        store = process_group.make_store(self.info, rendezvous, timeout)
+        run.export_address(self.info, store)
+        process_group.initialise(self.info, device, store, timeout)
+        run.seed_everything(settings.seed)
+        function(self.run.config, self.run)
+        process_group.close()
+
+    def record_end(self, error: BaseException) -> None:
+        """Leave the exception where the agent finds it."""
+        text = "".join(
+            traceback.format_exception(type(error), error, _of_user(error.__traceback__))
+        )
+        record = RankExit(
+            rank=self.info.rank,
+            node=self.info.node,
+            code=1,
+            step=None if self.run is None else self.run.step,
+            exception=type(error).__name__,
+            message=str(error)[:_TRACEBACK_CHARACTERS],
+            traceback=text[-_TRACEBACK_CHARACTERS:],
+            at=datetime.now(UTC),
+        )
+        attempt = AttemptPaths(Path(self.environ["HPCKIT_ATTEMPT_DIR"]))
+        ours = attempt.round(int(self.environ["HPCKIT_ROUND"]))
+        write_json(ours.exit_record(self.info.rank), to_plain(record))
+
+
+def _of_user(trace: TracebackType | None) -> TracebackType | None:
+    """Skip our own frames: the user's traceback begins in the user's code."""
+    while trace is not None and trace.tb_next is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    name = trace.tb_frame.f_code.co_filename
+    return name == __file__ or name.startswith("<frozen importlib") or "/importlib/" in name
+
+
+def main() -> int:
+    """Run this rank; returns its exit code. The user's own SystemExit keeps its code."""
+    die_with_agent()
+    environ = environment()
+    rank = RankProcess(environ=environ, info=rank_info(environ))
+    try:
+        rank.work()
+    except HpckitError as error:
+        rank.record_end(error)
+        sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}".rstrip() + "\n")
+        return _code_of(error)
+    except Exception as error:  # noqa: BLE001  # the user's code
+        rank.record_end(error)
+        traceback.print_exception(type(error), error, _of_user(error.__traceback__))
+        return 1
+    return 0
+
+
+def _code_of(error: HpckitError) -> int:
+    match error.__cause__:
+        case FileNotFoundError():
+            return COMMAND_NOT_FOUND
+        case OSError():
+            return COMMAND_NOT_EXECUTABLE
+        case _:
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

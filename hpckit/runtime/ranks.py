@@ -1,0 +1,203 @@
+"""The ranks of one node in one round: their processes, lines, logs and exit records.
+
+Responsible for starting, watching and ending processes; it must not decide when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hpckit.errors import ChannelError
+from hpckit.model.failure import RankExit, signal_name
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.rank import RankInfo, RankSource
+from hpckit.record.launches import Launch
+from hpckit.record.layout import AttemptPaths, RoundPaths, RunPaths
+from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, write_json
+from hpckit.runtime import messages
+from hpckit.runtime.environ import environment, rank_variables, without_agent
+from hpckit.runtime.link import VARIABLE
+
+Tell = Callable[[messages.Message], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOutlook:
+    """What every rank of this node needs to know of its run."""
+
+    launch: Launch
+    run: RunPaths
+    attempt: AttemptPaths
+    settings: LaunchConfig
+    node: str
+    info: RankInfo
+
+    def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
+        """Return the environment all ranks of this node share."""
+        threads = str(self.settings.resources.cpus_per_task)
+        code = self.launch.code
+        search = [*code.python_path, *filter(None, [environ.get("PYTHONPATH")])]
+        defaults = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": str(self.settings.seed)}
+        return {
+            **defaults,
+            **without_agent(environ),
+            **self.launch.cluster.env,
+            **self.settings.env,
+            "PYTHONPATH": os.pathsep.join(search),
+            "PATH": os.pathsep.join(
+                [str(Path(self.launch.python).parent), environ.get("PATH", "")]
+            ),
+            "PYTHONUNBUFFERED": "1",
+            "TORCHELASTIC_RUN_ID": self.run.folder.name,
+            "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.max_rounds - 1),
+            "HPCKIT_LAUNCH_DIR": str(self.launch.folder),
+            "HPCKIT_RUN_DIR": str(self.run.folder),
+            "HPCKIT_ATTEMPT_DIR": str(self.attempt.folder),
+            "HPCKIT_RUN_INDEX": str(int(self.run.folder.name)),
+            "HPCKIT_PROJECT": code.project,
+            "HPCKIT_ROUND": str(order.round),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalRanks:
+    """The ranks of this node in one round."""
+
+    outlook: RankOutlook
+    order: messages.StartRound
+    tell: Tell
+    processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
+    _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
+    _steps: dict[int, int] = field(default_factory=dict, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _stopping: bool = field(default=False, init=False)
+
+    @property
+    def paths(self) -> RoundPaths:
+        """Where this round's logs and exit records go."""
+        return self.outlook.attempt.round(self.order.round)
+
+    async def start(self) -> None:
+        """Start all ranks of this node and begin to watch them."""
+        make_folder(self.paths.folder)
+        shared = self.outlook.variables(environment(), self.order)
+        for local_rank in range(self.order.local_world_size):
+            info = self._info(local_rank)
+            await self._start_rank(info, shared | rank_variables(info))
+
+    def _info(self, local_rank: int) -> RankInfo:
+        order = self.order
+        return RankInfo(
+            rank=order.first_rank + local_rank,
+            world_size=order.world_size,
+            local_rank=local_rank,
+            local_world_size=order.local_world_size,
+            node_rank=self.outlook.info.rank,
+            num_nodes=order.num_nodes,
+            source=RankSource.agent,
+            node=self.outlook.node,
+            restart_count=order.round,
+            master_addr=order.master_addr,
+            master_port=order.master_port,
+        )
+
+    async def _start_rank(self, info: RankInfo, variables: Mapping[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        log = os.open(
+            self.paths.log(info.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE
+        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "hpckit.runtime.rank"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**variables, VARIABLE: str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(log)
+        ours.setblocking(False)  # noqa: FBT003  # the socket's own signature
+        self.processes[info.rank], self._lines[info.rank] = process, ours
+        listening = asyncio.ensure_future(self._listen(info.rank, ours))
+        self._tasks += [listening, asyncio.ensure_future(self._watch(info.rank, listening))]
+
+    async def _listen(self, rank: int, line: socket.socket) -> None:
+        """Pass on what a rank says. Forged or broken lines end the listening, not the agent."""
+        reader, writer = await asyncio.open_unix_connection(sock=line)
+        with contextlib.suppress(ChannelError, ConnectionError, ValueError):
+            while data := await reader.readline():
+                message = messages.decode(data)
+                if isinstance(message, messages.StepBegun):
+                    self._steps[rank] = message.step
+                    message = replace(message, rank=rank)
+                if isinstance(message, messages.StepBegun | messages.StoreBound):
+                    await self.tell(message)
+        writer.close()
+
+    async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
+        code = await self.processes[rank].wait()
+        ended_at = datetime.now(UTC)
+        with contextlib.suppress(TimeoutError):
+            # A rank's children may hold its end of the line open; its last words came before.
+            await asyncio.wait_for(asyncio.shield(listening), 0.2)
+        listening.cancel()
+        record = self._exit_record(rank, code, ended_at)
+        write_json(self.paths.exit_record(rank), to_plain(record))
+        await self.tell(messages.RankEnded(round=self.order.round, exit=record))
+
+    def _exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
+        """Put together what the process status says and what the rank itself left behind."""
+        try:
+            said = from_plain(RankExit, read_json(self.paths.exit_record(rank)))
+        except (OSError, ValueError, TypeError):
+            said = None
+        name = signal_name(-code) if code < 0 else None
+        ended_by_us = self._stopping and name in {"SIGTERM", "SIGKILL"} and said is None
+        seen = RankExit(
+            rank=rank,
+            node=self.outlook.node,
+            code=None if code < 0 else code,
+            signal=name,
+            step=self._steps.get(rank),
+            stopped=ended_by_us,
+            at=ended_at,
+        )
+        if said is None:
+            return seen
+        step = seen.step if said.step is None else said.step
+        return replace(said, code=seen.code, signal=seen.signal, step=step)
+
+    def pass_on(self, message: messages.StoreAddress) -> None:
+        """Tell every rank where the store listens."""
+        for line in self._lines.values():
+            with contextlib.suppress(OSError):
+                line.send(messages.encode(message) + b"\n")
+
+    async def stop(self, grace_s: float) -> None:
+        """End all ranks and their children: SIGTERM, then SIGKILL after the grace period."""
+        self._stopping = True
+        self._signal(signal.SIGTERM)
+        waiting = [asyncio.ensure_future(process.wait()) for process in self.processes.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=grace_s)
+        self._signal(signal.SIGKILL)
+        await asyncio.gather(*waiting)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes.values():
+            # The group outlives its leader while a child of the rank is left (data loaders).
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)

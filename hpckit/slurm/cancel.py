@@ -1,0 +1,47 @@
+"""Cancelling jobs, as many as there are in one call.
+
+Responsible for asking Slurm to stop them; it must not record that, nor wait for the end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from hpckit.model.ids import JobId
+from hpckit.slurm.commands import SlurmCommands
+
+_AT_ONCE = 500
+
+
+def cancel(jobs: Sequence[str], commands: SlurmCommands) -> None:
+    """Cancel these jobs (`123` or `123_4`); one that is over already is no error.
+
+    Raises SchedulerRefusedError or SchedulerAwayError.
+    """
+    words = list(_words(jobs))
+    for start in range(0, len(words), _AT_ONCE):
+        commands.run("scancel", "--quiet", *words[start : start + _AT_ONCE])
+
+
+def _words(jobs: Sequence[str]) -> Iterator[str]:
+    """Yield the jobs with the elements of an array as one word: `7_[0-2,5]`."""
+    elements: dict[int, set[int]] = defaultdict(set)
+    for job in map(JobId.parse, jobs):
+        if job.index is None:
+            yield str(job)
+        else:
+            elements[job.main].add(job.index)
+    for main, indices in elements.items():
+        yield f"{main}_[{_ranges(sorted(indices))}]"
+
+
+def _ranges(indices: Sequence[int]) -> str:
+    pieces: list[str] = []
+    for index in indices:
+        first, _, last = pieces[-1].partition("-") if pieces else ("", "", "")
+        if pieces and int(last or first) == index - 1:
+            pieces[-1] = f"{first}-{index}"
+        else:
+            pieces.append(str(index))
+    return ",".join(pieces)

@@ -1,0 +1,189 @@
+"""The only place that runs Slurm's programs, and what their refusals mean.
+
+Responsible for finding a program, running it within a time limit in a clean environment, and
+turning a failure into an error with a hint; it must not know what a program prints when it works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
+
+from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
+
+PATIENCE = timedelta(seconds=60)
+"""How long a program may take: sbatch itself retries for up to half a minute."""
+
+_DROPPED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_")
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURMD_NODENAME"})
+_SITE_DEFAULTS = frozenset({"SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"})
+
+_AWAY = (
+    "unable to contact slurm controller",
+    "unable to connect to",
+    "problem talking to",
+    "connection refused",
+    "connect failure",
+    "socket timed out",
+    "zero bytes were transmitted",
+    "temporarily unable to accept",
+    "backup controller",
+    "standby mode",
+    "could not establish a configuration source",
+    "unable to process configuration file",
+    "slurmdbd",
+)
+
+_HINTS: Mapping[str, str] = {
+    "invalid partition": "list the partitions with `sinfo -s` and set resources.partition",
+    "partition configuration": "list the limits of the partition with "
+    "`scontrol show partition` and lower resources.nodes or resources.timeout_min",
+    "invalid account": "list your accounts with `sacctmgr show associations user=$USER` and set "
+    "resources.account",
+    "invalid qos": "list your QOS with `sacctmgr show associations user=$USER format=qos` and set "
+    "resources.qos",
+    "time limit": "lower resources.timeout_min below the limit that "
+    "`sinfo -o '%P %l'` shows for the partition",
+    "node configuration is not available": "no node offers this: compare nodes, CPUs, memory and "
+    "GPUs per node of resources.* with `sinfo -N -l`",
+    "node count": "lower resources.nodes; `sinfo -s` shows how many there are",
+    "invalid generic resource": "compare resources.gres and resources.gpus_per_node with "
+    "`sinfo -o '%N %G'`",
+    "invalid feature": "compare resources.constraint with `sinfo -o '%N %f'`",
+    "invalid node name": "compare resources.nodelist and resources.exclude with `sinfo -N`",
+    "qos policy": "a limit on your jobs is reached: wait for some of them, or sweep fewer points",
+    "array": "the cluster allows smaller arrays: see MaxArraySize in `scontrol show config`",
+    "dependency": "resources.dependency has to name jobs that exist, such as afterok:123",
+    "reservation": "list reservations with `scontrol show reservation`",
+    "unrecognized option": "look at resources.additional_parameters; `man sbatch` has the options",
+    "permission denied": "only the owner of a job may do this",
+}
+
+
+def clean(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what an enclosing job or the user's display habits set.
+
+    Inside a job, SLURM_* describes that job, and SBATCH_* takes precedence over #SBATCH lines.
+    Which cluster to talk to, and the user's defaults for account, partition and QOS, stay.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _KEPT or name in _SITE_DEFAULTS or not name.startswith(_DROPPED)
+    }
+
+
+def scheduler_present(environ: Mapping[str, str], bin_dir: str | None) -> bool:
+    """Return whether sbatch can be found in `bin_dir` or on PATH."""
+    return _find("sbatch", environ, bin_dir) is not None
+
+
+def _find(program: str, environ: Mapping[str, str], bin_dir: str | None) -> str | None:
+    places = [bin_dir, environ.get("PATH", os.defpath)]
+    return shutil.which(program, path=os.pathsep.join(place for place in places if place))
+
+
+class SlurmCommands:
+    """Slurm's programs, as found in `bin_dir` or on the PATH of `environ`."""
+
+    def __init__(
+        self, *, bin_dir: str | None, environ: Mapping[str, str], timeout: timedelta = PATIENCE
+    ) -> None:
+        self.timeout = timeout
+        self._bin_dir = bin_dir
+        self._environ = clean(environ)
+        self._found: dict[str, str | None] = {}
+
+    def available(self, program: str) -> bool:
+        """Return whether the program is installed here."""
+        return self._path(program) is not None
+
+    def argv(self, program: str, *args: str) -> list[str]:
+        """Return the command line of a program; raises SchedulerAwayError if not installed."""
+        path = self._path(program)
+        if path is None:
+            raise SchedulerAwayError(
+                f"{program} was not found in {self._bin_dir or 'PATH'}; this host has no Slurm",
+                hint="start from a login node, set cluster.bin_dir to the folder of Slurm's "
+                "programs, or take cluster=local",
+            )
+        return [path, *args]
+
+    def run(self, program: str, *args: str) -> str:
+        """Run a program and return what it printed.
+
+        Raises SchedulerRefusedError with the program's own words, or SchedulerAwayError where
+        it is not installed, does not answer in time, or cannot reach its daemon.
+        """
+        # Without SLURM_BITSTR_LEN=0, ranges of array elements are cut at 64 characters.
+        environ = {**self._environ, "SLURM_BITSTR_LEN": "0"}
+        try:
+            done = subprocess.run(
+                self.argv(program, *args),
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=self.timeout.total_seconds(),
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise self.no_answer(program) from error
+        except OSError as error:
+            raise SchedulerAwayError(f"{program} cannot be run: {error}") from error
+        if done.returncode != 0:
+            raise failure(program, done.returncode, done.stderr or done.stdout)
+        return done.stdout
+
+    def no_answer(self, program: str) -> SchedulerAwayError:
+        """Return the error for a program that had to be stopped."""
+        return SchedulerAwayError(
+            f"{program} did not answer within {self.timeout.total_seconds():g} s",
+            hint="see `scontrol ping`; a job may have been accepted all the same: look at "
+            "`squeue --me` before launching again",
+        )
+
+    @contextlib.contextmanager
+    def own_environment(self, *, without: Collection[str] = ()) -> Iterator[None]:
+        """Give this process, for a while, the environment that Slurm's programs should see.
+
+        For a library that starts a program itself; not safe beside other threads.
+        """
+        before = dict(os.environ)
+        os.environ.clear()
+        os.environ.update(
+            {name: value for name, value in self._environ.items() if name not in without}
+        )
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def _path(self, program: str) -> str | None:
+        if program not in self._found:
+            self._found[program] = _find(program, self._environ, self._bin_dir)
+        return self._found[program]
+
+
+def failure(program: str, code: int, words: str) -> SchedulerError:
+    """Return the error for a program that ended with this code and these words."""
+    said = _words(program, words) or f"exit code {code} without a word"
+    lowered = said.lower()
+    if any(mark in lowered for mark in _AWAY):
+        return SchedulerAwayError(
+            f"Slurm is away: {program}: {said}",
+            hint="try again later; `scontrol ping` tells whether the controller answers",
+        )
+    hints = (hint for mark, hint in _HINTS.items() if mark in lowered)
+    return SchedulerRefusedError(f"Slurm refused: {program}: {said}", hint=next(hints, ""))
+
+
+def _words(program: str, text: str) -> str:
+    lines = (line.strip().removeprefix(f"{program}: ") for line in text.splitlines())
+    return "; ".join(line.removeprefix("error: ") for line in lines if line)

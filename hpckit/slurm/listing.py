@@ -1,0 +1,121 @@
+"""What squeue and sacct print, read. Pure.
+
+Responsible for their fields, the grammar of array ranges and the two ways of writing an exit
+code; it must not run anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from hpckit.model.nodes import expand
+from hpckit.model.run import Observation
+from hpckit.model.states import parse_state
+
+SQUEUE_FIELDS = ("JobArrayID", "State", "NodeList", "RestartCnt", "exit_code", "Reason")
+SQUEUE_FORMAT = ",".join(f"{name}:0|" for name in SQUEUE_FIELDS)
+"""For --Format: width 0 means whole, and `|` ends each field. --format knows no restart count."""
+
+SACCT_FIELDS = ("JobID", "State", "NodeList", "ExitCode")
+SACCT_FORMAT = ",".join(SACCT_FIELDS)
+"""For --format. `Restarts` came after 22.05, and `Reason` is the one for which a job waited."""
+
+NOT_STARTED = 53
+"""The signal shown for a script that slurmd could not start: ESLURMD_SETUP_ENVIRONMENT_ERROR is
+4021, and 4021 & 0x7f is 53. Nearly always, the log could not be opened."""
+
+_NOT_STARTED_REASON = (
+    "JobLaunchFailure: the node could not open the log in the launch folder; "
+    "does it see that file system?"
+)
+_NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "None assigned"})
+_ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,-]+)(?:%\d+)?\]\Z")
+_SINGLE = re.compile(r"\d+(?:_\d+)?\Z")
+
+
+def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
+    """Yield what squeue says, one observation for each job or array element."""
+    for job, state, nodes, restarts, code, reason in _rows(text, len(SQUEUE_FIELDS)):
+        for one in job_ids(job):
+            yield Observation(
+                job=one,
+                state=parse_state(state),
+                seen_at=now,
+                nodes=_some(nodes),
+                reason=_reason(reason, code),
+                exit_code=_ended_code(state, code),
+                restarts=int(restarts) if restarts.isdecimal() else 0,
+            )
+
+
+def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
+    """Yield what sacct says; it does not know restarts, and the last row of a job is the latest."""
+    for job, state, nodes, code in _rows(text, len(SACCT_FIELDS)):
+        for one in job_ids(job):
+            yield Observation(
+                job=one,
+                state=parse_state(state),
+                seen_at=now,
+                nodes=_some(nodes),
+                reason=_reason("", code),
+                exit_code=_ended_code(state, code),
+            )
+
+
+def job_ids(text: str) -> tuple[str, ...]:
+    """Return the jobs a listing means: `7_[0-2,5%4]` is 7_0, 7_1, 7_2, 7_5.
+
+    Steps, components of heterogeneous jobs and what cannot be read are left out.
+    """
+    if _SINGLE.match(text):
+        return (text,)
+    match = _ARRAY.match(text)
+    if match is None:
+        return ()
+    try:
+        return tuple(f"{match['main']}_{int(number)}" for number in expand(f"[{match['ranges']}]"))
+    except ValueError:
+        return ()
+
+
+def exit_code(text: str) -> int | None:
+    """Return an exit code as a shell reports it, from `code:signal` or from a wait status.
+
+    A signal becomes 128 + its number, as `0:9` becomes 137; None for what cannot be read.
+    """
+    signal = _signal(text)
+    if signal is None:
+        return None
+    if signal:
+        return 128 + signal
+    code = int(text.partition(":")[0])
+    return code if ":" in text else code >> 8 & 0xFF
+
+
+def _signal(text: str) -> int | None:
+    """Return the signal in `code:signal` (sacct, newer squeue) or a wait status (squeue)."""
+    code, colon, signal = text.partition(":")
+    if not code.isdecimal() or (colon and not signal.isdecimal()):
+        return None
+    return int(signal) if colon else int(code) & 0x7F
+
+
+def _ended_code(state: str, code: str) -> int | None:
+    return exit_code(code) if parse_state(state).ended else None
+
+
+def _reason(reason: str, code: str) -> str:
+    return _NOT_STARTED_REASON if _signal(code) == NOT_STARTED else _some(reason)
+
+
+def _some(text: str) -> str:
+    return "" if text in _NOTHING else text
+
+
+def _rows(text: str, columns: int) -> Iterator[Sequence[str]]:
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) >= columns:
+            yield cells[:columns]

@@ -1,0 +1,100 @@
+"""Values made safe for the place in a batch script where they stand.
+
+Responsible for the filters of the templates; it must not know which value goes where. A filter
+returns `Markup`, and only `Markup` and whole numbers may be printed: `only_quoted` refuses the
+rest, so that a template cannot forget a filter.
+
+How sbatch reads #SBATCH lines (get_argument in src/sbatch/opt.c, the same in 22.05 and 26.05):
+words end at white space and `#`, both quotes group, and a backslash escapes the next character
+everywhere, inside either kind of quote too. Nothing is expanded, whatever a shell would do.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from markupsafe import Markup
+
+from hpckit.errors import TemplateError
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^~\[\]*-]+\Z")
+_OPTION = re.compile(r"[a-z][a-z0-9-]*\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def sbatch(value: object) -> Markup:
+    """Quote one value of a #SBATCH line; raises TemplateError for control characters."""
+    text = _single_line(value, "a value of an #SBATCH line")
+    if _PLAIN.match(text):
+        return Markup(text)  # noqa: S704  # plain by the pattern above
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return Markup(f'"{escaped}"')  # noqa: S704  # quoted by the rules of sbatch
+
+
+def shell(value: object) -> Markup:
+    """Quote one word of a shell command; raises TemplateError for a NUL character."""
+    text = str(value)
+    if "\x00" in text:
+        raise TemplateError(f"{text!r} has a NUL character, which no command can be given")
+    return Markup(shlex.quote(text))  # noqa: S704  # quoted for a shell
+
+
+def verbatim(value: object) -> Markup:
+    """Pass shell code through as it is: for what the user wrote as code."""
+    return Markup(str(value))  # noqa: S704  # code by intent
+
+
+def option(value: object) -> Markup:
+    """Check the name of an sbatch option; raises TemplateError."""
+    text = str(value).replace("_", "-")
+    if _OPTION.match(text):
+        return Markup(text)  # noqa: S704  # harmless by the pattern above
+    raise TemplateError(
+        f"{value!r} is not the name of an sbatch option; letters, digits and '-' are allowed",
+        hint="look at the keys of resources.additional_parameters",
+    )
+
+
+def variable(value: object) -> Markup:
+    """Check the name of an environment variable; raises TemplateError."""
+    text = str(value)
+    if _VARIABLE.match(text):
+        return Markup(text)  # noqa: S704  # harmless by the pattern above
+    raise TemplateError(
+        f"{value!r} is not the name of an environment variable; letters, digits and '_' are "
+        "allowed",
+        hint="look at the keys of cluster.env",
+    )
+
+
+def only_quoted(value: Any) -> Any:
+    """Refuse to print what went through no filter; whole numbers need none."""
+    if hasattr(value, "__html__") or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise TemplateError(
+        f"the template prints {value!r} without a filter",
+        hint="write {{ value | sbatch }} in an #SBATCH line and {{ value | shell }} in a command",
+    )
+
+
+def _single_line(value: object, what: str) -> str:
+    text = str(value)
+    if _CONTROL.search(text):
+        raise TemplateError(
+            f"{text!r} has a line break or another control character, which {what} cannot have",
+            hint="write it on one line",
+        )
+    return text
+
+
+FILTERS = {
+    "sbatch": sbatch,
+    "shell": shell,
+    "verbatim": verbatim,
+    "option": option,
+    "variable": variable,
+}
+"""The filters a template may use."""

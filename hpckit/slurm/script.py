@@ -1,0 +1,249 @@
+"""From the plan of a job to the text of its batch script. Pure, but for reading the template.
+
+Responsible for what a template may know and for finding it; it must not submit or write files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from hpckit.errors import TemplateError
+from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
+from hpckit.record.layout import LaunchPaths
+from hpckit.slurm.quoting import FILTERS, only_quoted
+
+SHIPPED = "hpckit"
+"""The prefix by which a user's template reaches the shipped one: `hpckit/job.sbatch.j2`."""
+
+_STATED = {
+    "array": "sweep to get an array; resources.array_parallelism bounds it",
+    "chdir": "a run starts in its own folder",
+    "cpus-per-task": "set resources.cpus_per_task",
+    "error": "logs go to the launch folder",
+    "gpus-per-node": "set resources.gpus_per_node",
+    "job-name": "set name",
+    "nodes": "set resources.nodes",
+    "no-requeue": "set recovery.requeue",
+    "ntasks": "set resources.nodes and resources.tasks_per_node",
+    "ntasks-per-node": "set resources.tasks_per_node",
+    "open-mode": "logs are appended to",
+    "output": "logs go to the launch folder",
+    "requeue": "set recovery.requeue",
+    "wrap": "set command",
+}
+"""Options that only the plan may state, and what to set instead."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFields:
+    """The variables of a template.
+
+    `options` are the remaining sbatch options in order, with None for one that takes no value;
+    `resources` is what they were made from. `array` is null for a job of one run. `log` has
+    Slurm's own patterns in it.
+    """
+
+    launch: str
+    job_name: str
+    job_index: int
+    folder: str
+    log: str
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    gpus_per_node: int
+    array: str | None
+    requeue: bool
+    options: tuple[tuple[str, str | None], ...]
+    resources: ResourceSpec
+    modules: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    setup: tuple[str, ...]
+    python: str
+
+
+def render(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
+    """Return the batch script of a job; raises TemplateError.
+
+    `template_folders` are searched in order for `cluster.template`; the last is the shipped one.
+    """
+    name = plan.cluster.template
+    folders = list(template_folders)
+    if Path(name).is_absolute():
+        folders.insert(0, Path(name).parent)
+        name = Path(name).name
+    fields = script_fields(plan, job)
+    text = _render(name, folders, fields)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TemplateError(
+            f"the script of {job.name} has the character {error.object[error.start]!r}, which is "
+            "no valid UTF-8",
+            hint="look for a file or folder name with a broken encoding",
+        ) from error
+    return text
+
+
+def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
+    """Return what the template of this job may use; raises TemplateError."""
+    resources = job.resources
+    return ScriptFields(
+        launch=plan.id,
+        job_name=job.name,
+        job_index=job.index,
+        folder=plan.folder,
+        log=_log(plan.folder, job),
+        nodes=resources.nodes,
+        tasks_per_node=resources.tasks_per_node,
+        cpus_per_task=resources.cpus_per_task,
+        gpus_per_node=resources.gpus_per_node,
+        array=_array(job),
+        requeue=job.requeue,
+        options=(*_options(resources), *_additional(resources)),
+        resources=resources,
+        modules=tuple(plan.cluster.modules),
+        environment=tuple(plan.cluster.env.items()),
+        setup=tuple(plan.cluster.setup),
+        python=plan.python,
+    )
+
+
+def _log(folder: str, job: JobSpec) -> str:
+    if "\\" in folder:
+        # A backslash turns off %j in Slurm's log names, and none of its releases can write one.
+        raise TemplateError(
+            f"the launch folder {folder!r} has a backslash in its path; Slurm cannot write logs "
+            "there",
+            hint="set output_dir to a folder without one",
+        )
+    pattern = "%A_%a" if job.is_array else "%j"
+    logs = str(LaunchPaths(Path(folder)).logs).replace("%", "%%")
+    return f"{logs}/job-{job.index}-{pattern}.log"
+
+
+def _array(job: JobSpec) -> str | None:
+    if not job.is_array:
+        return None
+    return f"0-{len(job.runs) - 1}%{job.resources.array_parallelism}"
+
+
+def _options(resources: ResourceSpec) -> list[tuple[str, str | None]]:
+    comment = resources.comment
+    values: dict[str, str | None] = {
+        "mem": None if resources.mem_gb is None else _memory(resources.mem_gb),
+        "time": None if resources.timeout is None else _time(resources.timeout),
+        "partition": resources.partition,
+        "account": resources.account,
+        "qos": resources.qos,
+        "constraint": resources.constraint,
+        "nodelist": resources.nodelist,
+        "exclude": resources.exclude,
+        "reservation": resources.reservation,
+        "gres": resources.gres,
+        "dependency": resources.dependency,
+        "comment": None if comment is None else _CONTROL.sub(" ", comment),
+        "mail-type": resources.mail_type,
+        "mail-user": resources.mail_user,
+    }
+    stated: list[tuple[str, str | None]] = [(key, text) for key, text in values.items() if text]
+    return [*stated, ("exclusive", None)] if resources.exclusive else stated
+
+
+def _memory(gigabytes: float) -> str:
+    return f"{gigabytes:.0f}G" if gigabytes == int(gigabytes) else f"{gigabytes * 1024:.0f}M"
+
+
+def _time(limit: timedelta) -> str:
+    minutes, seconds = divmod(int(limit.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}"
+
+
+def _additional(resources: ResourceSpec) -> list[tuple[str, str | None]]:
+    """Return the user's own options: true is an option without a value, null and false none."""
+    options: list[tuple[str, str | None]] = []
+    for key, value in resources.additional_parameters:
+        name = key.replace("_", "-")
+        if name in _STATED:
+            raise TemplateError(
+                f"resources.additional_parameters.{key} would contradict the plan of the job",
+                hint=_STATED[name],
+            )
+        if value is True:
+            options.append((name, None))
+        elif isinstance(value, str):
+            options.append((name, value))
+    return options
+
+
+def _render(name: str, folders: Sequence[Path], fields: ScriptFields) -> str:
+    variables = {field.name: getattr(fields, field.name) for field in dataclasses.fields(fields)}
+    try:
+        return _environment(folders).get_template(name).render(variables)
+    except jinja2.TemplateNotFound as error:
+        raise _missing(str(error.name or name), folders) from error
+    except jinja2.UndefinedError as error:
+        raise TemplateError(
+            f"{_place(error, name)}: {error.message}",
+            hint=f"a template may use: {', '.join(variables)}",
+        ) from error
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(
+            f"template {error.name}, line {error.lineno}: {error.message}"
+        ) from error
+    except TemplateError as error:
+        raise TemplateError(f"{_place(error, name)}: {error.message}", hint=error.hint) from error
+    except RecursionError as error:
+        raise TemplateError(
+            f"template {name} includes or extends itself",
+            hint=f'the shipped template is always `{{% extends "{SHIPPED}/job.sbatch.j2" %}}`',
+        ) from error
+
+
+def _environment(folders: Sequence[Path]) -> jinja2.Environment:
+    loaders: list[jinja2.BaseLoader] = [jinja2.FileSystemLoader(folders)]
+    if folders:
+        loaders.append(jinja2.PrefixLoader({SHIPPED: jinja2.FileSystemLoader(folders[-1])}))
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(loaders),
+        undefined=jinja2.StrictUndefined,
+        # Not for HTML: with it, what a block or a macro returns is Markup, as our filters' results.
+        autoescape=True,
+        finalize=only_quoted,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(FILTERS)
+    return environment
+
+
+def _missing(name: str, folders: Sequence[Path]) -> TemplateError:
+    searched = "\n".join(f"    {folder}" for folder in folders) or "    (no folder)"
+    return TemplateError(
+        f"there is no template {name!r}; searched in this order:\n{searched}",
+        hint="set cluster.template to a file in one of them, or to an absolute path",
+    )
+
+
+def _place(error: BaseException, name: str) -> str:
+    """Return template and line of an error: Jinja2 rewrites tracebacks to the template's lines."""
+    place, trace = f"template {name}", error.__traceback__
+    while trace is not None:
+        code: Any = trace.tb_frame.f_code
+        if code.co_filename.endswith(".j2") or "__jinja_template__" in trace.tb_frame.f_globals:
+            place = f"template {Path(code.co_filename).name}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return place

@@ -1,0 +1,83 @@
+"""The step of agents: one srun, one task on each node, everything stated in full.
+
+Responsible for the command line and the environment of that srun; it must not start it.
+A step inherits the batch script's SLURM_NTASKS, SLURM_CPUS_PER_TASK, SLURM_MEM_PER_* and more,
+which describe the job's tasks and not ours: left alone, an agent would get one task's CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpckit.model.plan import ResourceSpec
+
+_NOT_INHERITED = (
+    "SBATCH_",
+    "SRUN_",
+    "SLURM_CPUS_PER_",
+    "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_EXPORT_ENV",
+    "SLURM_GPUS",
+    "SLURM_GPU_BIND",
+    "SLURM_HOSTFILE",
+    "SLURM_KILL_BAD_EXIT",
+    "SLURM_LABELIO",
+    "SLURM_MEM_",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_OPEN_MODE",
+    "SLURM_OVERLAP",
+    "SLURM_STDERRMODE",
+    "SLURM_STDINMODE",
+    "SLURM_STDOUTMODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_THREADS_PER_CORE",
+    "SLURM_TRES_",
+    "SLURM_UNBUFFEREDIO",
+    "SLURM_WAIT",
+)
+"""Prefixes of what srun would read as options of the step."""
+
+
+def agent_step(
+    resources: ResourceSpec,
+    command: Sequence[str],
+    *,
+    srun_args: Sequence[str] = (),
+    bin_dir: str | None = None,
+) -> list[str]:
+    """Return the srun command line that starts `command` once on every node of the job.
+
+    Each has all the CPUs and GPUs its ranks were given. A node that dies, or an agent that
+    fails, does not end the others: the supervisor decides that. `srun_args` come last and win.
+    """
+    gpus = [f"--gpus-per-node={resources.gpus_per_node}"] if resources.gpus_per_node else []
+    return [
+        str(Path(bin_dir) / "srun") if bin_dir else "srun",
+        "--job-name=hpckit-agents",
+        f"--nodes={resources.nodes}",
+        f"--ntasks={resources.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={resources.tasks_per_node * resources.cpus_per_task}",
+        *gpus,
+        "--mem=0",
+        "--cpu-bind=none",
+        "--mpi=none",
+        "--export=ALL",
+        "--input=none",
+        "--unbuffered",
+        "--kill-on-bad-exit=0",
+        "--no-kill",
+        "--wait=0",
+        *srun_args,
+        *command,
+    ]
+
+
+def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for that srun: the batch script's, without what it would inherit."""
+    return {name: value for name, value in environ.items() if not name.startswith(_NOT_INHERITED)}

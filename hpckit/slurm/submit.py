@@ -1,0 +1,112 @@
+"""Submission: the only place that talks to submitit.
+
+Responsible for handing the rendered script to sbatch through submitit and for naming the job it
+became; it must not render, and must not record anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from submitit import SlurmExecutor
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+from hpckit.errors import SchedulerError, SchedulerRefusedError, TemplateError
+from hpckit.model.plan import JobSpec
+from hpckit.record.layout import LaunchPaths
+from hpckit.slurm.commands import SlurmCommands, failure
+
+_ACCEPTED = re.compile(r"Submitted batch job (\d+)")
+_STATED = re.compile(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
+_STOPPED = frozenset({124, 137})
+"""Exit codes of timeout(1) when it had to stop a program, gently or not."""
+
+
+class FrozenScriptExecutor(SlurmExecutor):
+    """submitit's Slurm executor for a script that was rendered and frozen beforehand.
+
+    submitit would make the text itself, start srun, and exchange pickles with the job; here the
+    text is given, and the job is hpckit's supervisor, single or array alike.
+    """
+
+    def __init__(self, *, text: str, script: Path, folder: Path, commands: SlurmCommands) -> None:
+        super().__init__(folder)
+        self._text = text
+        self._script = script
+        self._commands = commands
+
+    @classmethod
+    def affinity(cls) -> int:
+        """Say that Slurm is here: whether it is, SlurmCommands finds out."""
+        return 2
+
+    def submit_frozen(self) -> str:
+        """Submit and return the job id; raises submitit's own errors."""
+        return str(self._submit_command("").job_id)
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002
+        return self._text
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        """Submit the frozen file rather than submitit's copy: users see its path in Slurm."""
+        if submission_file_path.read_text(encoding="utf-8") != self._script.read_text("utf-8"):
+            raise TemplateError(
+                f"{self._script} is not the text that was rendered for it",
+                hint="launch again; nothing was submitted",
+            )
+        # submitit waits for ever; sbatch may, too, where the controller is away.
+        patience = f"{self._commands.timeout.total_seconds():g}"
+        sbatch = self._commands.argv("sbatch", str(self._script))
+        return ["timeout", "--kill-after=5", patience, *sbatch]
+
+    def _num_tasks(self) -> int:
+        """Say one: the batch script is one process, and results do not come through submitit."""
+        return 1
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: str | bytes) -> str:
+        said = string.decode(errors="replace") if isinstance(string, bytes) else string
+        match = _ACCEPTED.search(said)
+        if match is None:
+            raise FailedSubmissionError(said)
+        return match[1]
+
+
+def submit(text: str, job: JobSpec, folder: Path, commands: SlurmCommands) -> str:
+    """Submit the script of a job, frozen in the launch folder; return the main job id.
+
+    Raises SchedulerRefusedError with sbatch's own words, or SchedulerAwayError.
+    """
+    script = LaunchPaths(folder).script(job.index)
+    # SBATCH_PARTITION and its like would take precedence over what the script states.
+    stated = [f"SBATCH_{name.upper()}" for name in _STATED.findall(text)]
+    with (
+        tempfile.TemporaryDirectory(prefix="hpckit-submit-") as own,
+        contextlib.redirect_stderr(io.StringIO()),
+        commands.own_environment(without=stated),
+    ):
+        executor = FrozenScriptExecutor(
+            text=text, script=script, folder=Path(own), commands=commands
+        )
+        try:
+            return executor.submit_frozen()
+        except FailedJobError as error:
+            raise _failure(error, commands) from error
+        except FailedSubmissionError as error:
+            raise SchedulerRefusedError(
+                f"sbatch answered with {str(error)!r}, not with a job id",
+                hint="a wrapper may stand in front of sbatch: set cluster.bin_dir to Slurm's own",
+            ) from error
+
+
+def _failure(error: FailedJobError, commands: SlurmCommands) -> SchedulerError:
+    cause = error.__cause__
+    code = cause.returncode if isinstance(cause, subprocess.CalledProcessError) else 1
+    if code in _STOPPED:
+        return commands.no_answer("sbatch")
+    return failure("sbatch", code, str(error))

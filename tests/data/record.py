@@ -1,0 +1,73 @@
+"""Record what a real Slurm prints, for the tests that read it: `python tests/data/record.py`.
+
+Needs the sandbox and its commands on PATH. Writes tests/data/<release>/ with the output of
+squeue, sacct and scontrol while one job of each kind exists, and jobs.json: which job is which.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hpckit.slurm.listing import SACCT_FORMAT, SQUEUE_FORMAT
+
+
+def slurm(*words: str) -> str:
+    """Run one of Slurm's programs."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout
+
+
+def submit(*words: str, run: str, log: str = "/dev/null") -> str:
+    """Submit a job and return its id."""
+    output = slurm("sbatch", "--parsable", f"--output={log}", *words, f"--wrap={run}")
+    return output.strip().partition(";")[0]
+
+
+def submit_all() -> dict[str, str]:
+    """Submit one job of each kind."""
+    jobs = {
+        "completed": submit(run="true"),
+        "failed": submit("--nodes=2", run="exit 3"),
+        "killed": submit(run="kill -9 $$"),
+        "log_not_opened": submit(run="true", log="/dev/null/log"),
+        "cancelled_running": submit(run="sleep 60"),
+        "cancelled_pending": submit("--hold", run="true"),
+        "requeued": submit("--requeue", run="sleep 60"),
+        "held": submit("--hold", run="true"),
+        "running": submit("--nodes=2", run="sleep 60"),
+        "array": submit("--array=0-9%2", run="sleep $((SLURM_ARRAY_TASK_ID < 2 ? 0 : 60))"),
+    }
+    time.sleep(4)
+    slurm("scontrol", "requeue", jobs["requeued"])
+    slurm("scancel", jobs["cancelled_running"], jobs["cancelled_pending"], f"{jobs['array']}_9")
+    time.sleep(3)
+    return jobs
+
+
+def main() -> int:
+    """Record, then clean up."""
+    release = ".".join(slurm("sbatch", "--version").split()[-1].split(".")[:2])
+    folder = Path(__file__).parent / release
+    folder.mkdir(exist_ok=True)
+    jobs = submit_all()
+    which = f"--jobs={','.join(jobs.values())}"
+    commands = {
+        "squeue": ["squeue", which, "--array", "--states=all", "--noheader"],
+        "squeue_ranges": ["squeue", which, "--states=all", "--noheader"],
+        "sacct": ["sacct", which, "-X", "--noheader", "--parsable2", f"--format={SACCT_FORMAT}"],
+        "scontrol": ["scontrol", "show", "job", jobs["failed"]],
+    }
+    for name, command in commands.items():
+        asked = [f"--Format={SQUEUE_FORMAT}"] if name.startswith("squeue") else []
+        (folder / f"{name}.txt").write_text(slurm(*command, *asked))
+    (folder / "jobs.json").write_text(json.dumps(jobs, indent=2) + "\n")
+    slurm("scancel", *(jobs[name] for name in ("requeued", "held", "running", "array")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

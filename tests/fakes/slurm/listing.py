@@ -1,0 +1,141 @@
+"""squeue, sacct, sinfo and scontrol of the fake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+
+from batch import options_of, stop
+from store import LIVE, NODES, PARTITIONS, Job, every, fail, key, mode, root, selected, update
+
+
+def squeue(arguments: list[str]) -> int:
+    """List jobs; of --Format, only `Name:0|` is understood."""
+    if mode("controller-away"):
+        sys.stderr.write("slurm_load_jobs error: Unable to contact slurm controller "
+                         "(connect failure)\n")
+        return 1
+    options = options_of(arguments)
+    jobs = _asked(options)
+    if "jobs" in options and not jobs and "," not in options["jobs"]:
+        sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
+        return 1
+    if options.get("states") != "all" or mode("forget"):
+        jobs = [job for job in jobs if job["state"] in LIVE]
+    names = [field.partition(":")[0] for field in options["Format"].split(",")]
+    rows = _rows(jobs, array="array" in options)
+    _write([[_squeue_field(name, shown, job) for name in names] for shown, job in rows], end="|")
+    return 0
+
+
+def sacct(arguments: list[str]) -> int:
+    """List jobs as the accounting knows them."""
+    if mode("database-away"):
+        sys.stderr.write("sacct: error: slurm_persist_conn_open_without_init: failed to open "
+                         "persistent connection to host:localhost:6819: Connection refused\n")
+        fail("sacct", "Problem talking to the database: Connection refused")
+    options = options_of(arguments)
+    names = options["format"].split(",")
+    rows = _rows(_asked(options), array=False)
+    _write([[_sacct_field(name, shown, job) for name in names] for shown, job in rows], end="")
+    return 0
+
+
+def sinfo(arguments: list[str]) -> int:
+    """List the partitions."""
+    del arguments
+    for name in PARTITIONS:
+        sys.stdout.write(f"{name} up infinite {len(NODES)} idle n[1-{len(NODES)}]\n")
+    return 0
+
+
+def scontrol(arguments: list[str]) -> int:
+    """Do `ping`, `requeue JOB`, `release JOB`, and `shutdown`: end all that the fake started."""
+    verb, *rest = [word for word in arguments if not word.startswith("-")]
+    if verb == "shutdown":
+        return _shutdown()
+    if mode("controller-away"):
+        fail("scontrol", "Unable to contact slurm controller (connect failure)")
+    for job in [job for word in rest for job in selected(word)]:
+        if verb == "requeue":
+            stop(job, "requeue")
+        elif verb == "release":
+            update(key(job), reason="None")
+    return 0
+
+
+def _shutdown() -> int:
+    for job in every():
+        if job["state"] in LIVE:
+            stop(job, "cancel")
+    deadline = time.monotonic() + 10
+    while list((root() / "keepers").glob("*[0-9]")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for path in (root() / "keepers").glob("*[0-9]"):
+        with suppress(ProcessLookupError):
+            os.killpg(int(path.read_text()), signal.SIGKILL)
+    return 0
+
+
+def _asked(options: dict[str, str]) -> list[Job]:
+    jobs = selected(options["jobs"]) if "jobs" in options else every()
+    return [job for job in jobs if options.get("name", job["name"]) in job["name"].split(",")]
+
+
+def _rows(jobs: list[Job], *, array: bool) -> list[tuple[str, Job]]:
+    """Put the waiting elements of an array into one row, unless --array was given."""
+    rows: list[tuple[str, Job]] = []
+    for main in dict.fromkeys(job["main"] for job in jobs):
+        mine = [job for job in jobs if job["main"] == main]
+        fresh = [job for job in mine if job["state"] == "PENDING" and not job["restarts"]]
+        fold = not array and len(fresh) > 1
+        if fold:
+            limit = fresh[0]["options"].get("array", "").partition("%")[2]
+            ranges = ",".join(str(job["index"]) for job in fresh)
+            rows.append((f"{main}_[{ranges}{'%' * bool(limit)}{limit}]", fresh[0]))
+        rows.extend((key(job), job) for job in mine if not (fold and job in fresh))
+    return rows
+
+
+def _squeue_field(name: str, shown: str, job: Job) -> str:
+    reason = job["reason"]
+    if job["state"] == "PENDING" and job["index"] is not None and reason == "None":
+        reason = "JobArrayTaskLimit"
+    code, _, number = job["exit"].partition(":")
+    values = {
+        "JobArrayID": shown,
+        "State": job["state"],
+        "NodeList": _nodes(job),
+        "RestartCnt": str(job["restarts"]),
+        "exit_code": str(4021 if job["exit"] == "0:53" else int(code) << 8 | int(number)),
+        "Reason": reason,
+        "Name": job["name"],
+    }
+    return values[name]
+
+
+def _sacct_field(name: str, shown: str, job: Job) -> str:
+    cancelled = job["state"] == "CANCELLED"
+    values = {
+        "JobID": shown,
+        "State": f"CANCELLED by {os.getuid()}" if cancelled else job["state"],
+        "NodeList": _nodes(job) or "None assigned",
+        "ExitCode": "0:0" if cancelled else job["exit"],
+        "JobName": job["name"],
+    }
+    return values[name]
+
+
+def _nodes(job: Job) -> str:
+    count = len(job["nodes"])
+    return f"n[1-{count}]" if count > 1 else "".join(job["nodes"])
+
+
+def _write(rows: list[list[str]], *, end: str) -> None:
+    for row in rows:
+        sys.stdout.write("|".join(row) + end + "\n")
+
+

@@ -1,0 +1,83 @@
+"""srun of the fake: really starts the tasks of a step, with the variables a step has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import FrameType
+
+from batch import options_of
+from store import NODES, fail, locked, mode, root
+
+
+def srun(arguments: list[str]) -> int:
+    """Start N tasks over the nodes of the job, in blocks; return the highest exit code."""
+    if "SLURM_JOB_ID" not in os.environ:
+        fail("srun", "the fake starts steps inside a job only")
+    if mode("controller-away"):
+        fail("srun", "Unable to create step for job: Unable to contact slurm controller")
+    count = next((n for n, word in enumerate(arguments) if not word.startswith("-")), 0)
+    options, command = options_of(arguments[:count]), arguments[count:]
+    nodes = _number(options, "nodes", "SLURM_NNODES", 1)
+    tasks = _number(options, "ntasks", "SLURM_NTASKS", nodes)
+    if nodes > int(os.environ["SLURM_NNODES"]):
+        fail("srun", "Unable to create step for job: More processors requested than permitted")
+    counts = [tasks // nodes + (node < tasks % nodes) for node in range(nodes)]
+    step = _step_number()
+    started = [
+        subprocess.Popen(command, env={**os.environ, **values}, stdin=subprocess.DEVNULL)
+        for values in _tasks(counts, step, options)
+    ]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: _forward(started, number, frame))
+    codes = [task.wait() for task in started]
+    for rank, code in enumerate(codes):
+        if code:
+            sys.stderr.write(f"srun: error: task {rank}: Exited with exit code {code}\n")
+    return max(128 - code if code < 0 else code for code in codes)
+
+
+def _number(options: dict[str, str], option: str, variable: str, default: int) -> int:
+    return int(options.get(option) or os.environ.get(variable) or default)
+
+
+def _step_number() -> int:
+    """Return 0, 1, ... within the job."""
+    file = root() / "jobs" / f"{os.environ['SLURM_JOB_ID']}.steps"
+    with locked():
+        step = int(file.read_text()) if file.exists() else 0
+        file.write_text(str(step + 1))
+    return step
+
+
+def _forward(started: list[subprocess.Popen[bytes]], number: int, frame: FrameType | None) -> None:
+    del frame
+    for task in started:
+        if task.poll() is None:
+            task.send_signal(number)
+
+
+def _tasks(counts: list[int], step: int, options: dict[str, str]) -> list[dict[str, str]]:
+    """Return the variables of each task."""
+    names = f"n[1-{len(counts)}]" if len(counts) > 1 else NODES[0]
+    per_node = ",".join(str(count) for count in counts)
+    common = {
+        "STEP_ID": step, "STEPID": step, "STEP_NODELIST": names,
+        "STEP_NUM_NODES": len(counts), "STEP_NUM_TASKS": sum(counts),
+        "STEP_TASKS_PER_NODE": per_node, "TASKS_PER_NODE": per_node, "NNODES": len(counts),
+        "NTASKS": sum(counts), "NPROCS": sum(counts),
+        "CPUS_PER_TASK": options.get("cpus-per-task", "1"),
+    }  # fmt: skip
+    gpus = int(options.get("gpus-per-node") or os.environ.get("SLURM_GPUS_PER_NODE") or 0)
+    visible = ",".join(str(gpu) for gpu in range(gpus))
+    tasks: list[dict[str, str]] = []
+    for node, count in enumerate(counts):
+        for local in range(count):
+            own = {**common, "PROCID": len(tasks), "LOCALID": local, "NODEID": node}
+            values = {f"SLURM_{name}": str(value) for name, value in own.items()}
+            if gpus:
+                values |= {"SLURM_STEP_GPUS": visible, "CUDA_VISIBLE_DEVICES": visible}
+            tasks.append({**values, "SLURMD_NODENAME": NODES[node]})
+    return tasks

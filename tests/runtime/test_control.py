@@ -1,0 +1,123 @@
+"""Promises of the control channel, over real loopback connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from hpckit.errors import ChannelError
+from hpckit.runtime import control, messages
+
+Talk = Callable[[control.Channel], Awaitable[None]]
+
+
+async def _serve(secret: str, outcome: asyncio.Future[object]) -> tuple[asyncio.Server, int]:
+    """Listen once; the outcome is what the caller said first, or the error."""
+
+    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            channel = await control.accept(reader, writer, secret)
+            outcome.set_result(await channel.receive())
+            await channel.send(messages.Shutdown())
+            await channel.close()
+        except ChannelError as error:
+            outcome.set_result(error)
+            writer.close()
+
+    server = await asyncio.start_server(welcome, "127.0.0.1", 0, limit=control.LINE_LIMIT)
+    return server, server.sockets[0].getsockname()[1]
+
+
+async def _call(server_secret: str, client_secret: str, talk: Talk) -> object:
+    outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    server, port = await _serve(server_secret, outcome)
+    try:
+        channel = await control.connect("127.0.0.1", port, client_secret)
+        await talk(channel)
+        await channel.close()
+    except (ChannelError, ConnectionError):
+        pass
+    finally:
+        server.close()
+    return await asyncio.wait_for(outcome, 5)
+
+
+HELLO = messages.Hello(node="n1", node_rank=0, pid=1)
+
+
+def test_channel_carries_messages_both_ways() -> None:
+    """Who knows the secret is heard, and hears."""
+    secret, heard = control.new_secret(), []
+
+    async def talk(channel: control.Channel) -> None:
+        await channel.send(HELLO)
+        heard.append(await channel.receive())
+
+    assert asyncio.run(_call(secret, secret, talk)) == HELLO
+    assert heard == [messages.Shutdown()]
+
+
+def test_channel_turns_away_who_does_not_know_the_secret() -> None:
+    """A wrong secret ends in the handshake, on both sides."""
+
+    async def talk(channel: control.Channel) -> None:
+        await channel.send(HELLO)
+
+    outcome = asyncio.run(_call(control.new_secret(), control.new_secret(), talk))
+    assert isinstance(outcome, ChannelError)
+    assert "does not know" in str(outcome)
+
+
+def test_channel_refuses_a_forged_line() -> None:
+    """A line signed with another key, or sent twice, is an error and not a message."""
+    secret = control.new_secret()
+
+    async def forge(channel: control.Channel) -> None:
+        channel.writer.write(b"0" * 64 + b" " + messages.encode(HELLO) + b"\n")
+        await channel.writer.drain()
+
+    async def replay(channel: control.Channel) -> None:
+        channel._sent = 1  # noqa: SLF001  # the second line's number on the first line
+        await channel.send(HELLO)
+
+    async def reflect(channel: control.Channel) -> None:
+        channel.sends_as = channel.hears_as
+        await channel.send(HELLO)
+
+    for attack in (forge, replay, reflect):
+        outcome = asyncio.run(_call(secret, secret, attack))
+        assert isinstance(outcome, ChannelError), attack
+        assert "not signed" in str(outcome)
+
+
+def test_channel_is_not_held_up_by_a_silent_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that says nothing (a port scanner) is dropped after the handshake's time."""
+    monkeypatch.setattr(control, "HANDSHAKE_S", 0.1)
+
+    async def scan() -> object:
+        outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        server, port = await _serve(control.new_secret(), outcome)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        said = await asyncio.wait_for(outcome, 5)
+        writer.close()
+        server.close()
+        return said
+
+    assert isinstance(asyncio.run(scan()), ChannelError)
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b'{"type":"Nothing"}', b'{"type":"Hello"}', b"[1]"])
+def test_messages_refuse_what_is_none(line: bytes) -> None:
+    """Anything that is not a message is a ChannelError."""
+    with pytest.raises(ChannelError):
+        messages.decode(line)
+
+
+def test_messages_survive_the_wire() -> None:
+    """Encoding and decoding are inverse, nested records included."""
+    from hpckit.model.failure import RankExit  # noqa: PLC0415
+
+    ended = messages.RankEnded(round=1, exit=RankExit(rank=2, node="n", code=None, signal="SIGHUP"))
+    assert messages.decode(messages.encode(ended)) == ended
