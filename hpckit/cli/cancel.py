@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.views import Carrier, launch_view, local_executor
+from hpckit.cli.views import Carrier, launch_view, local_executor, unconfirmed
 from hpckit.errors import UsageError
-from hpckit.model.events import CancelRequested, SubmitIntended, SubmitRefused, Submitted
+from hpckit.model.events import CancelRequested
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
 from hpckit.record.find import find
-from hpckit.record.launches import Launch, job_ids, read_launch_events, read_runs
+from hpckit.record.launches import Launch, job_ids, read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import append_event
 
@@ -67,7 +67,7 @@ def _tell_slurm(launch: Launch, targets: Sequence[RunView], context: Context) ->
 
     commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
     known = {one.record.index: one.record.job for one in targets if one.record.job is not None}
-    for spec_index in _unconfirmed(launch):
+    for spec_index in unconfirmed(launch):
         # sbatch may have been accepted although its answer never came: look for it by name.
         spec = launch.jobs[spec_index]
         for main in find_by_name(spec.name, commands):
@@ -76,15 +76,6 @@ def _tell_slurm(launch: Launch, targets: Sequence[RunView], context: Context) ->
     jobs = [job for index, job in sorted(known.items()) if index in wanted]
     if jobs:
         cancel(jobs, commands)
-
-
-def _unconfirmed(launch: Launch) -> tuple[int, ...]:
-    """Return the jobs of which it is not known whether Slurm has them."""
-    latest: dict[int, bool] = {}
-    for event in read_launch_events(launch):
-        if isinstance(event, SubmitIntended | Submitted | SubmitRefused):
-            latest[event.job_index] = isinstance(event, SubmitIntended)
-    return tuple(index for index, unconfirmed in latest.items() if unconfirmed)
 
 
 def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) -> None:

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     else:
         show_page(launches_page(found), context)
         if len(folders) > len(shown):
-            context.note(f"{len(folders) - len(shown)} older launches; -n 0 shows all")
+            context.note(f"{len(folders) - len(shown)} older not shown; -n 0 shows all")
     return 0
 
 

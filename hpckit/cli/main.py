@@ -47,10 +47,10 @@ exit codes: 0 fine, 1 a run failed, 2 usage or configuration, 3 the scheduler re
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+def main(argv: Sequence[str] | None = None, context: Context | None = None) -> int:
+    """Run the command line and return its exit code; tests hand in words and world."""
     words = sys.argv[1:] if argv is None else list(argv)
-    context = process_context()
+    context = context or process_context()
     try:
         return _dispatch(words, context)
     except HpckitError as error:

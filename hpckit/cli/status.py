@@ -10,7 +10,7 @@ import argparse
 
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
 from hpckit.cli.show import launch_head, show_page
-from hpckit.cli.views import launch_view
+from hpckit.cli.views import launch_view, unconfirmed
 from hpckit.record.find import find
 from hpckit.report.machine import status_document
 from hpckit.report.rows import run_row
@@ -31,6 +31,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     view = launch_view(launch, context, indices=None if index is None else (index,))
     if view.warning:
         context.note(f"warning: {view.warning}")
+    for job in unconfirmed(launch):
+        context.note(
+            f"warning: it is not known whether Slurm accepted {launch.jobs[job].name}; "
+            f"`hpckit doctor {launch.id}` finds out"
+        )
     rows = [run_row(one) for one in view.runs]
     if arguments.json:
         context.say_json(status_document(launch.id, rows, view.scheduler))

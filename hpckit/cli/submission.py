@@ -6,6 +6,7 @@ was accepted when a later job is refused; it must not render or write scripts.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -48,10 +49,7 @@ class Submission:
             try:
                 self.accepted[job.index] = self._submit(job)
             except SchedulerRefusedError as error:
-                self._record(
-                    SubmitRefused(at=self._now, job_index=job.index, message=error.message)
-                )
-                raise self._refused(error) from error
+                raise self._refused(error, job) from error
             except SchedulerAwayError as error:
                 raise self._unanswered(error) from error
             runs |= job_ids(job, self.accepted[job.index])
@@ -67,11 +65,23 @@ class Submission:
         self._record(Submitted(at=self._now, job_index=job.index, job=accepted))
         return accepted
 
-    def _refused(self, error: SchedulerError) -> SchedulerError:
+    def _refused(self, error: SchedulerError, job: JobSpec) -> SchedulerError:
+        from hpckit.slurm.query import find_by_name  # noqa: PLC0415  # lazy: as above
+
+        try:
+            # An sbatch that was killed, or a wrapper around it, may have submitted all the same.
+            strays = find_by_name(job.name, self.commands)
+        except SchedulerError:
+            return self._unanswered(error)
+        if strays:
+            self.accepted[job.index] = strays[-1]
+            self._record(Submitted(at=self._now, job_index=job.index, job=strays[-1], adopted=True))
+            return type(error)(f"{error.message}; {self._take_back()}", hint=error.hint)
+        self._record(SubmitRefused(at=self._now, job_index=job.index, message=error.message))
         if not self.accepted:
             remove(self.launch.folder)
             return type(error)(f"{error.message}; nothing was submitted", hint=error.hint)
-        return type(error)(f"{error.message}; {self._take_back()}", hint=error.hint)
+        return type(error)(f"{error.message}; {self._take_back(but=job.runs)}", hint=error.hint)
 
     def _unanswered(self, error: SchedulerError) -> SchedulerError:
         taken_back = f"; {self._take_back()}" if self.accepted else ""
@@ -81,21 +91,24 @@ class Submission:
             hint=f"{error.hint}\nwhen Slurm answers again, `{doctor}` finds out and tidies up",
         )
 
-    def _take_back(self) -> str:
-        """Cancel the jobs accepted so far; returns what to tell about it."""
+    def _take_back(self, *, but: Container[int] = ()) -> str:
+        """Cancel the jobs accepted so far and give up all runs `but` those refused.
+
+        Returns what to tell about it.
+        """
         from hpckit.slurm.cancel import cancel  # noqa: PLC0415  # lazy: as above
 
         jobs = list(self.accepted.values())
-        runs = tuple(run for index in self.accepted for run in self.launch.jobs[index].runs)
+        runs = tuple(run.index for run in self.launch.runs if run.index not in but)
         self._record(CancelRequested(at=self._now, runs=runs))
         try:
             cancel(jobs, self.commands)
         except SchedulerError as error:
             return (
-                f"jobs {', '.join(jobs)} of the same launch were accepted before and could not be "
-                f"cancelled ({error.message}): scancel {' '.join(jobs)}"
+                f"what was accepted of this launch could not be cancelled ({error.message}): "
+                f"scancel {' '.join(jobs)}"
             )
-        return f"jobs {', '.join(jobs)} of the same launch, accepted before, were cancelled"
+        return f"what was accepted of this launch was cancelled: {', '.join(jobs)}"
 
     @property
     def _now(self) -> datetime:

@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         launch=launch,
         index=index,
         settings=settings,
+        requeue=job.requeue and launch.cluster.kind is ClusterKind.slurm,
         agents=_agent_command(launch, job, context.environ),
         environ=context.environ,
     )

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from hpckit.cli.context import Context
 from hpckit.errors import SchedulerError
-from hpckit.model.events import LocalStarted
+from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState
@@ -99,6 +99,15 @@ def local_executor(launch: Launch) -> LocalStarted | None:
         return None
     started = [event for event in read_launch_events(launch) if isinstance(event, LocalStarted)]
     return started[-1] if started else None
+
+
+def unconfirmed(launch: Launch) -> tuple[int, ...]:
+    """Return the jobs (indices) of which it is not known whether Slurm accepted them."""
+    latest: dict[int, bool] = {}
+    for event in read_launch_events(launch):
+        if isinstance(event, SubmitIntended | Submitted | SubmitRefused):
+            latest[event.job_index] = isinstance(event, SubmitIntended)
+    return tuple(index for index, open_still in latest.items() if open_still)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

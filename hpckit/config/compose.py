@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpckit.config.explain import load
 from hpckit.config.overrides import parse, points
 from hpckit.config.request import ComposeRequest
 from hpckit.config.resolve import resolve
 from hpckit.config.search_path import template_folders
-from hpckit.config.session import Session, open_session
+from hpckit.config.session import open_session
 from hpckit.config.show import show_config, show_info
+from hpckit.config.sweep import Composer, composer
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain
@@ -31,12 +31,13 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
     with open_session(request) as session:
         words = parse(request.overrides, session.loader)
         listed = points(words, multirun=request.multirun)
-        return tuple(_point(session, overrides, request) for overrides in listed)
+        composing = composer(session, words)
+        return tuple(_point(composing, overrides, request) for overrides in listed)
 
 
-def _point(session: Session, overrides: Sequence[str], request: ComposeRequest) -> SweepPoint:
+def _point(composing: Composer, overrides: Sequence[str], request: ComposeRequest) -> SweepPoint:
     try:
-        config = resolve(load(session, overrides), request.environ)
+        config = resolve(composing.load(overrides), request.environ)
     except ConfigError as error:
         if not request.multirun:
             raise

@@ -60,9 +60,9 @@ def _fault(
 
 
 def _in_group(override: Override, error: Exception) -> ConfigError | None:
-    if "raised while composing" in str(error):
-        return None  # the chosen file is wrong, not the choice
     line, group = str(override.input_line), override.key_or_group
+    if "raised while composing" in str(error) or str(error).startswith(f"In '{group}/"):
+        return None  # the chosen file is wrong, not the choice
     if override.is_add():
         return ConfigError(f"{line}: {group} is chosen already.", hint=f"Write {line.lstrip('+')}")
     return ConfigError(
@@ -80,12 +80,12 @@ def _no_group(override: Override, groups: _Groups) -> ConfigError:
     )
 
 
-def _unknown(
-    override: Override, key: str, keys: Sequence[str], groups: _Groups
-) -> ConfigError:
+def _unknown(override: Override, key: str, keys: Sequence[str], groups: _Groups) -> ConfigError:
     section = key.rpartition(".")[0]
     beside = siblings(key, keys)
-    message = f"{override.input_line}: there is no key {key}.{question(nearest(key, [*groups, *keys]))}"
+    message = (
+        f"{override.input_line}: there is no key {key}.{question(nearest(key, [*groups, *keys]))}"
+    )
     if known_in(section):
         return ConfigError(message, hint=f"Known in {section}: {', '.join(known_in(section))}.")
     if override.is_delete():

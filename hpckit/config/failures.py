@@ -22,6 +22,7 @@ FAILURES = (
     KeyError,
     AttributeError,
     AssertionError,
+    UserWarning,
 )
 
 _NO_SUCH_KEY = ("does not exist", "No match in the defaults list")

@@ -6,27 +6,27 @@ OmegaConf does not merge a missing value over a given one, so that a file saying
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.default_element import ResultDefault
 from omegaconf import DictConfig, OmegaConf
 
+from hpckit.config.names import leaves
 from hpckit.config.schema import SCHEMA_NAME
+from hpckit.model.launch import MISSING
 
-_MISSING = "???"
 
-
-def declared_missing(loader: ConfigLoader, defaults: Sequence[ResultDefault]) -> frozenset[str]:
-    """Return the keys whose last word in these files is `???`."""
+def declared_missing(folders: Sequence[Path], defaults: Sequence[ResultDefault]) -> frozenset[str]:
+    """Return the keys whose last word in these files, looked for in `folders`, is `???`."""
     missing: set[str] = set()
     for default in defaults:
         path = str(default.config_path)
         if path == SCHEMA_NAME or path.startswith("hydra/"):
             continue
-        for key, value in _leaves(_file(loader, path), default.package or ""):
-            (missing.add if value == _MISSING else missing.discard)(key)
+        for key, value in leaves(_file(folders, path), default.package or ""):
+            (missing.add if value == MISSING else missing.discard)(key)
     return frozenset(missing)
 
 
@@ -34,7 +34,7 @@ def restore_missing(config: DictConfig, missing: frozenset[str], overrides: Sequ
     """Put `???` back at these keys, unless an override sets the key or a mapping around it."""
     for key in missing:
         if not any(_sets(word, key) for word in overrides):
-            OmegaConf.update(config, key, _MISSING)
+            OmegaConf.update(config, key, MISSING)
 
 
 def _sets(word: str, key: str) -> bool:
@@ -42,18 +42,8 @@ def _sets(word: str, key: str) -> bool:
     return name == key or (key.startswith(f"{name}.") and value.startswith("{"))
 
 
-def _file(loader: ConfigLoader, path: str) -> Any:
-    for source in loader.get_sources():
-        if source.is_config(path):
-            config = source.load_config(path).config
-            return OmegaConf.to_container(config) if OmegaConf.is_config(config) else {}
-    return {}
-
-
-def _leaves(values: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(values, dict):
-        yield path, values
-        return
-    for key, value in values.items():
-        if key != "defaults" or path:
-            yield from _leaves(value, f"{path}.{key}".lstrip("."))
+def _file(folders: Sequence[Path], path: str) -> Any:
+    relative = f"{path.removesuffix('.yaml')}.yaml"
+    found = (folder / relative for folder in folders if (folder / relative).is_file())
+    file = next(found, None)
+    return {} if file is None else OmegaConf.to_container(OmegaConf.load(file))

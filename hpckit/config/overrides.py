@@ -21,6 +21,9 @@ _EXAMPLES = (
     "special characters twice, once for the shell: 'key=\"a, b\"'."
 )
 
+# Lines of the parser's message that only repeat the override; 1.4 has more of them than 1.3.
+_WITHOUT_NEWS = ("Error parsing override", "Error when parsing index")
+
 
 def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...]:
     """Parse overrides; raises ConfigError on the first that is not in the grammar."""
@@ -83,9 +86,8 @@ def _needs_multirun(override: Override) -> ConfigError:
 def _not_in_grammar(error: OverrideParseException) -> ConfigError:
     """Keep the one line of the parser's message that tells a person something."""
     quoted = f"{error.override!r} is not an override in Hydra's grammar"
-    lines = [line.strip() for line in str(error.message).splitlines()]
-    if lines[0].startswith("Error parsing"):
-        lines = lines[1:]
+    stated = [line.strip() for line in str(error.message).splitlines()]
+    lines = [line for line in stated if not line.startswith(_WITHOUT_NEWS)] or stated
     if "=" not in error.override and not error.override.startswith("~"):
         lines = ["it has no '='"]
     if lines[0].startswith("LexerNoViableAlt"):

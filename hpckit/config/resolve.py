@@ -15,10 +15,10 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpckit.config.names import dotted_keys, nearest, question, siblings
+from hpckit.config.names import dotted_keys, leaves, nearest, question, siblings
 from hpckit.config.schema import typed_sections
 from hpckit.errors import ConfigError
-from hpckit.model.launch import ClusterKind
+from hpckit.model.launch import MISSING, ClusterKind
 
 _NOT_FOUND = re.compile(r"Interpolation key '([^']+)' not found")
 _RAISED = re.compile(r"\w+ raised while resolving interpolation: ")
@@ -31,14 +31,13 @@ def resolve(config: DictConfig, environ: Mapping[str, str]) -> dict[str, Any]:
     Raises ConfigError for mandatory values that are missing, unknown keys in hpckit's own
     sections, interpolations that lead nowhere, and values JSON cannot hold.
     """
+    _refuse_unknown_keys(config)
     try:
-        missing = sorted(OmegaConf.missing_keys(config))
-        if missing:
-            raise _missing(missing)
-        _refuse_unknown_keys(config)
-        values = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+        values = OmegaConf.to_container(
+            config, resolve=True, throw_on_missing=True, enum_to_str=True
+        )
     except OmegaConfBaseException as error:
-        raise _unresolved(error, config) from error
+        raise _missing(config) or _unresolved(error, config) from error
     plain = cast("dict[str, Any]", _plain(values, ""))
     plain["cluster"]["kind"] = _cluster_kind(plain["cluster"], environ).value
     return plain
@@ -52,15 +51,18 @@ def _cluster_kind(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> Clu
     return ClusterKind.slurm if shutil.which("sbatch", path=folders) else ClusterKind.local
 
 
-def _missing(keys: list[str]) -> ConfigError:
-    names = ", ".join(keys)
+def _missing(config: DictConfig) -> ConfigError | None:
+    unresolved = cast("dict[str, Any]", OmegaConf.to_container(config))
+    keys = [key for key, value in leaves(unresolved) if value == MISSING]
+    if not keys:
+        return None
     are = "is mandatory and has" if len(keys) == 1 else "are mandatory and have"
     example = " ".join(f"{key}=..." for key in keys)
-    return ConfigError(f"{names} {are} no value.", hint=f"Give it: {example}")
+    return ConfigError(f"{', '.join(keys)} {are} no value.", hint=f"Give it: {example}")
 
 
 def _refuse_unknown_keys(config: DictConfig) -> None:
-    """A `+` adds keys anywhere; in our own sections, or with a slash, that is always a slip."""
+    """Refuse what a `+` has added where it can only be a slip: our sections, names of groups."""
     slashed = [str(key) for key in config if "/" in str(key)]
     if slashed:
         raise ConfigError(

@@ -5,6 +5,7 @@ Hydra is initialised once for all points of a sweep, and its global state is cle
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,12 +64,16 @@ class Session:
             from_shell=False,
         )
         with open_dict(config):
-            choices = tuple(config["hydra"]["runtime"]["choices"].items())
-            del config["hydra"]
-        if choices not in self.missing:
-            self.missing[choices] = declared_missing(self.loader, self._defaults(overrides))
-        restore_missing(config, self.missing[choices], overrides)
+            runtime = config.pop("hydra").runtime
+        restore_missing(config, self._missing(runtime, overrides), overrides)
         return config
+
+    def _missing(self, runtime: DictConfig, overrides: Sequence[str]) -> frozenset[str]:
+        choices = tuple(runtime.choices.items())
+        if choices not in self.missing:
+            sources = [Path(s.path) for s in runtime.config_sources if s.schema == "file"]
+            self.missing[choices] = declared_missing(sources, self._defaults(overrides))
+        return self.missing[choices]
 
     def defaults(self, overrides: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the files the composition consists of, in their order, without Hydra's own."""
@@ -76,9 +81,10 @@ class Session:
         return tuple(path for path in paths if not path.startswith("hydra/"))
 
     def _defaults(self, overrides: Sequence[str]) -> Sequence[ResultDefault]:
-        return self.loader.compute_defaults_list(
+        listed: Sequence[ResultDefault] = self.loader.compute_defaults_list(
             config_name=self.config_name, overrides=list(overrides), run_mode=RunMode.RUN
         ).defaults
+        return listed
 
     def builds_on_schema(self) -> bool:
         """Whether the primary configuration includes hpckit's."""
@@ -109,9 +115,14 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
     Plugins.instance().register(ShippedConf)
     GlobalHydra.instance().clear()
     with (
+        warnings.catch_warnings(),
         reading(request.environ),
         initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **_VERSION_BASE),
     ):
+        # 1.3 warns where `_self_` is left to its default place, and where a folder of
+        # hydra.searchpath does not exist; the first is fine, the second an error.
+        warnings.filterwarnings("ignore", ".*missing `_self_`", UserWarning)
+        warnings.filterwarnings("error", r".*is not available", UserWarning)
         yield Session(
             loader=GlobalHydra.instance().config_loader(),
             config_name=request.config_name,

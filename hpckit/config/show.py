@@ -5,7 +5,7 @@ It must not print, and needs nothing to be complete: what is missing is shown as
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -49,13 +49,9 @@ def show_info(request: ComposeRequest, what: str = "all") -> str:
             hint=f"Choose one of: {', '.join(INFO)}.",
         )
     with open_session(request) as session:
-        parts = {
-            "searchpath": lambda: _searchpath(session),
-            "groups": lambda: _groups(session),
-            "defaults": lambda: _defaults(session, request),
-        }
-        chosen = [part() for name, part in parts.items() if what in (name, "all")]
-    return "\n".join(chosen)
+        parts = {"searchpath": _searchpath, "groups": _groups, "defaults": _defaults}
+        chosen = [part for name, part in parts.items() if what in (name, "all")]
+        return "\n".join(part(session, request) for part in chosen)
 
 
 def _yaml(config: DictConfig, package: str) -> str:
@@ -67,25 +63,23 @@ def _yaml(config: DictConfig, package: str) -> str:
             f"The configuration has no part {package!r}.{question(nearest(package, keys))}",
             hint="Name a section or a key, such as resources.",
         )
-    part: dict[str, Any] = {}
+    part: Any = _container(config)
     for name in package.split("."):
-        part = (part or _container(config))[name]
+        part = part[name]
     return OmegaConf.to_yaml(OmegaConf.create({package: part}))
 
 
 def _container(config: DictConfig) -> dict[str, Any]:
-    values = OmegaConf.to_container(config, enum_to_str=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    return cast("dict[str, Any]", OmegaConf.to_container(config, enum_to_str=True))
 
 
-def _searchpath(session: Session) -> str:
+def _searchpath(session: Session, _: ComposeRequest) -> str:
     found = session.loader.get_sources()
     lines = [f"  {source.provider:8} {source.path}" for source in found if source.path]
     return "\n".join(["Configuration is looked for in, first found first taken:", *lines, ""])
 
 
-def _groups(session: Session) -> str:
+def _groups(session: Session, _: ComposeRequest) -> str:
     lines = [f"  {group}: {', '.join(options)}" for group, options in session.groups().items()]
     return "\n".join(["Groups and their options:", *lines, ""])
 

@@ -35,6 +35,9 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def _listed(command: Any) -> tuple[str, ...]:
+    if isinstance(command, bool):
+        # `command=true` is YAML's boolean, and a program.
+        return (_word(command),)
     if not isinstance(command, list | tuple):
         raise ConfigError(f"command is a {type(command).__name__}: {command!r}", hint=_HOW)
     return tuple(_word(item) for item in command)

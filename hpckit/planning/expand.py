@@ -9,7 +9,7 @@ from math import prod
 from hpckit.errors import ConfigError
 
 MAX_POINTS = 100_000
-"""More is a slip of the keyboard: Slurm's largest array has 4 million elements, its default 1001."""
+"""More is a slip of the keyboard: by default a Slurm array has at most 1001 elements."""
 
 
 def expand(axes: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:

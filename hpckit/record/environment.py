@@ -11,19 +11,20 @@ import platform
 import sys
 from collections.abc import Mapping
 
-from hpckit import __version__
 from hpckit.record.process import this_host
 
 VERSION = 1
+_DISTRIBUTION = "hpckit-slurm"
 
 
 def capture(environ: Mapping[str, str]) -> dict[str, object]:
     """Return the content of environment.json."""
+    packages = _packages()
     return {
         "v": VERSION,
-        "hpckit": __version__,
+        "hpckit": packages.get(_DISTRIBUTION),
         "python": {"version": platform.python_version(), "executable": sys.executable},
-        "packages": _packages(),
+        "packages": packages,
         "modules": [name for name in environ.get("LOADEDMODULES", "").split(":") if name],
         "host": this_host(),
         "platform": platform.platform(),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> Path:
 
 def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
     """Replace a file as a whole: a reader finds the old text or the new, never a part."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -161,7 +161,7 @@ def failure_text(row: RunRow) -> str:
 def _where(failure: Failure) -> str:
     places = [
         "" if failure.rank is None else f"rank {failure.rank}",
-        "" if failure.node is None else f"on {failure.node}",
+        f"on {failure.node}" if failure.node else "",
         "" if failure.step is None else f"at step {failure.step}",
     ]
     place = " ".join(place for place in places if place)

@@ -21,6 +21,7 @@ from pathlib import Path
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.states import RunState
 from hpckit.planning.decide import EndAttempt, NewRound, RoundView, decide
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths, LaunchPaths
@@ -38,6 +39,8 @@ from hpckit.runtime.environ import job_key
 from hpckit.runtime.rounds import Round
 
 _NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_GRACE_AT_MOST_S = 900.0
+"""How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
 _LEAVE_S = 10.0
 """How long agents may take to leave after Shutdown before their step is ended."""
 
@@ -56,12 +59,16 @@ class AgentCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One run to attempt. `environ` is the supervisor's own environment."""
+    """One run to attempt. `environ` is the supervisor's own environment.
+
+    `requeue` is whether Slurm is expected to start the job again after a preemption.
+    """
 
     launch: Launch
     index: int
     settings: LaunchConfig
     agents: AgentCommand
+    requeue: bool
     environ: Mapping[str, str]
 
 
@@ -82,6 +89,7 @@ class _Supervisor:
     secret: str = field(default_factory=control.new_secret, init=False)
     notice: str | None = field(default=None, init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> int:
         self._listen_to_signals()
@@ -105,7 +113,19 @@ class _Supervisor:
                 at=now(), state=end.state, exit_code=end.exit_code, failure=end.failure
             )
         )
+        await self._await_preemption(end)
         return end.exit_code
+
+    async def _await_preemption(self, end: EndAttempt) -> None:
+        """Hold the allocation where only the step was told to stop, and Slurm is to requeue us.
+
+        Preemption with a grace period tells the step at its beginning and the batch side at its
+        end (22.05). A job that leaves in between has ended by itself and is not requeued.
+        """
+        heard_by_step_only = self.notice is not None and not self.told.is_set()
+        if end.state is RunState.interrupted and self.assignment.requeue and heard_by_step_only:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
 
     def record(self, event: events.Event) -> None:
         append_event(self.paths.events, event)
@@ -117,10 +137,14 @@ class _Supervisor:
             self.record(events.NoticeHeard(at=now(), signal=name))
             self.noticed.set()
 
+    def _hear_self(self, name: str) -> None:
+        self.told.set()
+        self.hear(name)
+
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in _NOTICES:
-            loop.add_signal_handler(number, self.hear, number.name)
+            loop.add_signal_handler(number, self._hear_self, number.name)
         for number in (signal.SIGCONT, signal.SIGHUP):
             loop.add_signal_handler(number, lambda: None)
 

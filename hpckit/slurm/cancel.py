@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from hpckit.errors import SchedulerRefusedError
 from hpckit.model.ids import JobId
 from hpckit.slurm.commands import SlurmCommands
 
 _AT_ONCE = 500
+_OVER = ("invalid job id", "already completing or completed")
 
 
 def cancel(jobs: Sequence[str], commands: SlurmCommands) -> None:
@@ -21,7 +23,13 @@ def cancel(jobs: Sequence[str], commands: SlurmCommands) -> None:
     """
     words = list(_words(jobs))
     for start in range(0, len(words), _AT_ONCE):
-        commands.run("scancel", "--quiet", *words[start : start + _AT_ONCE])
+        # Not --quiet: with it, 22.05 hides that permission was denied and exits 0.
+        try:
+            commands.run("scancel", *words[start : start + _AT_ONCE])
+        except SchedulerRefusedError as error:
+            complaints = error.message.lower().split("; ")
+            if not all(any(mark in complaint for mark in _OVER) for complaint in complaints):
+                raise
 
 
 def _words(jobs: Sequence[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from hpckit.model.nodes import expand
 from hpckit.model.run import Observation
-from hpckit.model.states import parse_state
+from hpckit.model.states import BaseState, SlurmState, parse_state
 
 SQUEUE_FIELDS = ("JobArrayID", "State", "NodeList", "RestartCnt", "exit_code", "Reason")
 SQUEUE_FORMAT = ",".join(f"{name}:0|" for name in SQUEUE_FIELDS)
@@ -38,14 +38,15 @@ _SINGLE = re.compile(r"\d+(?:_\d+)?\Z")
 def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
     """Yield what squeue says, one observation for each job or array element."""
     for job, state, nodes, restarts, code, reason in _rows(text, len(SQUEUE_FIELDS)):
+        parsed = parse_state(state)
         for one in job_ids(job):
             yield Observation(
                 job=one,
-                state=parse_state(state),
+                state=parsed,
                 seen_at=now,
                 nodes=_some(nodes),
                 reason=_reason(reason, code),
-                exit_code=_ended_code(state, code),
+                exit_code=_ended_code(parsed, code),
                 restarts=int(restarts) if restarts.isdecimal() else 0,
             )
 
@@ -53,14 +54,15 @@ def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
 def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
     """Yield what sacct says; it does not know restarts, and the last row of a job is the latest."""
     for job, state, nodes, code in _rows(text, len(SACCT_FIELDS)):
+        parsed = parse_state(state)
         for one in job_ids(job):
             yield Observation(
                 job=one,
-                state=parse_state(state),
+                state=parsed,
                 seen_at=now,
                 nodes=_some(nodes),
                 reason=_reason("", code),
-                exit_code=_ended_code(state, code),
+                exit_code=_ended_code(parsed, code),
             )
 
 
@@ -102,8 +104,10 @@ def _signal(text: str) -> int | None:
     return int(signal) if colon else int(code) & 0x7F
 
 
-def _ended_code(state: str, code: str) -> int | None:
-    return exit_code(code) if parse_state(state).ended else None
+def _ended_code(state: SlurmState, code: str) -> int | None:
+    """Return the exit code of an end; of 0 only where it means success (CANCELLED has 0:0 too)."""
+    found = exit_code(code) if state.ended else None
+    return found if found or state.base is BaseState.completed else None
 
 
 def _reason(reason: str, code: str) -> str:

@@ -7,7 +7,6 @@ means for a run. Never one question per job: slurmctld serves the whole cluster.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
@@ -101,7 +100,7 @@ def _sacct(jobs: Iterable[str], commands: SlurmCommands, now: datetime) -> Itera
         "--parsable2",
         f"--format={SACCT_FORMAT}",
     )
-    return (replace(one, restarts=0) for one in read_sacct(text, now))
+    return read_sacct(text, now)
 
 
 def _squeue_by_name(name: str, commands: SlurmCommands) -> str:

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from hpckit.model import events
 from hpckit.model.events import Event, decode, encode
 
-KINDS = sorted(Event.__subclasses__(), key=lambda kind: kind.kind)
+KINDS = sorted(
+    {vars(events)[kind.__name__] for kind in Event.__subclasses__()}, key=lambda kind: kind.kind
+)
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -31,7 +31,6 @@ from store import (
     update,
 )
 
-SHORT = {"-J": "job-name", "-N": "nodes", "-n": "ntasks", "-o": "output", "-p": "partition"}
 KILL_WAIT_S = 5.0
 TICK_S = 0.02
 
@@ -63,16 +62,9 @@ def words_of(line: str) -> list[str]:
 
 
 def options_of(words: list[str]) -> dict[str, str]:
-    """Read `--name=value`, `--name` and the few short options that tests use."""
-    options: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if word in SHORT:
-            options[SHORT[word]] = next(rest)
-        else:
-            name, _, value = word.removeprefix("--").partition("=")
-            options[name] = value
-    return options
+    """Read `--name=value` and `--name`; the fake knows no short options."""
+    pairs = (word.removeprefix("--").partition("=") for word in words)
+    return {name: value for name, _, value in pairs}
 
 
 def sbatch(arguments: list[str]) -> int:
@@ -80,8 +72,10 @@ def sbatch(arguments: list[str]) -> int:
     if mode("hang"):
         time.sleep(3600)
     if mode("controller-away"):
-        fail("sbatch", "Batch job submission failed: Unable to contact slurm controller "
-             "(connect failure)")
+        fail(
+            "sbatch",
+            "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        )
     given = [word for word in arguments if word.startswith("-")]
     text = _script(arguments)
     stated = [word for line in _directives(text) for word in words_of(line)]
@@ -185,9 +179,9 @@ def keeper(arguments: list[str]) -> int:
     main = int(arguments[0])
     running: dict[str, subprocess.Popen[bytes]] = {}
     while True:
-        jobs = [job for job in every() if job["main"] == main]
-        for job in jobs:
-            name = key(job)
+        begun = time.monotonic()
+        jobs = every(main)
+        for name in [key(job) for job in jobs]:
             if name in running and running[name].poll() is not None:
                 _end(load(name), running.pop(name).returncode)
         if not running and not any(job["state"] in LIVE for job in jobs):
@@ -197,7 +191,7 @@ def keeper(arguments: list[str]) -> int:
         for job in jobs:
             if job["state"] == "PENDING" and job["reason"] == "None" and len(running) < limit:
                 _start(job, running)
-        time.sleep(TICK_S)
+        time.sleep(max(TICK_S, 4 * (time.monotonic() - begun)))
 
 
 def _start(job: Job, running: dict[str, subprocess.Popen[bytes]]) -> None:

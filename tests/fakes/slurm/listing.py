@@ -15,8 +15,9 @@ from store import LIVE, NODES, PARTITIONS, Job, every, fail, key, mode, root, se
 def squeue(arguments: list[str]) -> int:
     """List jobs; of --Format, only `Name:0|` is understood."""
     if mode("controller-away"):
-        sys.stderr.write("slurm_load_jobs error: Unable to contact slurm controller "
-                         "(connect failure)\n")
+        sys.stderr.write(
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
+        )
         return 1
     options = options_of(arguments)
     jobs = _asked(options)
@@ -34,8 +35,10 @@ def squeue(arguments: list[str]) -> int:
 def sacct(arguments: list[str]) -> int:
     """List jobs as the accounting knows them."""
     if mode("database-away"):
-        sys.stderr.write("sacct: error: slurm_persist_conn_open_without_init: failed to open "
-                         "persistent connection to host:localhost:6819: Connection refused\n")
+        sys.stderr.write(
+            "sacct: error: slurm_persist_conn_open_without_init: failed to open "
+            "persistent connection to host:localhost:6819: Connection refused\n"
+        )
         fail("sacct", "Problem talking to the database: Connection refused")
     options = options_of(arguments)
     names = options["format"].split(",")
@@ -137,5 +140,3 @@ def _nodes(job: Job) -> str:
 def _write(rows: list[list[str]], *, end: str) -> None:
     for row in rows:
         sys.stdout.write("|".join(row) + end + "\n")
-
-

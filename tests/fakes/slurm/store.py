@@ -86,9 +86,11 @@ def update(name: str, **changes: Any) -> Job:
     return job
 
 
-def every() -> list[Job]:
-    """Return all jobs in the order of their ids."""
-    jobs = [json.loads(path.read_text()) for path in (root() / "jobs").glob("*.json")]
+def every(main: int | None = None) -> list[Job]:
+    """Return all jobs, or all elements of one, in the order of their ids."""
+    patterns = ["*.json"] if main is None else [f"{main}.json", f"{main}_*.json"]
+    paths = [path for pattern in patterns for path in (root() / "jobs").glob(pattern)]
+    jobs = [json.loads(path.read_text()) for path in paths]
     return sorted(jobs, key=lambda job: (job["main"], job["index"] or 0))
 
 

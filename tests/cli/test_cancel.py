@@ -1,0 +1,180 @@
+"""Promises of `hpckit cancel`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hpckit.errors import SchedulerAwayError, UsageError
+from hpckit.model import events
+from hpckit.model.launch import ClusterKind
+from hpckit.record.launches import read_launch_events
+from hpckit.record.process import start_mark, this_host
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """Return a process to carry runs; it ends with the test."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+def carrier(child: subprocess.Popen[bytes]) -> tuple[str, int, str]:
+    """Return how records name a process."""
+    return (this_host(), child.pid, start_mark(child.pid) or "")
+
+
+def wishes(launch: Any) -> list[tuple[int, ...]]:
+    """Return the cancellations recorded."""
+    history = read_launch_events(launch)
+    return [event.runs for event in history if isinstance(event, events.CancelRequested)]
+
+
+def read(desk: Any, verb: str, *words: str) -> list[dict[str, Any]]:
+    """Return the runs of a verb's --json."""
+    runs: list[dict[str, Any]] = json.loads(desk.say(verb, *words, "--json").out)["runs"]
+    return runs
+
+
+def test_cancel_of_a_rendered_launch_cancels_it(desk: Any) -> None:
+    """Runs that were never submitted are cancelled by our record alone."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
+    assert [run["outcome"] for run in read(desk, "cancel")] == ["requested", "requested"]
+    assert wishes(launch) == [(0, 1)]
+    assert [run["state"] for run in read(desk, "status")] == ["cancelled", "cancelled"]
+
+
+def test_cancel_twice_is_the_same_as_once(desk: Any) -> None:
+    """A second time there is nothing left to ask for, and nothing wrong."""
+    launch = desk.freeze()
+    desk.say("cancel")
+    said = desk.say("cancel")
+    assert (said.code, said.out) == (0, f"{launch.id}.0: already over (cancelled)\n")
+    assert wishes(launch) == [(0,)]
+
+
+def test_cancel_names_runs_that_had_ended(desk: Any, writer: Any) -> None:
+    """What is over stays as it is, and is said to be."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
+    attempt = writer(launch=launch, index=0)
+    attempt.start()
+    attempt.complete()
+    outcomes = [(run["state"], run["outcome"]) for run in read(desk, "cancel")]
+    assert outcomes == [("completed", "already_ended"), ("pending", "requested")]
+    assert wishes(launch) == [(1,)]
+
+
+def test_cancel_of_a_run_signals_its_supervisor(
+    desk: Any, writer: Any, process: subprocess.Popen[bytes]
+) -> None:
+    """One local run is stopped by asking its supervisor to leave."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
+    writer(launch=launch, index=1).start(process=carrier(process))
+    desk.say("cancel", f"{launch.id}.1")
+    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert wishes(launch) == [(1,)]
+
+
+def test_cancel_of_a_launch_signals_the_local_executor(
+    desk: Any, process: subprocess.Popen[bytes]
+) -> None:
+    """A whole local launch is stopped by asking its executor to leave."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
+    host, pid, mark = carrier(process)
+    desk.tell(launch, events.LocalStarted(at=launch.created_at, host=host, pid=pid, started=mark))
+    desk.say("cancel")
+    assert process.wait(timeout=60) == -signal.SIGTERM
+
+
+def test_cancel_spares_a_process_that_took_over_the_number(
+    desk: Any, writer: Any, process: subprocess.Popen[bytes]
+) -> None:
+    """A pid that now names another process is left alone: its start mark differs."""
+    launch = desk.freeze()
+    host, pid, _ = carrier(process)
+    writer(launch=launch).start(process=(host, pid, "another start"))
+    desk.tell(launch, events.LocalStarted(at=launch.created_at, host=host, pid=pid, started="1"))
+    desk.say("cancel")
+    assert process.poll() is None
+
+
+def test_cancel_of_a_run_on_another_host_says_where(desk: Any, writer: Any) -> None:
+    """Processes elsewhere cannot be signalled; the wish is recorded and the host named."""
+    launch = desk.freeze()
+    writer(launch=launch).start(process=("elsewhere", 1, "1"))
+    with pytest.raises(UsageError, match="elsewhere"):
+        desk.say("cancel")
+    assert wishes(launch) == [(0,)]
+
+
+@pytest.fixture
+def on_slurm(desk: Any, fake_slurm: Any) -> Any:
+    """Return the desk with a fake Slurm in its environment."""
+    desk.environ = fake_slurm.environ
+    return desk
+
+
+def submit(desk: Any, slurm: Any, launch: Any) -> str:
+    """Submit a held array for a launch of three and record it; return the main id."""
+    job: str = slurm.slurm(
+        "sbatch", "--parsable", "--hold", "--array=0-2", "--output=/dev/null", "--wrap=true"
+    ).strip()
+    at = launch.created_at + timedelta(seconds=1)
+    desk.tell(launch, events.Submitted(at=at, job_index=0, job=job))
+    return job
+
+
+SWEEP = [("a=1",), ("a=2",), ("a=3",)]
+
+
+def test_cancel_of_one_run_cancels_its_array_element(on_slurm: Any, fake_slurm: Any) -> None:
+    """Only the element of the run is cancelled; its siblings wait on."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm, sweep=SWEEP)
+    submit(on_slurm, fake_slurm, launch)
+    on_slurm.say("cancel", f"{launch.id}.1")
+    states = [run["state"] for run in read(on_slurm, "status")]
+    assert states == ["pending", "cancelled", "pending"]
+
+
+def test_cancel_of_a_launch_cancels_every_job(on_slurm: Any, fake_slurm: Any) -> None:
+    """All elements go, and asking again is no error."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm, sweep=SWEEP)
+    submit(on_slurm, fake_slurm, launch)
+    on_slurm.say("cancel")
+    assert {run["state"] for run in read(on_slurm, "status")} == {"cancelled"}
+    assert {run["outcome"] for run in read(on_slurm, "cancel")} == {"already_ended"}
+
+
+def test_cancel_finds_a_job_whose_answer_was_lost(on_slurm: Any, fake_slurm: Any) -> None:
+    """A submission never confirmed is looked for by name, and cancelled."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm)
+    name = launch.jobs[0].name
+    intent = events.SubmitIntended(at=launch.created_at, job_index=0, job_name=name)
+    on_slurm.tell(launch, intent)
+    job = fake_slurm.slurm(
+        "sbatch", "--parsable", "--hold", f"--job-name={name}", "--wrap=true"
+    ).strip()
+    on_slurm.say("cancel")
+    said = fake_slurm.slurm("sacct", f"--jobs={job}", "--noheader", "--parsable2", "--format=State")
+    assert said.startswith("CANCELLED")
+
+
+def test_cancel_with_the_scheduler_away_keeps_the_wish(on_slurm: Any, fake_slurm: Any) -> None:
+    """The wish is recorded and the error says that Slurm was not reached; the run still waits."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm, sweep=SWEEP)
+    submit(on_slurm, fake_slurm, launch)
+    for program in ("squeue", "sacct", "scancel"):
+        fake_slurm.remove(program)
+    with pytest.raises(SchedulerAwayError):
+        on_slurm.say("cancel")
+    assert wishes(launch) == [(0, 1, 2)]
+    assert {run["state"] for run in read(on_slurm, "status")} == {"pending"}

@@ -1,0 +1,103 @@
+"""Promises of the local executor, with real supervisors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpckit.model.events import LocalStarted
+from hpckit.record.launches import load_launch, read_runs
+from hpckit.record.process import alive
+
+COMMAND = ("experiment=command", "cluster=local", "code.snapshot=false")
+
+
+def until(reached: Callable[[], object]) -> None:
+    """Wait for something that is bound to come; the test's own time limit guards."""
+    while not reached():
+        time.sleep(0.05)
+
+
+def states(shell: Any) -> list[str]:
+    """Return the states of the latest launch's runs."""
+    return [run["state"] for run in json.loads(shell("status", "--json").out)["runs"]]
+
+
+def executor(shell: Any) -> LocalStarted:
+    """Return who works through the latest launch."""
+    (started,) = (
+        event for event in shell.events(shell.outputs[-1]) if isinstance(event, LocalStarted)
+    )
+    return started
+
+
+def is_alive(who: LocalStarted) -> bool:
+    """Whether that very process still runs."""
+    return alive(who.host, who.pid, who.started) is True
+
+
+def test_local_launch_returns_at_once_and_goes_on_alone(shell: Any) -> None:
+    """`launch` without --wait leaves a process behind that finishes the sweep."""
+    said = shell("launch", "-m", *COMMAND, "command=sleep 0.5", "seed=1,2")
+    assert said.code == 0
+    who = executor(shell)
+    assert os.getsid(who.pid) == who.pid
+    until(lambda: not is_alive(who))
+    assert states(shell) == ["completed", "completed"]
+
+
+def test_local_runs_go_so_many_at_a_time(shell: Any) -> None:
+    """No more than cluster.max_parallel runs ever overlap, and that many do."""
+    script = (
+        "import os, time; d = os.environ['HPCKIT_PROJECT'] + '/now';"
+        "os.makedirs(d, exist_ok=True); f = f'{d}/{os.getpid()}'; open(f, 'w').close();"
+        "time.sleep(0.7); n = len(os.listdir(d)); open(d + '.log', 'a').write(f'{n} ');"
+        "time.sleep(0.3); os.unlink(f)"
+    )
+    command = f"command=['python','-c',\"{script}\"]"
+    words = ("-m", *COMMAND, command, "seed=1,2,3,4", "cluster.max_parallel=2")
+    said = shell("launch", "--wait", *words)
+    assert said.code == 0, said.out + said.err
+    counts = [int(word) for word in (shell.cwd / "now.log").read_text().split()]
+    assert len(counts) == 4
+    assert max(counts) == 2
+
+
+def test_local_executor_ends_with_its_runs_on_sigterm(shell: Any) -> None:
+    """SIGTERM ends the runs under way, begins no other, and leaves no process."""
+    shell("launch", "-m", *COMMAND, "command=sleep 60", "seed=1,2")
+    who = executor(shell)
+    launch = load_launch(shell.outputs[-1])
+    until(lambda: read_runs(launch)[0].round is not None)
+    supervisor = read_runs(launch)[0].supervisor
+    os.kill(who.pid, signal.SIGTERM)
+    until(lambda: not is_alive(who))
+    assert supervisor is not None
+    assert alive(*supervisor) is False
+    assert states(shell) == ["interrupted", "interrupted"]
+    assert read_runs(launch)[1].attempt == 0
+
+
+def test_local_runs_cancelled_before_their_turn_never_start(shell: Any) -> None:
+    """A run cancelled while it waits is not begun."""
+    gate = shell.cwd / "gate"
+    command = "command=['sh','-c','until [ -e $HPCKIT_PROJECT/gate ]; do sleep 0.05; done']"
+    said = shell("launch", "-m", *COMMAND, command, "seed=1,2")
+    assert said.code == 0, said.err
+    launch = shell.outputs[-1].name
+    assert shell("cancel", f"{launch}.1").code == 0
+    gate.touch()
+    who = executor(shell)
+    until(lambda: not is_alive(who))
+    assert states(shell) == ["completed", "cancelled"]
+
+
+def test_local_executor_that_cannot_start_says_why(shell: Any) -> None:
+    """A cluster.python without hpckit is an error with the reason, exit code 1."""
+    said = shell("launch", *COMMAND, "command=sleep 0", "cluster.python=/bin/false")
+    assert said.code == 1
+    assert "did not start" in said.err

@@ -1,0 +1,80 @@
+"""Promises of `hpckit ls`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hpckit.errors import UsageError
+from hpckit.model.launch import ClusterKind
+
+
+def test_ls_lists_launches_newest_first(desk: Any, writer: Any) -> None:
+    """Each line has the id, the moment, the runs by state and the folder."""
+    old = desk.freeze("old", sweep=[("a=1",), ("a=2",)])
+    new = desk.freeze("new", minute=5)
+    writer(launch=old).start()
+    writer(launch=old).complete()
+    document = json.loads(desk.say("ls", "--json").out)
+    assert document == {
+        "launches": [
+            {
+                "launch": new.id,
+                "name": "new",
+                "dir": str(new.folder),
+                "created_at": "2026-01-01T00:05:00.000+00:00",
+                "states": {"pending": 1},
+            },
+            {
+                "launch": old.id,
+                "name": "old",
+                "dir": str(old.folder),
+                "created_at": "2026-01-01T00:00:00.000+00:00",
+                "states": {"pending": 1, "completed": 1},
+            },
+        ]
+    }
+    lines = desk.say("ls").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["LAUNCH", new.id, old.id]
+    assert "1 pending, 1 completed" in lines[2]
+
+
+def test_ls_shows_as_many_as_asked_for(desk: Any) -> None:
+    """-n N stops after N and says how many there are besides; 0 means all."""
+    for minute in range(3):
+        desk.freeze(f"run{minute}", minute=minute)
+    said = desk.say("ls", "-n", "2")
+    assert len(said.out.splitlines()) == 3
+    assert "1 older not shown" in said.err
+    assert len(desk.say("ls", "-n", "0").out.splitlines()) == 4
+    with pytest.raises(UsageError, match="-n is -1"):
+        desk.say("ls", "-n", "-1")
+
+
+def test_ls_of_an_empty_folder_says_so(desk: Any) -> None:
+    """No launches is no error; JSON has an empty list."""
+    said = desk.say("ls")
+    assert (said.code, said.out) == (0, "")
+    assert "there are no launches" in said.err
+    assert json.loads(desk.say("ls", "--json").out) == {"launches": []}
+
+
+def test_ls_passes_over_what_cannot_be_read(desk: Any) -> None:
+    """A damaged launch is noted on standard error; the others are listed."""
+    good, bad = desk.freeze("good"), desk.freeze("bad", minute=1)
+    bad.paths.launch.write_text("{")
+    said = desk.say("ls", "--json")
+    assert [line["launch"] for line in json.loads(said.out)["launches"]] == [good.id]
+    assert "bad" in said.err
+
+
+def test_ls_asks_no_scheduler(desk: Any, fake_slurm: Any) -> None:
+    """A scheduler that does not answer does not hold the list up."""
+    desk.environ = fake_slurm.environ
+    fake_slurm.fail("hang")
+    launch = desk.freeze(kind=ClusterKind.slurm)
+    said = desk.say("ls")
+    assert launch.id in said.out
+    assert said.err == ""

@@ -1,0 +1,84 @@
+"""Promises of the command line as a whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import hpckit
+from hpckit.cli.main import VERBS
+
+
+def test_main_help_lists_every_verb(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`hpckit --help` names all verbs, and none that is hidden."""
+    with pytest.raises(SystemExit) as ended:
+        shell("--help")
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert all(f"    {verb} " in out for verb in VERBS)
+    assert "supervise" not in out
+
+
+def test_main_says_its_version(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`hpckit --version` says name and version."""
+    with pytest.raises(SystemExit):
+        shell("--version")
+    assert capsys.readouterr().out == f"hpckit {hpckit.__version__}\n"
+
+
+def test_main_without_a_verb_is_a_usage_error(shell: Any) -> None:
+    """Nothing asked for: help on standard error, exit code 2."""
+    said = shell()
+    assert said.code == 2
+    assert said.out == ""
+    assert "launch" in said.err
+
+
+def test_main_names_the_nearest_verb(shell: Any) -> None:
+    """A mistyped verb is answered with the one that was meant."""
+    said = shell("luanch")
+    assert said.code == 2
+    assert "hpckit launch" in said.err
+
+
+def test_main_shows_errors_on_stderr_with_a_hint(shell: Any) -> None:
+    """An error is one message and what to do, without a traceback; standard output is empty."""
+    said = shell("status")
+    assert said.code == 2
+    assert said.out == ""
+    first, second = said.err.splitlines()
+    assert first.startswith("hpckit: error: there are no launches in ")
+    assert second.startswith("  ")
+
+
+def test_main_is_quiet_after_ctrl_c(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends with 130 and says nothing."""
+
+    def interrupt(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hpckit.cli.ls.run", interrupt)
+    said = shell("ls")
+    assert (said.code, said.out, said.err) == (130, "", "")
+
+
+def test_main_is_quiet_when_the_reader_leaves(shell: Any) -> None:
+    """`hpckit launch --dry-run | head -0` ends without a traceback."""
+    words = ("launch", "--dry-run", "cluster=local", "experiment=command", "command=x")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "hpckit", *words],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=shell.environ,
+        cwd=shell.cwd,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -1,0 +1,297 @@
+"""Promises of `hpckit status`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hpckit.errors import NotFoundError
+from hpckit.model import events
+from hpckit.model.launch import ClusterKind
+from hpckit.record.process import start_mark, this_host
+
+FIELDS = [
+    "run",
+    "index",
+    "state",
+    "job",
+    "slurm_state",
+    "attempt",
+    "round",
+    "step",
+    "nodes",
+    "exit_code",
+    "failure",
+    "metrics",
+]
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/site/hpckit/runtime/rank.py", line 10, in main
+    entry(config, run)
+  File "/home/ann/train.py", line 5, in main
+    raise ValueError("boom")
+ValueError: boom
+"""
+
+
+def read(desk: Any, *words: str) -> dict[str, Any]:
+    """Return what `status --json` says."""
+    said = desk.say("status", *words, "--json")
+    assert said.code == 0
+    document: dict[str, Any] = json.loads(said.out)
+    return document
+
+
+def states(document: dict[str, Any]) -> list[str]:
+    """Return the states of all runs."""
+    return [run["state"] for run in document["runs"]]
+
+
+def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
+    """Programs find exactly the fields that docs/cli.md names, in that order."""
+    launch = desk.freeze()
+    attempt = writer(launch=launch)
+    attempt.start(job="12")
+    attempt.metrics(3, loss=0.5)
+    attempt.metrics(9, loss=0.25, accuracy=0.9)
+    attempt.fail(traceback=TRACEBACK)
+    document = read(desk)
+    assert list(document) == ["launch", "scheduler", "runs"]
+    assert (document["launch"], document["scheduler"]) == (launch.id, "none")
+    run = document["runs"][0]
+    assert list(run) == FIELDS
+    assert run == {
+        "run": f"{launch.id}.0",
+        "index": 0,
+        "state": "failed",
+        "job": "12",
+        "slurm_state": None,
+        "attempt": 1,
+        "round": 0,
+        "step": 9,
+        "nodes": ["n1", "n2"],
+        "exit_code": 1,
+        "failure": {
+            "cause": "exception",
+            "message": "ValueError: boom",
+            "rank": 1,
+            "node": "n2",
+            "step": 7,
+            "traceback": TRACEBACK,
+        },
+        "metrics": {"loss": 0.25, "accuracy": 0.9},
+    }
+
+
+def test_status_of_a_rendered_launch_is_pending(desk: Any) -> None:
+    """Runs that were never submitted wait, without job, attempt or node."""
+    desk.freeze(sweep=[("lr=1",), ("lr=2",)])
+    document = read(desk)
+    assert states(document) == ["pending", "pending"]
+    first = document["runs"][0]
+    assert (first["job"], first["attempt"], first["round"], first["step"]) == (None, 0, None, None)
+    assert (first["nodes"], first["exit_code"], first["failure"], first["metrics"]) == (
+        [],
+        None,
+        None,
+        {},
+    )
+
+
+def test_status_shows_the_latest_launch_and_any_other_by_name(desk: Any) -> None:
+    """Without a name it is the latest; a beginning, a run's id or a folder say another."""
+    old, new = desk.freeze("old"), desk.freeze("new", minute=1)
+    assert read(desk)["launch"] == new.id
+    assert read(desk, "old")["launch"] == old.id
+    assert read(desk, str(old.folder))["launch"] == old.id
+    assert [run["run"] for run in read(desk, f"{old.id}.0")["runs"]] == [f"{old.id}.0"]
+
+
+def test_status_of_one_run_shows_only_that_run(desk: Any) -> None:
+    """A run's id leaves its siblings out."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",), ("a=3",)])
+    assert [run["index"] for run in read(desk, f"{launch.id}.2")["runs"]] == [2]
+
+
+def test_status_of_an_unknown_launch_names_the_nearest(desk: Any) -> None:
+    """A misspelt launch is a usage error with the names that are near."""
+    launch = desk.freeze("digits")
+    with pytest.raises(NotFoundError) as caught:
+        desk.say("status", "digist")
+    assert launch.id in caught.value.hint
+
+
+def test_status_shows_a_failure_with_the_users_own_traceback(desk: Any, writer: Any) -> None:
+    """Cause, place and the user's frames are shown, ours are not, and where to read on."""
+    launch = desk.freeze()
+    attempt = writer(launch=launch)
+    attempt.start()
+    attempt.fail(traceback=TRACEBACK)
+    said = desk.say("status")
+    assert said.code == 0
+    assert "exception (rank 1 on n2 at step 7): ValueError: boom" in said.out
+    assert 'File "/home/ann/train.py", line 5' in said.out
+    assert "rank.py" not in said.out
+    assert f"hpckit logs {launch.id}.0" in said.out
+
+
+def test_status_counts_runs_by_state(desk: Any, writer: Any) -> None:
+    """Under the table stands how many runs are in which state."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",), ("a=3",)])
+    for index in (0, 1):
+        writer(launch=launch, index=index).start()
+    writer(launch=launch, index=0).complete()
+    said = desk.say("status")
+    assert "3 runs: 1 pending, 1 running, 1 completed" in said.out
+    assert launch.id in said.out
+    assert str(launch.folder) in said.out
+
+
+def test_status_draws_a_table_on_a_terminal(desk: Any, writer: Any) -> None:
+    """A terminal gets the same words, drawn."""
+    launch = desk.freeze()
+    writer(launch=launch).start()
+    said = desk.say("status", terminal=True)
+    assert "running" in said.out
+    assert "n[1-2]" in said.out
+
+
+def test_status_knows_a_living_supervisor_from_a_dead_one(desk: Any, writer: Any) -> None:
+    """A supervisor that is gone without a last word leaves an interrupted run, and says so."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
+    me = (this_host(), os.getpid(), start_mark(os.getpid()) or "")
+    writer(launch=launch, index=0).start(process=me)
+    writer(launch=launch, index=1).start(process=(this_host(), os.getpid(), "another start"))
+    document = read(desk)
+    assert states(document) == ["running", "interrupted"]
+    assert document["runs"][1]["failure"]["cause"] == "launcher_lost"
+    assert "without a last word" in desk.say("status").out
+
+
+def test_status_knows_that_nothing_will_start_a_run(desk: Any) -> None:
+    """Runs waiting for a local executor that is gone do not wait for ever."""
+    launch = desk.freeze()
+    gone = events.LocalStarted(
+        at=launch.created_at, host=this_host(), pid=os.getpid(), started="another start"
+    )
+    desk.tell(launch, gone)
+    assert states(read(desk)) == ["interrupted"]
+    assert "nothing will start it" in desk.say("status").out
+
+
+def test_status_reads_torn_lines_and_newer_records(desk: Any, writer: Any) -> None:
+    """A line cut short, an event of a newer version and a torn metrics file are no obstacle."""
+    launch = desk.freeze()
+    attempt = writer(launch=launch)
+    attempt.start()
+    attempt.metrics(4, loss=0.5)
+    paths = launch.paths.run(0).attempt(1)
+    with paths.events.open("a") as file:
+        file.write('{"v":9,"event":"moon_phase","phase":"full"}\n{"v":1,"event":"attempt_en')
+    with paths.metrics.open("a") as file:
+        file.write('{"step": 5, "lo')
+    paths.progress.write_text("{")
+    run = read(desk)["runs"][0]
+    assert (run["state"], run["metrics"]) == ("running", {"loss": 0.5})
+
+
+@pytest.fixture
+def on_slurm(desk: Any, fake_slurm: Any) -> Any:
+    """Return the desk with a fake Slurm in its environment."""
+    desk.environ = fake_slurm.environ
+    return desk
+
+
+def submit(desk: Any, slurm: Any, launch: Any, *words: str) -> str:
+    """Submit something in the launch's name and record it; return the job's main id."""
+    job: str = slurm.slurm("sbatch", "--parsable", "--output=/dev/null", *words).strip()
+    desk.tell(
+        launch,
+        events.Submitted(at=launch.created_at + timedelta(seconds=1), job_index=0, job=job),
+    )
+    return job
+
+
+def test_status_shows_slurms_word_beside_ours(on_slurm: Any, fake_slurm: Any) -> None:
+    """A queued job is pending with Slurm's own state and reason."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm)
+    job = submit(on_slurm, fake_slurm, launch, "--hold", "--wrap=true")
+    document = read(on_slurm)
+    assert document["scheduler"] == "answered"
+    run = document["runs"][0]
+    assert (run["state"], run["slurm_state"], run["job"]) == ("pending", "PENDING", job)
+    assert "JobHeldUser" in on_slurm.say("status").out
+
+
+def test_status_with_the_scheduler_away_shows_our_record(
+    on_slurm: Any, fake_slurm: Any, writer: Any
+) -> None:
+    """Without an answer our own record is shown, with a warning, and the exit code is 0."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm)
+    job = submit(on_slurm, fake_slurm, launch, "--hold", "--wrap=true")
+    writer(launch=launch).start(job=job)
+    for program in ("squeue", "sacct"):
+        fake_slurm.remove(program)
+    said = on_slurm.say("status", "--json")
+    assert said.code == 0
+    assert "warning" in said.err
+    document = json.loads(said.out)
+    assert (document["scheduler"], states(document)) == ("away", ["running"])
+
+
+def test_status_shows_an_end_only_slurm_knows(on_slurm: Any, fake_slurm: Any) -> None:
+    """A batch script that died before any supervisor is a failure in Slurm's words."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm)
+    job = submit(on_slurm, fake_slurm, launch, "--wrap=exit 66")
+    wait_until_over(fake_slurm, job)
+    run = read(on_slurm)["runs"][0]
+    assert (run["state"], run["slurm_state"], run["exit_code"]) == ("failed", "FAILED", 66)
+    assert run["failure"]["cause"] == "frozen_folder"
+    assert "our record never started" in on_slurm.say("status").out
+
+
+def test_status_shows_where_slurm_disagrees(on_slurm: Any, fake_slurm: Any, writer: Any) -> None:
+    """Our record of an end stands, and what Slurm says otherwise is noted."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm)
+    job = submit(on_slurm, fake_slurm, launch, "--wrap=exit 5")
+    wait_until_over(fake_slurm, job)
+    attempt = writer(launch=launch)
+    attempt.start(job=job)
+    attempt.complete()
+    assert states(read(on_slurm)) == ["completed"]
+    assert "our record says completed, Slurm FAILED" in on_slurm.say("status").out
+
+
+def test_status_of_a_job_slurm_forgot_is_unknown(on_slurm: Any) -> None:
+    """A submitted run that neither began nor is known to Slurm is unknown, and noted."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm)
+    on_slurm.tell(launch, events.Submitted(at=launch.created_at, job_index=0, job="999"))
+    document = read(on_slurm)
+    assert (document["scheduler"], states(document)) == ("answered", ["unknown"])
+    assert "does not know job 999 any more" in on_slurm.say("status").out
+
+
+def test_status_says_where_a_submission_was_never_confirmed(desk: Any) -> None:
+    """A job that Slurm may or may not have is remarked upon, with who finds out."""
+    launch = desk.freeze(kind=ClusterKind.slurm)
+    name = launch.jobs[0].name
+    intent = events.SubmitIntended(at=launch.created_at, job_index=0, job_name=name)
+    desk.tell(launch, intent)
+    said = desk.say("status")
+    assert said.code == 0
+    assert f"not known whether Slurm accepted {name}" in said.err
+    assert f"hpckit doctor {launch.id}" in said.err
+
+
+def wait_until_over(slurm: Any, job: str) -> None:
+    """Wait until the fake has ended a job."""
+    for _ in range(200):
+        if not slurm.slurm("squeue", f"--jobs={job}", "--noheader", "--Format=JobArrayID:0|"):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"job {job} did not end")

@@ -1,0 +1,134 @@
+"""What a request composes to, on shipped configuration alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.search_path import shipped_folder
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.plain import from_plain
+
+Requester = Callable[..., ComposeRequest]
+
+_OPTIONS = sorted(f"{file.parent.name}={file.stem}" for file in shipped_folder().glob("*/*.yaml"))
+
+
+def test_compose_of_nothing_is_the_default_experiment(request_for: Requester) -> None:
+    """A bare launch has an entry point and a place for its outputs."""
+    (point,) = compose(request_for())
+    assert point.settings.entry_point
+    assert point.settings.output_dir == "outputs"
+    assert point.overrides == ()
+
+
+@pytest.mark.parametrize("option", _OPTIONS)
+def test_compose_takes_every_shipped_option(option: str, request_for: Requester) -> None:
+    """Every file of every group composes to typed, frozen, JSON-able settings."""
+    open_keys = ["command=[true]"] if option == "experiment=command" else []
+    open_keys += ["entry_point=a:b"] if option == "experiment=function" else []
+    (point,) = compose(request_for(option, *open_keys, environ={"SCRATCH": "/scratch"}))
+    assert json.loads(json.dumps(point.config)) == point.config
+    assert from_plain(LaunchConfig, point.config) == point.settings
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        point.settings.resources.nodes = 3  # type: ignore[misc]
+
+
+def test_compose_takes_the_line_of_the_readme(request_for: Requester) -> None:
+    """Groups and values on the command line win over the experiment's."""
+    words = ("cluster=sandbox", "resources.nodes=2", "resources.tasks_per_node=2")
+    (point,) = compose(request_for(*words))
+    assert point.overrides == words
+    assert point.settings.cluster.kind is ClusterKind.slurm
+    assert point.settings.cluster.partitions == ["batch", "urgent"]
+    assert (point.settings.resources.nodes, point.settings.resources.tasks_per_node) == (2, 2)
+
+
+def test_compose_takes_gpus_from_the_cluster(request_for: Requester) -> None:
+    """`one_node` is all GPUs of a node, whatever cluster is chosen."""
+    words = ("experiment=command", "command=[true]", "cluster=sandbox", "resources=one_node")
+    (point,) = compose(request_for(*words))
+    assert point.settings.resources.gpus_per_node == 4
+    assert point.settings.resources.tasks_per_node == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("+x=1",), {"x": 1}),
+        (("++x.y=[1,2]",), {"x": {"y": [1, 2]}}),
+        (("+params.lr=1e-3",), {"params": {"lr": 0.001}}),
+        (("+env.FOO=1",), {"env": {"FOO": "1"}}),
+        (("recovery=never",), {"recovery": {"max_rounds": 1, "requeue": False}}),
+        (("~recovery",), {"recovery": {"max_rounds": 1, "requeue": False}}),
+        (('name="a, b $(c)"',), {"name": "a, b $(c)"}),
+        (("+x=1", "name=n${x}"), {"name": "n1"}),
+        (("resources={nodes:3}", "resources.mem_gb=1.5"), {"resources": {"nodes": 3}}),
+    ],
+)
+def test_compose_takes_the_override_grammar(
+    words: tuple[str, ...], expected: dict[str, Any], request_for: Requester
+) -> None:
+    """Adding, forcing, removing, quoting, nesting and interpolating work as Hydra documents."""
+    (point,) = compose(request_for("experiment=command", "command=[true]", *words))
+    for key, value in expected.items():
+        found = point.config[key]
+        assert value.items() <= found.items() if key == "resources" else found == value
+
+
+@pytest.mark.parametrize(
+    ("environ", "kind"), [({}, ClusterKind.local), ({"PATH": "bin"}, ClusterKind.slurm)]
+)
+def test_compose_decides_auto_by_sbatch(
+    environ: dict[str, str], kind: ClusterKind, tmp_path: Path, request_for: Requester
+) -> None:
+    """`cluster=auto` is Slurm where sbatch is on PATH, else this machine."""
+    program = tmp_path / "bin" / "sbatch"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    absolute = {name: str(tmp_path / value) for name, value in environ.items()}
+    (point,) = compose(request_for("cluster=auto", environ=absolute))
+    assert point.settings.cluster.kind is kind
+    assert point.config["cluster"]["kind"] == kind.value
+
+
+def test_compose_finds_sbatch_in_bin_dir(tmp_path: Path, request_for: Requester) -> None:
+    """`cluster=auto` looks into cluster.bin_dir where it is given."""
+    (tmp_path / "sbatch").touch(mode=0o755)
+    (point,) = compose(request_for(f"cluster.bin_dir={tmp_path}"))
+    assert point.settings.cluster.kind is ClusterKind.slurm
+
+
+def test_compose_reads_the_given_environment_only(
+    monkeypatch: pytest.MonkeyPatch, request_for: Requester
+) -> None:
+    """`${oc.env:...}` reads the request's environment, not the process's."""
+    monkeypatch.setenv("HPCKIT_OUTPUTS", "/wrong")
+    (point,) = compose(request_for(environ={"HPCKIT_OUTPUTS": "/data/runs"}))
+    assert point.settings.output_dir == "/data/runs"
+
+
+def test_compose_leaves_no_hydra_behind(request_for: Requester) -> None:
+    """Composing again, and a user's own Hydra afterwards, find a clean state."""
+    first, second = compose(request_for("seed=3")), compose(request_for("seed=3"))
+    assert first == second
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_compose_decides_nothing_from_the_working_directory_of_the_process(
+    tmp_path: Path, request_for: Requester
+) -> None:
+    """A relative --config-dir starts at the request's directory."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.yaml").write_text(
+        "defaults: [hpckit, _self_]\nname: mine\ncommand: [x]\n", encoding="utf-8"
+    )
+    (point,) = compose(request_for(config_dir=Path("mine")))
+    assert point.settings.name == "mine"

@@ -1,0 +1,71 @@
+"""Overrides that do not compose: one message with the nearest valid names, no traceback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from hpckit.config.compose import ComposeRequest, compose
+from hpckit.errors import ConfigError
+
+Requester = Callable[..., ComposeRequest]
+
+_OPTIONS = r"Options of experiment: .*command, digits"
+_CASES = {
+    "unknown key": ("resources.nodez=2", r"mean resources\.nodes\?", "Known in resources: nodes"),
+    "unknown key, added": ("+resources.nodez=2", r"mean resources\.nodes\?", r"\+params\.nodez"),
+    "unknown key, in a mapping": ("resources={nodez: 2}", r"mean resources\.nodes\?", "Known in"),
+    "section left out": ("nodes=2", r"no key nodes\. Did you mean resources\.nodes", r"\+nodes=2"),
+    "key of a free mapping": ("env.FOO=1", "there is no key env.FOO", r"\+env\.FOO=1"),
+    "unknown key, removed": ("~sead", r"Did you mean seed\?", "Known: name"),
+    "key of hpckit, removed": ("~resources.nodes", "does not support deletion", "Set it"),
+    "unknown group": ("experimnt=digits", r"Did you mean experiment\?", ""),
+    "unknown group with a slash": ("a/b=c", "there is no group a/b", "Groups: checkpoint, cluster"),
+    "unknown group, added": ("+resorces/x=c", "There is no group resorces/x", "--info groups"),
+    "unknown package": ("resources@x=cpu", "Could not override 'resources@x'", "--info groups"),
+    "unknown option": ("experiment=digit", r"'digit'\. Did you mean digits\?", _OPTIONS),
+    "option added twice": ("+experiment=command", "chosen already", "Write experiment=command"),
+    "option null": ("experiment=null", "must be a string", "experiment=OPTION"),
+    "wrong type": ("resources.nodes=two", "'two'.*could not be converted to Int", "takes int"),
+    "wrong type, forced": ("++resources.nodes=two", "could not be converted to Int", "takes int"),
+    "wrong type at the root": ("seed=x", "seed=x: .*could not be converted", "seed takes int"),
+    "wrong type, a list": ("name=[1]", "Cannot convert 'list' to string", r"takes str \| None"),
+    "wrong choice": ("runtime.device=gpu", r"expected one of \[auto, cpu, cuda\]", "cpu, cuda"),
+    "value below a value": ("resources.nodes.x=3", "resources.nodes.x=3: ", "--cfg"),
+    "no equals sign": ("resources", "it has no '='", r"\+key=value"),
+    "a word of the shell": ("a b=3", "'a b=3' is not an override", "quote"),
+    "two equals signs": ("name=a=b", "mismatched input '='", "quote"),
+    "unknown function": ("seed=rnge(3)", "Unknown function 'rnge'", "key=value"),
+    "open bracket": ("name=[1", "not an override in Hydra's grammar", "quote"),
+    "mandatory": ("experiment=command", r"^command is mandatory", r"command=\.\.\."),
+    "interpolation to nothing": ("name=${lrr}", r"name cannot be.*mean lr\?", "Known: name"),
+    "interpolation of Hydra's": (
+        "name=${hydra:job.id}",
+        "name cannot be resolved",
+        r"not \${hydra",
+    ),
+    "interpolation unknown": ("name=${a:b}", "Unsupported interpolation type a", r"\${oc.env"),
+    "interpolation of a wrong type": ("resources.nodes=${name}", "nodes cannot be.*'digits'", ""),
+    "variable not set": ("checkpoint=scratch", "variable SCRATCH is not set", "Export it"),
+}
+
+
+@pytest.mark.parametrize(("word", "message", "hint"), _CASES.values(), ids=_CASES.keys())
+def test_override_refused_is_one_clear_message(
+    word: str, message: str, hint: str, request_for: Requester
+) -> None:
+    """Whatever is wrong, the user reads one line on it and one on what to do."""
+    with pytest.raises(ConfigError) as caught:
+        compose(request_for(word))
+    assert re.search(message, caught.value.message), caught.value.message
+    assert re.search(hint, caught.value.hint), caught.value.hint
+    assert "\n" not in caught.value.message + caught.value.hint
+
+
+def test_override_refused_is_the_one_at_fault(request_for: Requester) -> None:
+    """Among many words the message names the wrong one, wherever it stands."""
+    words = ("seed=1", "resources.nodez=2", "cluster=sandbox", "+x=3")
+    with pytest.raises(ConfigError, match=r"^resources\.nodez=2: "):
+        compose(request_for(*words))

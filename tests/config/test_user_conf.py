@@ -1,0 +1,200 @@
+"""A user's own configuration in front of the shipped one, and what can be wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from hpckit.config.compose import ComposeRequest, compose, template_folders
+from hpckit.config.search_path import shipped_folder
+from hpckit.errors import ConfigError
+
+Requester = Callable[..., ComposeRequest]
+Writer = Callable[[Mapping[str, str]], Path]
+
+_MINE = """\
+# @package _global_
+defaults:
+  - override /resources: one_gpu
+entry_point: train:main
+lr: 0.5
+model: {width: 3}
+"""
+_PRIMARY = """\
+defaults:
+  - hpckit
+  - _self_
+  - experiment: mine
+  - override cluster: sandbox
+lr: 0.1
+extra: 1
+"""
+
+
+def test_user_experiment_uses_our_groups(request_for: Requester, write_conf: Writer) -> None:
+    """Without a primary configuration of their own, an experiment stands in the shipped one."""
+    write_conf({"experiment/mine": _MINE})
+    (point,) = compose(request_for("experiment=mine", "model.width=5"))
+    assert point.settings.resources.gpus_per_node == 1
+    assert point.config["model"] == {"width": 5}
+    assert point.config["lr"] == 0.5
+
+
+def test_user_keys_are_swept_like_ours(request_for: Requester, write_conf: Writer) -> None:
+    """Keys an experiment defines need no `+`."""
+    write_conf({"experiment/mine": _MINE})
+    points = compose(request_for("experiment=mine", "lr=1,2", multirun=True))
+    assert [point.config["lr"] for point in points] == [1, 2]
+
+
+def test_user_choice_on_the_command_line_wins(request_for: Requester, write_conf: Writer) -> None:
+    """An experiment may choose resources; the command line has the last word."""
+    write_conf({"experiment/mine": _MINE})
+    (point,) = compose(request_for("experiment=mine", "resources=cpu"))
+    assert point.settings.resources.gpus_per_node == 0
+
+
+def test_user_primary_extends_ours(request_for: Requester, write_conf: Writer) -> None:
+    """A config.yaml that builds on hpckit's is taken; its experiment still wins over it."""
+    write_conf({"config": _PRIMARY, "experiment/mine": _MINE})
+    (point,) = compose(request_for())
+    assert (point.config["lr"], point.config["extra"]) == (0.5, 1)
+    assert point.settings.cluster.partition == "batch"
+
+
+def test_user_primary_is_chosen_by_name(request_for: Requester, write_conf: Writer) -> None:
+    """--config-name takes any primary configuration, also one on top of the shipped config."""
+    write_conf({"train": "defaults: [config, _self_]\nlr: 3\n"})
+    (point,) = compose(request_for(config_name="train"))
+    assert point.config["lr"] == 3
+
+
+def test_user_primary_may_leave_self_out(request_for: Requester, write_conf: Writer) -> None:
+    """Leaving `_self_` out means the end of the list, without a warning."""
+    write_conf({"config": "defaults: [hpckit]\nlr: 3\n"})
+    (point,) = compose(request_for())
+    assert point.config["lr"] == 3
+
+
+def test_user_search_path_is_followed(
+    tmp_path: Path, request_for: Requester, write_conf: Writer
+) -> None:
+    """hydra.searchpath of the primary configuration adds folders behind ours."""
+    (tmp_path / "site" / "cluster").mkdir(parents=True)
+    (tmp_path / "site" / "cluster" / "lab.yaml").write_text("partition: ???\n", encoding="utf-8")
+    path = f"hydra: {{searchpath: ['file://{tmp_path}/site']}}\n"
+    write_conf({"config": f"defaults: [hpckit, _self_]\n{path}"})
+    (point,) = compose(request_for("cluster=lab", "cluster.partition=a"))
+    assert point.settings.cluster.partition == "a"
+    with pytest.raises(ConfigError, match=r"cluster\.partition is mandatory"):
+        compose(request_for("cluster=lab"))
+
+
+def test_user_folder_is_the_one_named_first(tmp_path: Path, request_for: Requester) -> None:
+    """--config-dir is taken before HPCKIT_CONFIG_DIR, and that before ./conf."""
+    for name in ("option", "variable", "conf"):
+        (tmp_path / name).mkdir()
+        text = f"defaults: [hpckit, _self_]\nname: {name}\n"
+        (tmp_path / name / "config.yaml").write_text(text, encoding="utf-8")
+    environ = {"HPCKIT_CONFIG_DIR": str(tmp_path / "variable")}
+    requests = (
+        request_for(config_dir=tmp_path / "option", environ=environ),
+        request_for(environ=environ),
+        request_for(environ={"HPCKIT_CONFIG_DIR": ""}),
+    )
+    names = [compose(request)[0].settings.name for request in requests]
+    assert names == ["option", "variable", "conf"]
+
+
+def test_user_templates_lie_beside_their_conf(
+    tmp_path: Path, request_for: Requester, write_conf: Writer
+) -> None:
+    """Templates are looked for beside the user's conf first, then among the shipped ones."""
+    write_conf({"experiment/mine": _MINE})
+    shipped = shipped_folder().parent / "slurm_templates"
+    assert template_folders(request_for()) == (shipped,)
+    (tmp_path / "slurm_templates").mkdir()
+    assert template_folders(request_for()) == (tmp_path / "slurm_templates", shipped)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"config_dir": Path("nope")}, "/nope (from --config-dir) does not exist"),
+        ({"config_dir": Path("file")}, "/file (from --config-dir) is not a folder"),
+        ({"environ": {"HPCKIT_CONFIG_DIR": "/no"}}, "/no (from HPCKIT_CONFIG_DIR) does not exist"),
+        ({"config_name": "confg"}, "Did you mean config?"),
+    ],
+)
+def test_user_conf_that_is_not_there_is_named(
+    fields: dict[str, object], message: str, tmp_path: Path, request_for: Requester
+) -> None:
+    """A folder or a primary configuration that does not exist is an error, never passed over."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError) as caught:
+        compose(request_for(**fields))
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+_LAB = "conf/cluster/lab.yaml"
+_WRONG = {
+    "not YAML": ("kind: slurm\n  x: [1\n", f"{_LAB}, line 2, column 4: not valid YAML"),
+    "not closed": ("kind: slurm\nx: [1\n", f"{_LAB}, line 3, column 1: not valid YAML"),
+    "double key": ("kind: slurm\nkind: local\n", f"{_LAB}, line 2, .*duplicate key kind"),
+    "unknown key": ("partitoin: x\n", f"{_LAB}: cluster.partitoin is not.*mean partition"),
+    "wrong type": ("gpus_per_node: x\n", f"{_LAB}: cluster.gpus_per_node: Value 'x'.*Integer"),
+    "a list": ("- a\n- b\n", f"{_LAB}: it is not a mapping"),
+    "mandatory": ("partition: ???\n", "^cluster.partition is mandatory"),
+    "not text": ("kind: \udcff\n", "cannot be read"),
+    "lost default": ("defaults: [nope]\n", f"{_LAB}: there is no cluster/nope|no option 'nope'"),
+    "lost override": ("defaults: [{override /nope: x}]\n", f"{_LAB}: .*nope"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), _WRONG.values(), ids=_WRONG.keys())
+def test_user_file_that_is_wrong_is_named(
+    text: str, message: str, request_for: Requester, write_conf: Writer
+) -> None:
+    """What is wrong inside a user's file is told with the file, and the line where YAML fails."""
+    conf = write_conf({"cluster/lab": ""})
+    (conf / "cluster" / "lab.yaml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ConfigError) as caught:
+        compose(request_for("cluster=lab"))
+    assert re.search(message, caught.value.message), caught.value.message
+    assert caught.value.hint
+    assert "\n" not in caught.value.message + caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lr: 3\n", "conf/config.yaml does not build on hpckit's configuration"),
+        ("defaults: [hpckti]\n", "conf/config.yaml: there is no hpckti"),
+        ("defaults: {hpckit: 3}\n", "defaults must be a list|must be a list"),
+        ("defaults: [hpckit, {override clster: a}]\n", "conf/config.yaml: .*clster"),
+        ("defaults: [hpckit, {override cluster: sandbax}]\n", "Did you mean sandbox"),
+        ("defaults: [hpckit, _self_]\ncluster: null\n", "conf/config.yaml: cluster: "),
+        ("defaults: [hpckit, _self_]\nx: !!binary aGVsbG8=\n", "x is a bytes"),
+        ("defaults: [hpckit]\nhydra: {searchpath: ['file:///no']}\n", "/no is not available"),
+    ],
+)
+def test_user_primary_that_is_wrong_is_told(
+    text: str, message: str, request_for: Requester, write_conf: Writer
+) -> None:
+    """A primary configuration that cannot work says which file it is and what is wrong."""
+    write_conf({"config": text})
+    with pytest.raises(ConfigError) as caught:
+        compose(request_for())
+    assert re.search(message, caught.value.message), caught.value.message
+    assert caught.value.hint
+
+
+def test_user_values_are_made_plain(request_for: Requester, write_conf: Writer) -> None:
+    """Keys become text, as JSON will make them, so that a run reads what was planned."""
+    write_conf({"config": "defaults: [hpckit, _self_]\ntable: {1: a, x: [b, {2: c}]}\n"})
+    (point,) = compose(request_for())
+    assert point.config["table"] == {"1": "a", "x": ["b", {"2": "c"}]}

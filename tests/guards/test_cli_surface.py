@@ -1,0 +1,57 @@
+"""The command line is an interface: what is there stays, and changes here on purpose only."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from hpckit.cli.main import HIDDEN_VERBS, VERBS, verb_parser
+
+COMPOSING = {"OVERRIDE", "--multirun", "--config-dir", "--config-name", "--cfg", "--info", "--json"}
+SURFACE = {
+    "launch": COMPOSING | {"--dry-run", "--wait"},
+    "render": COMPOSING,
+    "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
+    "status": {"LAUNCH|RUN", "--json", "--output-dir"},
+    "cancel": {"LAUNCH|RUN", "--json", "--output-dir"},
+}
+AT_LEAST = {
+    "logs": {"LAUNCH|RUN", "--rank", "--follow", "--json", "--output-dir"},
+    "results": {"--csv", "--json", "--output-dir"},
+    "ls": {"--json", "--output-dir"},
+}
+
+
+def words(verb: str) -> set[str]:
+    """Return the long options and positionals of a verb."""
+    return {
+        action.option_strings[-1] if action.option_strings else str(action.metavar)
+        for action in verb_parser(verb)._actions  # noqa: SLF001  # argparse has no other way
+        if not isinstance(action, argparse._HelpAction)  # noqa: SLF001
+    }
+
+
+@pytest.mark.parametrize("verb", SURFACE)
+def test_surface_of_a_verb_is_exactly_as_documented(verb: str) -> None:
+    """These verbs understand these words, no more and no fewer."""
+    assert words(verb) == SURFACE[verb]
+
+
+@pytest.mark.parametrize("verb", AT_LEAST)
+def test_surface_of_a_reading_verb_holds_what_is_promised(verb: str) -> None:
+    """These verbs understand at least these words."""
+    assert words(verb) >= AT_LEAST[verb]
+
+
+def test_surface_has_these_verbs() -> None:
+    """The verbs that people type, and those only scripts do."""
+    assert set(VERBS) == SURFACE.keys() | AT_LEAST.keys()
+    assert set(HIDDEN_VERBS) == {"supervise", "local"}
+
+
+@pytest.mark.parametrize("verb", [*VERBS, *HIDDEN_VERBS])
+def test_surface_is_explained_word_by_word(verb: str) -> None:
+    """No option and no positional is without a line of help."""
+    actions = verb_parser(verb)._actions  # noqa: SLF001  # argparse has no other way
+    assert [action.dest for action in actions if not action.help] == []

@@ -1,0 +1,45 @@
+"""Verbs that only read start as fast as Python: they import nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "hydra", "omegaconf", "submitit", "sklearn", "numpy", "jinja2", "rich")
+PROBE = """
+import importlib, json, sys
+from hpckit.cli.main import VERBS, verb_parser
+for verb in {verbs}:
+    verb_parser(verb).format_help()
+print(json.dumps([name for name in {heavy} if name in sys.modules]))
+"""
+
+
+def imported(code: str) -> list[str]:
+    """Return which heavy packages a fresh Python has imported after this code."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    names: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return names
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`hpckit --help` is the standard library and ours."""
+    code = (
+        "import json, sys\nfrom hpckit.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
+    )
+    assert imported(code) == []
+
+
+@pytest.mark.parametrize(
+    "verb", ["launch", "render", "status", "logs", "cancel", "results", "ls", "doctor", "local"]
+)
+def test_verb_modules_import_nothing_heavy(verb: str) -> None:
+    """A verb's module, and its --help, bring in no heavy package: those come when needed."""
+    assert imported(PROBE.format(verbs=[verb], heavy=HEAVY)) == []

@@ -1,0 +1,191 @@
+"""Promises of planning.plan, planning.check and planning.command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hpckit.errors import ConfigError
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources
+from hpckit.model.plain import to_plain
+from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.planning.command import command_words
+from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan
+
+SLURM = Cluster(
+    kind=ClusterKind.slurm, partition="batch", partitions=["batch", "urgent"], gpus_per_node=4
+)
+TASK = LaunchConfig(entry_point="train:main", cluster=SLURM)
+
+
+def point(settings: LaunchConfig, *overrides: str) -> SweepPoint:
+    """Return the point that would have composed to these settings."""
+    return SweepPoint(overrides=overrides, config=to_plain(settings), settings=settings)
+
+
+def plan(*points: SweepPoint) -> LaunchPlan:
+    """Plan these points under a fixed identity."""
+    return make_plan(
+        points,
+        identity=LaunchIdentity(id="demo-1", created_at=datetime(2026, 1, 2, tzinfo=UTC)),
+        folder="/shared/outputs/demo-1",
+        arguments=("launch",),
+        python="/usr/bin/python3",
+    )
+
+
+def asking(**resources: Any) -> LaunchConfig:
+    """Return a task that asks for these resources."""
+    return replace(TASK, resources=Resources(**resources))
+
+
+def test_plan_makes_one_job_of_one_run() -> None:
+    """A single configuration is one run in one job, named as the launch is."""
+    made = plan(point(TASK, "seed=0"))
+    assert [job.name for job in made.jobs] == ["demo-1"]
+    assert made.jobs[0].runs == (0,)
+    assert not made.jobs[0].is_array
+    assert made.runs[0].id == "demo-1.0"
+    assert made.runs[0].overrides == ("seed=0",)
+
+
+def test_plan_makes_one_array_of_a_sweep() -> None:
+    """Runs that ask the same of Slurm share one array, in the order of the sweep."""
+    made = plan(*(point(replace(TASK, seed=seed)) for seed in range(5)))
+    assert [job.runs for job in made.jobs] == [(0, 1, 2, 3, 4)]
+    assert made.jobs[0].is_array
+    assert len({run.signature for run in made.runs}) == 5
+
+
+def test_plan_groups_runs_by_what_they_ask_for() -> None:
+    """A sweep over resources becomes one job for each shape, and no run is lost."""
+    made = plan(*(point(asking(nodes=nodes)) for nodes in (1, 2, 1, 2, 3)))
+    assert [job.runs for job in made.jobs] == [(0, 2), (1, 3), (4,)]
+    assert [job.name for job in made.jobs] == ["demo-1", "demo-1-1", "demo-1-2"]
+    assert [job.resources.nodes for job in made.jobs] == [1, 2, 3]
+
+
+def test_plan_groups_runs_by_whether_slurm_may_requeue_them() -> None:
+    """`requeue` is stated per script, so runs that differ in it are different jobs."""
+    again = replace(TASK, recovery=Recovery(requeue=True))
+    made = plan(point(TASK), point(again))
+    assert [(job.runs, job.requeue) for job in made.jobs] == [((0,), False), ((1,), True)]
+
+
+def test_plan_takes_the_clusters_defaults_and_units() -> None:
+    """Partition, account and QOS fall back to the cluster's; minutes become a duration."""
+    cluster = replace(SLURM, account="lab", qos="normal")
+    settings = replace(TASK, cluster=cluster, resources=Resources(timeout_min=90, qos="high"))
+    asked = plan(point(settings)).jobs[0].resources
+    assert (asked.partition, asked.account, asked.qos) == ("batch", "lab", "high")
+    assert asked.timeout == timedelta(minutes=90)
+
+
+def test_plan_passes_additional_parameters_as_text_flags_or_nothing() -> None:
+    """Numbers become text; true, false and null keep their meaning for the script."""
+    extra = {"nice": 100, "wait-all-nodes": True, "begin": "now+1hour", "hold": None}
+    asked = plan(point(asking(additional_parameters=extra))).jobs[0].resources
+    assert asked.additional_parameters == (
+        ("nice", "100"),
+        ("wait-all-nodes", True),
+        ("begin", "now+1hour"),
+        ("hold", None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (replace(TASK, name="my run $(x)"), "my run $(x)"),
+        (TASK, "train-main"),
+        (replace(TASK, entry_point="pkg.train:main"), "train-main"),
+        (replace(TASK, entry_point=None, command="./bin/one.sh 1"), "one-sh"),
+    ],
+)
+def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, name: str) -> None:
+    """A name is kept as given; without one the task names the launch."""
+    assert launch_name(settings) == name
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (replace(TASK, entry_point=None), "nothing to run"),
+        (replace(TASK, command="true"), "exactly one"),
+        (replace(TASK, entry_point="train.py"), "package.module:function"),
+        (replace(TASK, entry_point=None, command=""), "empty"),
+        (replace(TASK, entry_point=None, command="echo 'x"), "no closing quotation"),
+        (replace(TASK, entry_point=None, command=["echo", {"a": 1}]), "not a word"),
+        (asking(nodes=0), "resources.nodes is 0"),
+        (asking(tasks_per_node=-1), "resources.tasks_per_node is -1"),
+        (asking(cpus_per_task=0), "resources.cpus_per_task is 0"),
+        (asking(gpus_per_node=-1), "resources.gpus_per_node is -1"),
+        (asking(timeout_min=0), "resources.timeout_min is 0"),
+        (asking(mem_gb=0), "resources.mem_gb is 0"),
+        (asking(array_parallelism=0), "resources.array_parallelism is 0"),
+        (asking(gpus_per_node=8), "a node of this cluster has 4"),
+        (asking(partition="bacth"), "'bacth' is not one of this cluster's: batch, urgent"),
+        (asking(partition="batch,nope"), "'nope' is not one"),
+        (asking(additional_parameters={"x": [1]}), "additional_parameters.x is [1]"),
+        (replace(TASK, env={"1A": "x"}), "'1A', which cannot be an environment variable"),
+        (replace(TASK, recovery=Recovery(max_rounds=0)), "recovery.max_rounds is 0"),
+        (replace(TASK, cluster=replace(SLURM, max_parallel=0)), "cluster.max_parallel is 0"),
+        (
+            replace(asking(nodes=2), cluster=Cluster(kind=ClusterKind.local)),
+            "the local executor has this one machine",
+        ),
+    ],
+)
+def test_plan_refuses_what_does_not_hold_together(settings: LaunchConfig, said: str) -> None:
+    """Each refusal names the key, its value and what to do."""
+    with pytest.raises(ConfigError) as caught:
+        plan(point(settings))
+    assert said in caught.value.message
+    assert caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_plan_names_the_nearest_partition() -> None:
+    """A mistyped partition is answered with the one that was probably meant."""
+    with pytest.raises(ConfigError) as caught:
+        plan(point(asking(partition="urgnt")))
+    assert "resources.partition=urgent" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("name", "b"), ("output_dir", "elsewhere"), ("cluster", Cluster(kind=ClusterKind.local))],
+)
+def test_plan_refuses_a_sweep_over_what_a_launch_shares(key: str, value: object) -> None:
+    """Runs of one launch have one folder and one scheduler: sweeping those is an error."""
+    with pytest.raises(ConfigError, match=f"{key} differs between the runs"):
+        plan(point(TASK), point(replace(TASK, **{key: value})))
+
+
+def test_plan_says_which_run_of_a_sweep_is_wrong() -> None:
+    """In a sweep, the refusal names the run and its overrides."""
+    with pytest.raises(ConfigError, match=r"run 1 \(resources.nodes=0\): resources.nodes is 0"):
+        plan(point(TASK), point(asking(nodes=0), "resources.nodes=0"))
+
+
+def test_plan_refuses_an_empty_sweep() -> None:
+    """A sweep whose axes matched nothing is an error, not a launch of nothing."""
+    with pytest.raises(ConfigError, match="no points"):
+        plan()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("python train.py --name 'a b' $HOME", ("python", "train.py", "--name", "a b", "$HOME")),
+        (["echo", "a b", 1, 0.5, True], ("echo", "a b", "1", "0.5", "true")),
+        ('./one.sh "" x', ("./one.sh", "", "x")),
+        (True, ("true",)),
+    ],
+)
+def test_command_words_are_split_without_a_shell(command: Any, words: tuple[str, ...]) -> None:
+    """Quotes group as in a shell; variables, globs and pipes are words like any other."""
+    assert command_words(command) == words

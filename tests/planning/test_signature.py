@@ -1,0 +1,67 @@
+"""Promises of planning.signature: what makes two runs the same."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from hpckit.planning.signature import signature
+
+CONFIG: dict[str, Any] = {
+    "seed": 0,
+    "lr": 0.1,
+    "entry_point": "train:main",
+    "resources": {"nodes": 1, "tasks_per_node": 2, "gpus_per_node": 0, "mem_gb": 4},
+}
+
+
+def test_signature_is_sixteen_hex_digits() -> None:
+    """A signature is short enough to type and safe in file names."""
+    assert re.fullmatch(r"[0-9a-f]{16}", signature(CONFIG))
+
+
+def test_signature_is_stable_over_releases() -> None:
+    """The signature of a given configuration never changes: folders of old launches hold it."""
+    assert signature(CONFIG) == "ac6e23cd953dd058"
+
+
+def test_signature_does_not_depend_on_order() -> None:
+    """The order in which keys were composed does not matter."""
+    assert signature(dict(reversed(CONFIG.items()))) == signature(CONFIG)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"output_dir": "/elsewhere"},
+        {"cluster": {"kind": "slurm"}},
+        {"recovery": {"max_rounds": 3}},
+        {"checkpoint": {"dir": "/c"}},
+        {"runtime": {"device": "cpu"}},
+        {"code": {"snapshot": False}},
+        {"resources": {**CONFIG["resources"], "mem_gb": 64, "partition": "urgent"}},
+    ],
+)
+def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> None:
+    """Name, place, cluster and recovery do not change what is computed."""
+    assert signature({**CONFIG, **change}) == signature(CONFIG)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lr": 0.2},
+        {"seed": 1},
+        {"extra": None},
+        {"entry_point": "train:other"},
+        {"resources": {**CONFIG["resources"], "nodes": 2}},
+        {"resources": {**CONFIG["resources"], "tasks_per_node": 4}},
+        {"resources": {**CONFIG["resources"], "gpus_per_node": 1}},
+    ],
+)
+def test_signature_changes_with_what_is_computed(change: dict[str, Any]) -> None:
+    """A user's key, the seed, the task and the shape of the world each make another run."""
+    assert signature({**CONFIG, **change}) != signature(CONFIG)

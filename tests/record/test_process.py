@@ -1,0 +1,58 @@
+"""Promises of record.process: telling a process from another with the same pid."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from hpckit.record.process import alive, start_mark, this_host
+
+
+def test_alive_knows_this_process() -> None:
+    """A process is alive under its own host, pid and start mark."""
+    mark = start_mark(os.getpid())
+    assert mark is not None
+    assert alive(this_host(), os.getpid(), mark) is True
+
+
+def test_alive_is_false_for_another_process_with_the_same_pid() -> None:
+    """A pid that was given to somebody else does not count."""
+    assert alive(this_host(), os.getpid(), "1") is False
+
+
+def test_alive_is_unknown_on_another_host() -> None:
+    """Of another host's processes nothing can be known from here."""
+    assert alive("some-other-host", os.getpid(), "1") is None
+
+
+def test_start_mark_is_none_for_a_process_that_ended() -> None:
+    """A process that ended is gone, also while nobody has waited for it (a zombie)."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert start_mark(child.pid) is not None
+    child.communicate(b"\n")
+    assert start_mark(child.pid) is None
+
+
+def test_start_mark_is_none_for_a_zombie() -> None:
+    """A zombie does nothing any more: it counts as ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        assert start_mark(child.pid) is None
+    finally:
+        child.wait()
+
+
+def test_start_mark_reads_names_with_blanks_and_parentheses() -> None:
+    """A process that calls itself `a) b (c` does not shift the fields."""
+    script = "import ctypes; ctypes.CDLL(None).prctl(15, b'a) 1 (c'); print(flush=True); input()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+    mark = start_mark(child.pid)
+    child.communicate(b"\n")
+    assert mark is not None
+    assert int(mark) >= int(start_mark(os.getpid()) or 0)

@@ -1,0 +1,139 @@
+"""Promises of hpckit.report.rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.states import BaseState, RunState, parse_state
+from hpckit.report.rows import count_states, note, run_row
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WAITING = RunRecord(id="demo.0", index=0, overrides=("lr=1",), folder="/demo", job="7")
+RUNNING = replace(
+    WAITING, state=RunState.running, attempt=1, nodes=("n1", "n2"), started_at=START, step=5
+)
+RAISED = replace(
+    RUNNING,
+    state=RunState.failed,
+    exit_code=1,
+    failure=Failure(cause=Cause.exception, message="ValueError: boom", rank=1),
+    ended_at=START + timedelta(minutes=2),
+)
+
+
+def seen(text: str, **fields: object) -> Observation:
+    """Return what Slurm says of job 7, after the start."""
+    base = Observation(job="7", state=parse_state(text), seen_at=START + timedelta(hours=1))
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def test_row_takes_nodes_from_slurm_until_our_record_knows_them() -> None:
+    """A run whose supervisor has not begun is shown on the nodes Slurm gave it."""
+    view = RunView(record=WAITING, observation=seen("RUNNING", nodes="n[3-4]"))
+    assert run_row(view).nodes == ("n3", "n4")
+    assert run_row(replace(view, record=RUNNING)).nodes == ("n1", "n2")
+
+
+@pytest.mark.parametrize("nodes", ["None assigned", "", "n[1"])
+def test_row_has_a_list_of_nodes_whatever_slurm_writes_there(nodes: str) -> None:
+    """Words that are no hostlist do not become an error."""
+    row = run_row(RunView(record=WAITING, observation=seen("PENDING", nodes=nodes)))
+    assert all("[" not in node for node in row.nodes)
+
+
+def test_row_keeps_our_own_account_of_a_failure() -> None:
+    """Our record's classification is shown where there is one."""
+    row = run_row(RunView(record=RAISED, observation=seen("FAILED", exit_code=1)))
+    assert row.failure == RAISED.failure
+    assert row.note == ""
+
+
+@pytest.mark.parametrize(
+    ("slurm", "cause"),
+    [
+        ("NODE_FAIL", Cause.node_lost),
+        ("BOOT_FAIL", Cause.node_lost),
+        ("TIMEOUT", Cause.scheduler),
+        ("OUT_OF_MEMORY", Cause.scheduler),
+        ("FAILED", Cause.scheduler),
+    ],
+)
+def test_row_words_a_failure_only_slurm_knows_of(slurm: str, cause: Cause) -> None:
+    """Where no supervisor could write an end, the failure is Slurm's word."""
+    failure = run_row(RunView(record=RUNNING, observation=seen(slurm, nodes="n1"))).failure
+    assert failure is not None
+    assert (failure.cause, failure.node, failure.step) == (cause, "n1", 5)
+    assert f"Slurm says {slurm}" in failure.message
+
+
+@pytest.mark.parametrize("state", [RunState.completed, RunState.cancelled, RunState.running])
+def test_row_has_no_failure_where_nothing_failed(state: RunState) -> None:
+    """Only failed and interrupted runs have a failure."""
+    assert run_row(RunView(record=replace(RAISED, state=state))).failure is None
+
+
+@pytest.mark.parametrize("base", list(BaseState))
+@pytest.mark.parametrize("state", list(RunState))
+def test_note_is_total(state: RunState, base: BaseState) -> None:
+    """Every pair of states has a note, or none, and never an error."""
+    for attempt in (0, 1):
+        record = replace(RUNNING, state=state, attempt=attempt)
+        assert isinstance(note(RunView(record=record, observation=seen(base.value))), str)
+
+
+@pytest.mark.parametrize(
+    ("view", "part"),
+    [
+        (RunView(record=RUNNING, observation=seen("NODE_FAIL")), "has no end, Slurm says NODE"),
+        (RunView(record=WAITING, observation=seen("FAILED")), "never started, Slurm says FAILED"),
+        (RunView(record=RAISED, observation=seen("COMPLETED")), "says failed, Slurm COMPLETED"),
+        (RunView(record=RUNNING, asked=True), "Slurm does not know job 7 any more"),
+        (RunView(record=RUNNING, observation=seen("PENDING", restarts=1)), "requeued by Slurm"),
+        (RunView(record=RUNNING, alive=False), "gone without a last word"),
+        (RunView(record=replace(WAITING, job=None), alive=False), "nothing will start it"),
+    ],
+)
+def test_note_says_where_slurm_and_our_record_differ(view: RunView, part: str) -> None:
+    """Each disagreement is worded with both sides."""
+    assert part in note(view)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        RunView(record=RUNNING, observation=seen("RUNNING")),
+        RunView(record=RUNNING, observation=seen("COMPLETING")),
+        RunView(record=RAISED, observation=seen("FAILED")),
+        RunView(record=WAITING, observation=seen("PENDING")),
+        RunView(record=WAITING),
+        RunView(record=RAISED, asked=True),
+    ],
+)
+def test_note_is_empty_where_both_agree(view: RunView) -> None:
+    """What is as it should be is not remarked upon."""
+    assert note(view) == ""
+
+
+def test_elapsed_counts_to_the_end_or_to_now() -> None:
+    """A running run's time grows; an ended one's stands; a lost end has none."""
+    now = START + timedelta(minutes=10)
+    assert run_row(RunView(record=RUNNING)).elapsed(now) == timedelta(minutes=10)
+    assert run_row(RunView(record=RAISED)).elapsed(now) == timedelta(minutes=2)
+    assert run_row(RunView(record=WAITING)).elapsed(now) is None
+    assert run_row(RunView(record=RUNNING, alive=False)).elapsed(now) is None
+
+
+def test_elapsed_is_never_negative() -> None:
+    """Clocks that differ between hosts do not run time backwards."""
+    assert run_row(RunView(record=RUNNING)).elapsed(START - timedelta(1)) == timedelta(0)
+
+
+def test_counts_stand_in_the_order_of_the_states() -> None:
+    """Counts leave zeros out and keep one order."""
+    counts = count_states([RunState.failed, RunState.running, RunState.failed])
+    assert list(counts.items()) == [(RunState.running, 1), (RunState.failed, 2)]

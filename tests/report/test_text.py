@@ -1,0 +1,146 @@
+"""Promises of hpckit.report.text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.model.run import RunRecord, RunView
+from hpckit.model.states import RunState
+from hpckit.report.rows import LaunchHead, run_row
+from hpckit.report.text import (
+    Sheet,
+    duration,
+    metrics_text,
+    number,
+    plain,
+    status_page,
+    user_traceback,
+)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HEAD = LaunchHead(id="demo-1", name="demo", folder="/shared/demo-1", created_at=START)
+
+
+def test_plain_page_is_aligned_and_complete() -> None:
+    """Cells of a column start at the same place, whatever stands in them."""
+    sheet = Sheet(header=("run", "state"), rows=(("0", "running"), ("10", "completed")))
+    assert plain([sheet, "end"]) == "RUN  STATE\n0    running\n10   completed\nend"
+
+
+def test_plain_page_of_no_rows_is_its_header() -> None:
+    """An empty table still says what it would hold."""
+    assert plain([Sheet(header=("run",), rows=())]) == "RUN"
+
+
+def test_status_page_leaves_empty_columns_out() -> None:
+    """A local launch shows no columns for Slurm."""
+    record = RunRecord(id="demo-1.0", index=0, overrides=(), folder="/x")
+    text = plain(status_page(HEAD, [run_row(RunView(record=record))], START))
+    assert text.splitlines() == [
+        "demo-1  name demo  created 2026-01-01 00:00:00 UTC (0:00 ago)",
+        "/shared/demo-1",
+        "RUN  STATE",
+        "0    pending",
+        "1 run: 1 pending",
+    ]
+
+
+def test_status_page_shows_a_few_failures_in_full_and_counts_the_rest() -> None:
+    """A sweep that failed as a whole does not bury its table."""
+    lost = RunRecord(
+        id="demo-1.0", index=0, overrides=(), folder="/x", attempt=1, state=RunState.running
+    )
+    rows = [run_row(RunView(record=lost, alive=False)) for _ in range(8)]
+    text = plain(status_page(HEAD, rows, START))
+    assert text.count("launcher_lost") == 5
+    assert "and 3 more" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (65, "1:05"), (3723, "1:02:03"), (86400 * 3 + 5, "3-00:00:05")],
+)
+def test_duration_is_written_as_slurm_does(seconds: int, text: str) -> None:
+    """Days, hours, minutes, seconds, as squeue shows them."""
+    assert duration(timedelta(seconds=seconds)) == text
+    assert duration(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.123456, "0.1235"), (3, "3"), (True, "True"), ("word", "word"), (None, ""), (1e-9, "1e-09")],
+)
+def test_number_is_short(value: object, text: str) -> None:
+    """Floats have four digits; the rest is as it is."""
+    assert number(value) == text
+
+
+def test_metrics_text_shows_the_first_few() -> None:
+    """A run that logs much still fits on its line."""
+    assert metrics_text({}) == ""
+    assert metrics_text({"a": 0.5, "b": 1}) == "a 0.5, b 1"
+    assert metrics_text({"a": 1, "b": 2, "c": 3, "d": 4}) == "a 1, b 2, c 3, …"
+
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/site-packages/hpckit/runtime/rank.py", line 10, in run
+    entry(config, run)
+    ~~~~~^^^^^^^^^^^^^
+  File "/site-packages/hpckit/experiments/digits.py", line 3, in main
+    train()
+  File "/home/ann/hpckit/model.py", line 3, in train
+    x = 1 / 0
+        ~~^~~
+ZeroDivisionError: division by zero"""
+
+
+def test_user_traceback_leaves_out_our_frames_only() -> None:
+    """The runtime's frames go with all their lines; experiments' and the user's stay."""
+    lines = user_traceback(TRACEBACK)
+    assert lines == (
+        "Traceback (most recent call last):",
+        '  File "/site-packages/hpckit/experiments/digits.py", line 3, in main',
+        "    train()",
+        '  File "/home/ann/hpckit/model.py", line 3, in train',
+        "    x = 1 / 0",
+        "        ~~^~~",
+        "ZeroDivisionError: division by zero",
+    )
+
+
+def test_user_traceback_of_our_own_error_stays_whole() -> None:
+    """Where all frames are ours, they are all there is to show."""
+    ours = "\n".join(TRACEBACK.splitlines()[:4])
+    assert user_traceback(ours) == tuple(ours.splitlines())
+
+
+def test_user_traceback_shows_the_last_lines() -> None:
+    """The end of a traceback says most."""
+    text = "\n".join(f"line {number}" for number in range(100))
+    lines = user_traceback(text, shown=3)
+    assert lines == ("…", "line 97", "line 98", "line 99")
+
+
+@given(st.text())
+def test_user_traceback_never_raises(text: str) -> None:
+    """Whatever a program wrote as its traceback can be shown."""
+    assert len(user_traceback(text)) <= 13
+
+
+def test_text_imports_rich_only_to_draw() -> None:
+    """Plain text and JSON start without rich."""
+    code = (
+        "import sys, hpckit.report.text, hpckit.report.machine, hpckit.cli.status; "
+        "print('rich' in sys.modules, 'asyncio' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,106 @@
+"""What running Slurm's programs promises when they refuse, are silent, or are not there."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from hpckit.errors import SchedulerAwayError, SchedulerRefusedError
+from hpckit.slurm.commands import SlurmCommands, clean, failure, scheduler_present
+
+
+def test_missing_program_is_away_and_says_what_to_do(path_without_slurm: str) -> None:
+    """Without Slurm on this host, the error names the program and the three ways out."""
+    commands = SlurmCommands(bin_dir=None, environ={"PATH": path_without_slurm})
+    assert not commands.available("squeue")
+    with pytest.raises(SchedulerAwayError, match="squeue was not found in PATH") as caught:
+        commands.run("squeue")
+    assert "cluster.bin_dir" in caught.value.hint
+    assert caught.value.exit_code == 3
+
+
+def test_scheduler_is_present_where_sbatch_is(fake_slurm: object, path_without_slurm: str) -> None:
+    """cluster=auto can ask for sbatch in bin_dir or on PATH."""
+    bin_dir = str(fake_slurm.bin_dir)  # type: ignore[attr-defined]
+    assert scheduler_present({"PATH": path_without_slurm}, bin_dir)
+    assert scheduler_present({"PATH": bin_dir}, None)
+    assert not scheduler_present({"PATH": path_without_slurm}, None)
+
+
+def test_silent_program_is_stopped(tmp_path: Path) -> None:
+    """A program that does not answer within the patience is ended, and that is an error."""
+    program = tmp_path / "squeue"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    patience = timedelta(seconds=0.2)
+    commands = SlurmCommands(bin_dir=str(tmp_path), environ={"PATH": "/bin"}, timeout=patience)
+    with pytest.raises(SchedulerAwayError, match=r"squeue did not answer within 0\.2 s"):
+        commands.run("squeue")
+
+
+def test_program_that_cannot_be_run_is_away(tmp_path: Path) -> None:
+    """A broken installation is an error of ours, not a traceback."""
+    program = tmp_path / "squeue"
+    program.write_text("#!/nonexistent/interpreter\n")
+    program.chmod(0o755)
+    with pytest.raises(SchedulerAwayError, match="squeue cannot be run"):
+        SlurmCommands(bin_dir=str(tmp_path), environ={}).run("squeue")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "Batch job submission failed: Socket timed out on send/recv operation",
+        "slurm_load_jobs error: Zero Bytes were transmitted or received",
+        "Problem talking to the database: Connection refused",
+        "Could not establish a configuration source",
+    ],
+)
+def test_silence_of_a_daemon_is_away(words: str) -> None:
+    """Where a daemon did not answer, it is not a refusal: trying again may help."""
+    assert isinstance(failure("sbatch", 1, f"sbatch: error: {words}\n"), SchedulerAwayError)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("Invalid partition name specified", "resources.partition"),
+        ("Invalid account or account/partition combination specified", "resources.account"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "timeout_min"),
+        ("Requested node configuration is not available", "resources.*"),
+        ("Job violates accounting/QOS policy (job submit limit, ...)", "limit on your jobs"),
+        ("Invalid job array specification", "MaxArraySize"),
+        ("Invalid feature specification", "resources.constraint"),
+        ("Invalid generic resource (gres) specification", "resources.gres"),
+        ("Job dependency problem", "resources.dependency"),
+    ],
+)
+def test_refusal_keeps_slurms_words_and_adds_a_hint(words: str, hint: str) -> None:
+    """A refusal is shown in Slurm's own words, with the key of ours that is to be changed."""
+    error = failure("sbatch", 1, f"sbatch: error: Batch job submission failed: {words}\n")
+    assert isinstance(error, SchedulerRefusedError)
+    assert words in error.message
+    assert hint in error.hint
+
+
+def test_environment_of_an_enclosing_job_is_left_behind() -> None:
+    """Launching from inside a job tells Slurm nothing of that job, but which cluster to ask."""
+    environ = {
+        "HOME": "/home/me",
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SLURM_JOB_ID": "7",
+        "SLURM_NTASKS": "8",
+        "SLURM_CPU_BIND": "verbose",
+        "SBATCH_TIMELIMIT": "1",
+        "SBATCH_ACCOUNT": "physics",
+        "SQUEUE_FORMAT": "%i",
+        "SRUN_CPUS_PER_TASK": "4",
+    }
+    assert clean(environ) == {
+        "HOME": "/home/me",
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SBATCH_ACCOUNT": "physics",
+    }

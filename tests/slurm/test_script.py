@@ -1,0 +1,231 @@
+"""What the rendered batch script promises: its text, its quoting, its templates."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.errors import TemplateError
+from hpckit.model.plan import LaunchPlan
+from hpckit.slurm.script import render
+
+SHIPPED = Path(__file__).parents[2] / "slurm_templates"
+GOLDEN = Path(__file__).parents[1] / "golden"
+FOLDER = "/data/outputs/digits-20260102-030405-ab12"
+UPDATE = "HPCKIT_UPDATE_GOLDEN"
+HOSTILE = "a 'b' \"c\" $(touch pwned) `touch pwned` \\ # % ! ü; touch pwned"
+
+PlanMaker = Callable[..., LaunchPlan]
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "one_cpu": {},
+    "one_gpu": {"gpus_per_node": 1, "cpus_per_task": 8, "mem_gb": 32},
+    "multi_node": {"nodes": 2, "tasks_per_node": 4, "gpus_per_node": 4, "requeue": True},
+    "array": {"runs": 6, "array_parallelism": 4},
+    "array_of_multi_node": {"runs": 300, "nodes": 2, "tasks_per_node": 2},
+    "hostile": {
+        "folder": f"/data/{HOSTILE.replace('/', '').replace(chr(92), '')}/%j",
+        "comment": f"{HOSTILE}\nsecond line",
+        "constraint": "a&b|[c*2]",
+        "python": "/opt/it's here/python",
+    },
+    "all_options": {
+        "mem_gb": 1.5,
+        "timeout": timedelta(days=1, hours=2, minutes=3),
+        "partition": "gpu",
+        "account": "physics",
+        "qos": "long",
+        "constraint": "a100",
+        "nodelist": "n[1-4]",
+        "exclude": "n3",
+        "reservation": "maintenance",
+        "gres": "gpu:a100:2",
+        "exclusive": True,
+        "dependency": "afterok:12:13",
+        "comment": "a comment",
+        "mail_type": "END,FAIL",
+        "mail_user": "me@example.org",
+        "additional_parameters": (
+            ("nice", "5"),
+            ("spread_job", True),
+            ("export", None),
+            ("overcommit", False),
+        ),
+    },
+    "modules_and_setup": {
+        "modules": ["cuda/12.4", "it's odd"],
+        "env": {"NCCL_SOCKET_IFNAME": "ib0", "GREETING": "it's $HOME"},
+        "setup": ["source ~/venv/bin/activate", "ulimit -n 65536"],
+    },
+}
+
+
+def render_one(plan: LaunchPlan, *folders: Path) -> str:
+    """Render the only job of a plan."""
+    return render(plan, plan.jobs[0], [*folders, SHIPPED])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_script_is_the_golden_text(shape: str, plan_of_one_job: PlanMaker) -> None:
+    """A change of the template shows as a change of a golden file, never by surprise."""
+    text = render_one(plan_of_one_job(**{"folder": FOLDER, **SHAPES[shape]}))
+    golden = GOLDEN / f"job_{shape}.sbatch"
+    if os.environ.get(UPDATE):
+        golden.write_text(text, encoding="utf-8")
+    expected = golden.read_text(encoding="utf-8") if golden.exists() else ""
+    assert text == expected, (
+        f"{golden} differs from what is rendered; if that is meant: {UPDATE}=1 pytest {__file__}"
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_script_is_read_by_bash(shape: str, plan_of_one_job: PlanMaker) -> None:
+    """Whatever the values, bash finds no error in the script."""
+    text = render_one(plan_of_one_job(**{"folder": FOLDER, **SHAPES[shape]}))
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("folder_name", ["plain", HOSTILE.replace("\\", ""), "two\nlines"])
+def test_script_hands_its_folder_on_unharmed(
+    folder_name: str, plan_of_one_job: PlanMaker, tmp_path: Path
+) -> None:
+    """A folder with quotes, dollars and line breaks arrives as one word and runs nothing."""
+    folder = tmp_path / folder_name
+    folder.mkdir()
+    (folder / "launch.json").write_text("{}")
+    plan = plan_of_one_job("/plain", python=str(_argument_printer(tmp_path)))
+    text = render_one(plan).replace("folder=/plain", f"folder={_quoted(folder)}")
+    done = subprocess.run(
+        ["bash", "-c", text], text=True, capture_output=True, check=True, cwd=tmp_path
+    )
+    words = done.stdout.partition("\n")[2].removesuffix("\0").split("\0")
+    assert words == ["-P", "-m", "hpckit", "supervise", str(folder), "--job", "0"]
+    assert not (tmp_path / "pwned").exists()
+
+
+def _argument_printer(folder: Path) -> Path:
+    program = folder / "it's a python"
+    program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def _quoted(folder: Path) -> str:
+    from hpckit.slurm.quoting import shell  # noqa: PLC0415
+
+    return shell(folder)
+
+
+def test_script_says_which_node_cannot_read_which_folder(
+    plan_of_one_job: PlanMaker, tmp_path: Path
+) -> None:
+    """Where the frozen folder is not visible, node and folder are named; the exit code is 66."""
+    text = render_one(plan_of_one_job(tmp_path / "not there"))
+    done = subprocess.run(["bash", "-c", text], text=True, capture_output=True, check=False)
+    assert done.returncode == 66
+    assert f"cannot read the frozen launch folder {tmp_path}/not there" in done.stderr
+    assert os.uname().nodename in done.stderr
+
+
+def test_script_stops_where_a_module_is_missing(plan_of_one_job: PlanMaker, tmp_path: Path) -> None:
+    """A module that does not load ends the job with a message, before anything is run."""
+    (tmp_path / "launch.json").write_text("{}")
+    text = render_one(plan_of_one_job(tmp_path, modules=["cuda/99"], python="false"))
+    without = "module() { return 1; }\n" + text
+    done = subprocess.run(["bash", "-c", without], text=True, capture_output=True, check=False)
+    assert done.returncode == 69
+    assert "cuda/99" in done.stderr
+
+
+def test_missing_template_names_the_folders_searched(
+    plan_of_one_job: PlanMaker, tmp_path: Path
+) -> None:
+    """A template that is in none of the folders is refused with all of them, in their order."""
+    with pytest.raises(TemplateError) as caught:
+        render_one(plan_of_one_job(FOLDER, template="nope.j2"), tmp_path)
+    message = caught.value.message
+    assert "'nope.j2'" in message
+    assert message.index(str(tmp_path)) < message.index(str(SHIPPED))
+
+
+def test_undefined_variable_is_named_with_its_template(
+    plan_of_one_job: PlanMaker, tmp_path: Path
+) -> None:
+    """A variable that does not exist is an error with its name, its template and its line."""
+    (tmp_path / "mine.j2").write_text("#!/bin/bash\n{{ tasks_per_nod | shell }}\n")
+    with pytest.raises(TemplateError) as caught:
+        render_one(plan_of_one_job(FOLDER, template="mine.j2"), tmp_path)
+    assert "'tasks_per_nod' is undefined" in caught.value.message
+    assert "mine.j2, line 2" in caught.value.message
+    assert "tasks_per_node" in caught.value.hint
+
+
+def test_value_without_a_filter_is_refused(plan_of_one_job: PlanMaker, tmp_path: Path) -> None:
+    """A template cannot forget to quote: a text that went through no filter is an error."""
+    (tmp_path / "mine.j2").write_text("#!/bin/bash\necho {{ job_name }}\n")
+    with pytest.raises(TemplateError, match=r"mine\.j2, line 2: .* without a filter"):
+        render_one(plan_of_one_job(FOLDER, template="mine.j2"), tmp_path)
+
+
+def test_syntax_error_names_template_and_line(plan_of_one_job: PlanMaker, tmp_path: Path) -> None:
+    """A template that is no Jinja2 is an error with its name and line."""
+    (tmp_path / "mine.j2").write_text("#!/bin/bash\n{% if %}\n")
+    with pytest.raises(TemplateError, match=r"mine\.j2, line 2"):
+        render_one(plan_of_one_job(FOLDER, template="mine.j2"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["job.sbatch.j2", "site.j2"])
+@pytest.mark.parametrize("place", ["searched", "absolute"])
+def test_own_template_extends_the_shipped_one(
+    name: str, place: str, plan_of_one_job: PlanMaker, tmp_path: Path
+) -> None:
+    """A site adds to a block of the shipped template, also from a template of the same name."""
+    (tmp_path / name).write_text(
+        '{% extends "hpckit/job.sbatch.j2" %}'
+        "{% block setup %}{{ super() }}echo {{ job_name | shell }}\n{% endblock %}"
+    )
+    absolute = place == "absolute"
+    template = str(tmp_path / name) if absolute else name
+    plan = plan_of_one_job(FOLDER, template=template, setup=["true"])
+    text = render_one(plan) if absolute else render_one(plan, tmp_path)
+    assert "\ntrue\necho digits-20260102-030405-ab12\n" in text
+    assert text.startswith("#!/bin/bash\n#SBATCH --job-name=")
+
+
+def test_template_that_extends_itself_is_refused(
+    plan_of_one_job: PlanMaker, tmp_path: Path
+) -> None:
+    """A template of the shipped one's name that extends itself is an error that says how to."""
+    (tmp_path / "job.sbatch.j2").write_text('{% extends "job.sbatch.j2" %}')
+    with pytest.raises(TemplateError) as caught:
+        render_one(plan_of_one_job(FOLDER), tmp_path)
+    assert "hpckit/job.sbatch.j2" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"account": "a\nb"}, "line break"),
+        ({"folder": "/data/a\nb"}, "line break"),
+        ({"folder": "/data/a\\b"}, "backslash"),
+        ({"folder": "/data/\udcff"}, "UTF-8"),
+        ({"env": {"A B": "c"}}, "environment variable"),
+        ({"additional_parameters": (("a b", "c"),)}, "sbatch option"),
+        ({"additional_parameters": (("job-name", "c"),)}, "contradict"),
+        ({"additional_parameters": (("ntasks_per_node", "2"),)}, "contradict"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    values: dict[str, Any], word: str, plan_of_one_job: PlanMaker
+) -> None:
+    """What Slurm could not read, or would read otherwise, is an error that says so."""
+    with pytest.raises(TemplateError, match=word) as caught:
+        render_one(plan_of_one_job(**{"folder": FOLDER, **values}))
+    assert caught.value.exit_code == 2

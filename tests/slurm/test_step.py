@@ -1,0 +1,67 @@
+"""What the step of agents states, and what it does not inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpckit.slurm.step import agent_step, step_environment
+
+
+def test_agent_step_states_the_whole_shape(
+    plan_of_one_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    """One agent on each node, with the CPUs and GPUs of all its ranks; the user's words last."""
+    plan = plan_of_one_job(tmp_path, nodes=3, tasks_per_node=4, cpus_per_task=2, gpus_per_node=4)
+    command = ["python", "-m", "hpckit.runtime.agent"]
+    argv = agent_step(
+        plan.jobs[0].resources, command, srun_args=["--label"], bin_dir="/opt/slurm/bin"
+    )
+    assert argv[0] == "/opt/slurm/bin/srun"
+    assert {
+        "--nodes=3",
+        "--ntasks=3",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=8",
+        "--gpus-per-node=4",
+        "--kill-on-bad-exit=0",
+        "--no-kill",
+    } <= set(argv)
+    assert argv[-4:] == ["--label", *command]
+
+
+def test_agent_step_without_gpus_asks_for_none(
+    plan_of_one_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Without GPUs the option is left out: clusters without GPUs refuse it."""
+    argv = agent_step(plan_of_one_job(tmp_path).jobs[0].resources, ["true"])
+    assert argv[0] == "srun"
+    assert not any(word.startswith("--gpus") for word in argv)
+
+
+def test_step_environment_inherits_no_option_of_the_batch_script() -> None:
+    """What srun would read as an option goes; what names the job, and all else, stays."""
+    environ = {
+        "PATH": "/bin",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_RESTART_COUNT": "1",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_NNODES": "2",
+    }
+    options = {
+        "SLURM_NTASKS": "8",
+        "SLURM_NPROCS": "8",
+        "SLURM_NTASKS_PER_NODE": "4",
+        "SLURM_CPUS_PER_TASK": "1",
+        "SRUN_CPUS_PER_TASK": "1",
+        "SLURM_MEM_PER_NODE": "500",
+        "SLURM_TRES_PER_TASK": "cpu=1",
+        "SLURM_CPU_BIND": "cores",
+        "SLURM_EXPORT_ENV": "NONE",
+        "SLURM_GPUS_PER_NODE": "1",
+        "SLURM_DISTRIBUTION": "cyclic",
+    }
+    assert step_environment({**environ, **options}) == environ
