@@ -88,7 +88,7 @@ def launch_view(
         living=_living(executor, records),
     )
     runs = tuple(world.view(record) for record in records)
-    if any(view.state.ended and not view.record.state.ended for view in runs):
+    if any(view.settled and not view.record.state.ended for view in runs):
         runs = tuple(world.view(record) for record in read_runs(launch, indices))
     return LaunchView(launch=launch, runs=runs, scheduler=scheduler, warning=warning)
 

@@ -26,7 +26,7 @@ AT_LEAST = {
 def words(verb: str) -> set[str]:
     """Return the long options and positionals of a verb."""
     return {
-        action.option_strings[-1] if action.option_strings else str(action.metavar)
+        max(action.option_strings, key=len) if action.option_strings else str(action.metavar)
         for action in verb_parser(verb)._actions  # noqa: SLF001  # argparse has no other way
         if not isinstance(action, argparse._HelpAction)  # noqa: SLF001
     }

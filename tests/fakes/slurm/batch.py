@@ -20,6 +20,7 @@ from store import (
     every,
     expand_ranges,
     fail,
+    forget,
     key,
     load,
     locked,
@@ -296,7 +297,10 @@ def stop(job: Job, asked: str) -> None:
     with locked():
         job = load(name)
         if job["state"] == "PENDING" and asked == "cancel":
-            save({**job, "state": "CANCELLED"})
+            if any(one["state"] != "PENDING" for one in every(job["main"])):
+                forget(job)  # as Slurm does with an element whose array has begun
+            else:
+                save({**job, "state": "CANCELLED"})
             return
         if job["state"] != "RUNNING":
             return

@@ -72,6 +72,11 @@ def save(job: Job) -> None:
     part.replace(path)
 
 
+def forget(job: Job) -> None:
+    """Leave no trace of a job."""
+    (root() / "jobs" / f"{key(job)}.json").unlink()
+
+
 def load(name: str) -> Job:
     """Read a job."""
     job: Job = json.loads((root() / "jobs" / f"{name}.json").read_text())

@@ -1,0 +1,29 @@
+"""One rank of a small training, started by torchrun: `one_rank.py ENTRY_POINT CONFIG_JSON`."""
+
+import gc
+import importlib
+import json
+import sys
+
+import torch.distributed as dist
+
+from hpckit import attach
+from hpckit.runtime.run import seed_everything
+from hpckit.runtime.settings import Settings
+
+
+def main() -> None:
+    """Call the entry point as a launch would, in the working directory."""
+    module, function = sys.argv[1].split(":")
+    config = Settings(json.loads(sys.argv[2]))
+    run = attach()
+    seed_everything(config.seed)
+    getattr(importlib.import_module(module), function)(config, run)
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()
+    # The wrapped model is a ring of references and keeps gloo's threads alive; one that outlives
+    # the interpreter ends the process by SIGABRT.
+    gc.collect()
