@@ -37,18 +37,16 @@ def train(config: Any, run: Run) -> None:
     batch cannot be shared out, or the width not be split into heads.
     """
     torch.use_deterministic_algorithms(mode=True)
-    torch.set_num_threads(config.resources.cpus_per_task)
     share = share_of(config.batch_size, run.world_size)
     mine = slice(run.rank * share, (run.rank + 1) * share)
     text, heldout = read_corpus(
         training_bytes=1024 * config.training_kb, heldout_bytes=1024 * config.heldout_kb
     )
 
-    model = DistributedDataParallel(
-        Transformer(
-            width=config.width, layers=config.layers, heads=config.heads, context=config.context
-        ).to(run.device)
-    )
+    network = Transformer(
+        width=config.width, layers=config.layers, heads=config.heads, context=config.context
+    ).to(run.device)
+    model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
     )
@@ -70,7 +68,7 @@ def train(config: Any, run: Run) -> None:
             (loss_sum,) = total(loss, device=run.device)
             run.log(step=step, loss=loss_sum / run.world_size)
         if (step + 1) % config.evaluate_every == 0 or last:
-            run.log(step=step, bits_per_byte=bits_per_byte(model, heldout, config.context, run))
+            run.log(step=step, bits_per_byte=bits_per_byte(network, heldout, config.context, run))
 
 
 def read_corpus(*, training_bytes: int, heldout_bytes: int) -> tuple[Tensor, Tensor]:
@@ -114,19 +112,17 @@ def warm_up_and_decay(step: int, warmup_steps: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def bits_per_byte(model: nn.Module, heldout: Tensor, context: int, run: Run) -> float:
+def bits_per_byte(network: Transformer, heldout: Tensor, context: int, run: Run) -> float:
     """Return the mean bits for a held-out byte, given those before it in its sequence.
 
     Every rank reads its own sequences; each byte but the first is predicted exactly once.
     """
     starts = torch.arange(0, len(heldout) - context, context)[run.rank :: run.world_size]
     nats, read = 0.0, 0
-    model.eval()
-    for part in starts.split(16):
-        losses = model.module(cut(heldout, part, context).to(run.device))
+    for part in torch.split(starts, 16):
+        losses = network(cut(heldout, part, context).to(run.device))
         nats += losses.double().sum().item()
         read += losses.numel()
-    model.train()
     nats_sum, read_sum = total(nats, read, device=run.device)
     return nats_sum / read_sum / math.log(2)
 
@@ -159,7 +155,7 @@ class Transformer(nn.Module):
         hidden = self.bytes(seen) + self.positions(places)
         for block in self.blocks:
             hidden = block(hidden)
-        logits = F.linear(self.norm(hidden), self.bytes.weight)
+        logits: Tensor = F.linear(self.norm(hidden), self.bytes.weight)
         return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none").view_as(
             wanted
         )
@@ -183,12 +179,14 @@ class Block(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the hidden states after this block."""
-        hidden = hidden + self.attend(self.attention_norm(hidden))
-        return hidden + self.feed_forward(hidden)
+        seen: Tensor = hidden + self.attend(self.attention_norm(hidden))
+        moved: Tensor = seen + self.feed_forward(seen)
+        return moved
 
     def attend(self, hidden: Tensor) -> Tensor:
         """Return what each byte takes from itself and those before it."""
         joined = self.queries_keys_values(hidden).unflatten(-1, (3, self.heads, -1))
         queries, keys, values = joined.permute(2, 0, 3, 1, 4)
         taken = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        return self.attention_out(taken.transpose(1, 2).flatten(2))
+        mixed: Tensor = self.attention_out(taken.transpose(1, 2).flatten(2))
+        return mixed

@@ -33,7 +33,6 @@ def train(config: Any, run: Run) -> None:
     `log_every` (steps) of the configuration. Raises ConfigError where the batch cannot be shared.
     """
     torch.use_deterministic_algorithms(mode=True)
-    torch.set_num_threads(config.resources.cpus_per_task)
     share = share_of(config.batch_size, run.world_size)
     training, test = load(config.seed, run.device)
     steps_per_epoch = len(training.labels) // config.batch_size
@@ -46,7 +45,6 @@ def train(config: Any, run: Run) -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.lr, total_steps=steps)
     run.state(model=model, optimizer=optimizer, schedule=schedule)
 
-    model.train()
     for step in run.steps(steps):
         epoch, batch = divmod(step, steps_per_epoch)
         order = permutation(len(training.labels), config.seed + epoch)
@@ -54,7 +52,7 @@ def train(config: Any, run: Run) -> None:
         images, labels = training.take(order[first : first + share])
         loss = F.cross_entropy(model(images), labels)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
         schedule.step()
         if step % config.log_every == 0 or step == steps - 1:

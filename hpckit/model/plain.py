@@ -47,7 +47,8 @@ def _scalar(value: Any) -> Any:
 
 def from_plain(kind: type[T], record: Mapping[str, Any]) -> T:
     """Build a dataclass from plain values; raises TypeError where a mandatory one is missing."""
-    hints = _hints(kind)
+    whole: Any = kind
+    hints = _hints(whole)
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: _build(hints[name], record[name]) for name in names if name in record})
 

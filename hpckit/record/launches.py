@@ -160,12 +160,7 @@ def read_runs(launch: Launch, indices: Iterable[int] | None = None) -> tuple[Run
     history = read_launch_events(launch)
     wanted = range(len(launch.runs)) if indices is None else indices
     jobs = _jobs_of_runs(launch, history)
-    cancelled = {
-        index
-        for event in history
-        if isinstance(event, events.CancelRequested)
-        for index in event.runs
-    }
+    cancelled = _cancelled(launch, history)
     refused = _refusals(launch, history)
     return tuple(
         _read_run(launch, index, jobs.get(index), refused.get(index), cancelled=index in cancelled)
@@ -187,6 +182,17 @@ def job_ids(job: JobSpec, main: str) -> dict[int, str]:
     if not job.is_array:
         return {job.runs[0]: str(number)}
     return {run: str(JobId(number, element)) for element, run in enumerate(job.runs)}
+
+
+def _cancelled(launch: Launch, history: Iterable[events.Event]) -> set[int]:
+    """Return the runs somebody asked to cancel and nobody has submitted again since."""
+    cancelled: set[int] = set()
+    for event in history:
+        if isinstance(event, events.CancelRequested):
+            cancelled.update(event.runs)
+        elif isinstance(event, events.Submitted) and event.job_index < len(launch.jobs):
+            cancelled.difference_update(launch.jobs[event.job_index].runs)
+    return cancelled
 
 
 def _refusals(launch: Launch, history: Iterable[events.Event]) -> dict[int, str]:

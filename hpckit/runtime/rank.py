@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-import shlex
 import signal
 import sys
 import traceback
@@ -26,6 +25,7 @@ from hpckit.model.failure import RankExit
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
+from hpckit.planning.command import command_words
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_json
@@ -54,8 +54,7 @@ def enter_code(launch: Launch) -> None:
 
 def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoReturn:
     """Replace this process by the user's command; raises ConfigError where it cannot start."""
-    command = settings.command
-    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    words = command_words(settings.command)
     try:
         os.execvpe(words[0], words, dict(environ))  # noqa: S606  # no shell is the point
     except OSError as error:

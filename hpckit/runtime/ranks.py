@@ -178,7 +178,7 @@ class LocalRanks:
         if said is None:
             return seen
         step = seen.step if said.step is None else said.step
-        return replace(said, code=seen.code, signal=seen.signal, step=step)
+        return replace(said, node=seen.node, code=seen.code, signal=seen.signal, step=step)
 
     def pass_on(self, message: messages.StoreAddress) -> None:
         """Tell every rank where the store listens."""

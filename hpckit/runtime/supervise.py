@@ -23,7 +23,7 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.states import RunState
 from hpckit.planning.decide import EndAttempt, NewRound, RoundView, decide
-from hpckit.record.launches import Launch
+from hpckit.record.launches import Launch, read_runs
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.process import start_mark
 from hpckit.record.store import (
@@ -94,6 +94,9 @@ class _Supervisor:
     async def run(self) -> int:
         self._listen_to_signals()
         number = self._open_attempt()
+        if self._cancelled():
+            # Asked for before there was a process to tell.
+            self._hear_self(signal.SIGTERM.name)
         step: asyncio.subprocess.Process | None = None
         agents = Agents(
             settings=self.assignment.settings,
@@ -249,11 +252,8 @@ class _Supervisor:
         return decide(view, self.assignment.settings.recovery)
 
     def _cancelled(self) -> bool:
-        history = read_events(LaunchPaths(self.assignment.launch.folder).events)
-        return any(
-            isinstance(event, events.CancelRequested) and self.assignment.index in event.runs
-            for event in history
-        )
+        (record,) = read_runs(self.assignment.launch, [self.assignment.index])
+        return record.cancel_requested
 
     def _with_agents_log(self, failure: Failure) -> Failure:
         """Add what the agents printed: it names the node that cannot read its folder."""

@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,33 @@ Metrics = dict[str, list[tuple[int, float]]]
 """By name, what was logged: step and value, in order."""
 
 
-@pytest.fixture
-def train(tmp_path: Path) -> Callable[..., Metrics]:
-    """Return a function that trains an experiment and returns what it logged."""
+@dataclass(kw_only=True)
+class Trainer:
+    """Trains experiments; what was trained once with the same settings is not trained again."""
 
-    def run(name: str, ranks: int, **changes: Any) -> Metrics:
+    folder: Path
+    done: dict[str, Metrics] = field(default_factory=dict)
+
+    def train(self, name: str, ranks: int, **changes: Any) -> Metrics:
+        """Return what an experiment logged with these ranks and changes to its settings."""
+        key = json.dumps([name, ranks, changes])
+        if key not in self.done:
+            self.done[key] = self.train_again(name, ranks, **changes)
+        return self.done[key]
+
+    def train_again(self, name: str, ranks: int, **changes: Any) -> Metrics:
+        """Do the same, whether it was done before or not."""
         config = yaml.safe_load((CONF / f"{name}.yaml").read_text(encoding="utf-8"))
         config |= {"seed": 0, "resources": {"cpus_per_task": 1}, **changes}
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
         start(config, ranks, folder)
         return read_metrics(folder / "metrics.jsonl")
 
-    return run
+
+@pytest.fixture(scope="session")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """Hand out the one trainer of this session."""
+    return Trainer(folder=tmp_path_factory.mktemp("experiments"))
 
 
 def start(config: dict[str, Any], ranks: int, folder: Path) -> None:

@@ -1,5 +1,7 @@
 """The digits experiment: what it promises of its data, its result and its repetition."""
 
+from typing import Any
+
 import torch
 
 from hpckit.experiments import digits
@@ -7,34 +9,38 @@ from hpckit.experiments import digits
 SMALL = {"epochs": 2, "width": 4}
 
 
-def test_digits_two_ranks_reach_97_percent(train):
+def test_digits_two_ranks_reach_97_percent(trainer: Any) -> None:
     """Two ranks with the shipped settings name at least 97 % of the test images rightly."""
-    metrics = train("digits", 2)
+    metrics = trainer.train("digits", 2)
     assert metrics["test_accuracy"][-1][1] >= 0.97
     first, last = metrics["loss"][0][1], metrics["loss"][-1][1]
     assert last < first / 5
 
 
-def test_digits_same_seed_gives_the_same_metrics(train):
+def test_digits_same_seed_gives_the_same_metrics(trainer: Any) -> None:
     """The same seed on the same number of ranks logs the very same numbers."""
-    assert train("digits", 2, **SMALL) == train("digits", 2, **SMALL)
+    again = trainer.train_again("digits", 2, **SMALL)
+    assert again == trainer.train("digits", 2, **SMALL)
 
 
-def test_digits_other_seed_gives_other_metrics(train):
+def test_digits_other_seed_gives_other_metrics(trainer: Any) -> None:
     """The seed reaches the split, the order and the weights: another one logs other numbers."""
-    assert train("digits", 1, **SMALL)["loss"] != train("digits", 1, seed=1, **SMALL)["loss"]
+    assert (
+        trainer.train("digits", 1, **SMALL)["loss"]
+        != trainer.train("digits", 1, seed=1, **SMALL)["loss"]
+    )
 
 
-def test_digits_one_rank_sees_the_same_batches_as_two(train):
+def test_digits_one_rank_sees_the_same_batches_as_two(trainer: Any) -> None:
     """The batch is that of all ranks: one rank and two log the same losses, up to rounding."""
-    alone, together = (train("digits", ranks, **SMALL)["loss"] for ranks in (1, 2))
+    alone, together = (trainer.train("digits", ranks, **SMALL)["loss"] for ranks in (1, 2))
     assert [step for step, _ in alone] == [step for step, _ in together]
     torch.testing.assert_close(
         [loss for _, loss in alone], [loss for _, loss in together], rtol=1e-3, atol=1e-4
     )
 
 
-def test_load_splits_all_images_without_overlap():
+def test_load_splits_all_images_without_overlap() -> None:
     """Training and test set together are the 1797 images, each once."""
     training, test = digits.load(3, torch.device("cpu"))
     images = torch.cat([training.images, test.images]).flatten(1)
@@ -47,7 +53,7 @@ def test_load_splits_all_images_without_overlap():
     torch.testing.assert_close(everything, everything_else)
 
 
-def test_permutation_follows_from_the_seed_alone():
+def test_permutation_follows_from_the_seed_alone() -> None:
     """The order of images is the same on every rank, whatever was drawn before."""
     torch.manual_seed(1)
     first = digits.permutation(50, 7)

@@ -375,3 +375,36 @@ def test_attach_under_real_srun(sandbox: Any, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["total"] == 2.0
+
+
+def _slurmd_of(node: str) -> str:
+    """Return the process id of a node's slurmd."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"slurmd") and node.encode() in words:
+            return folder.name
+    pytest.fail(f"node {node} has no slurmd")
+
+
+def test_node_without_the_folder_is_named(sandbox: Any, project: Any) -> None:
+    """Where the second node does not see the launch folder, the failure says which node it is."""
+    project.outputs.mkdir()
+    inside = ["nsenter", "--mount", "--target", _slurmd_of("n2")]
+    hide = [*inside, "mount", "-t", "tmpfs", "none", str(project.outputs)]
+    subprocess.run(hide, check=True)
+    try:
+        done = project.hpckit(
+            *("launch", *FUNCTION, "entry_point=task:fine", NEVER, "--wait"),
+            *("resources.nodes=2", "resources.nodelist='n[1-2]'"),
+        )
+    finally:
+        subprocess.run([*inside, "umount", str(project.outputs)], check=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (run,) = project.json("status")["runs"]
+    assert run["failure"]["cause"] == "frozen_folder"
+    assert "node n2 cannot read its frozen folder" in run["failure"]["message"]
+    assert "output_dir" in run["failure"]["message"]
+    assert sandbox.status()["state"] == "up"

@@ -211,8 +211,6 @@ def test_requeue_is_counted(cluster: Cluster) -> None:
     job = cluster.send(
         'trap "exit 1" TERM; [ -n "$SLURM_RESTART_COUNT" ] || { sleep 60 & wait; }', requeue=True
     )
-    # Not as soon as it is RUNNING: 22.05 keeps a job COMPLETING for minutes when it is requeued
-    # between its allocation and the start of its script.
     wait_until(lambda: any("hpckit: job" in log for log in cluster.logs().values()))
     cluster.commands.run("scontrol", "requeue", job)
     (over,) = cluster.wait([job], lambda one: one.restarts > 0 and one.state.ended)

@@ -1,0 +1,44 @@
+"""docs/run-folder.md is the reference of an interface: it leaves nothing out."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from hpckit.model.events import Event
+from hpckit.model.failure import Failure, RankExit
+from hpckit.record.layout import LaunchPaths
+
+PAGE = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text()
+
+
+@pytest.mark.parametrize("kind", Event.__subclasses__(), ids=lambda kind: kind.kind)
+def test_page_explains_every_event_with_its_fields(kind: type[Event]) -> None:
+    """Each event has a line, and each of its fields stands in it."""
+    (line,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{kind.kind}` "))
+    missing = [field.name for field in fields(kind) if f"`{field.name}`" not in line]
+    assert missing == ["at"]
+
+
+@pytest.mark.parametrize("kind", [Failure, RankExit])
+def test_page_names_every_field_of_an_end(kind: type) -> None:
+    """A failure and an exit record are explained to the last field."""
+    assert [field.name for field in fields(kind) if f"`{field.name}`" not in PAGE] == []
+
+
+def test_page_shows_every_path_of_the_layout() -> None:
+    """Each path the layout knows is in the tree."""
+    launch = LaunchPaths(Path("L"))
+    attempt = launch.run(0).attempt(1)
+    paths = [
+        *(launch.launch, launch.events, launch.environment, launch.code, launch.code_record),
+        *(launch.code_diff, launch.logs, launch.local_log, launch.job_log(0, "123_4")),
+        *(launch.script(0), launch.run(0).folder, launch.run(0).run, launch.run(0).config),
+        *(launch.run(0).checkpoints, launch.run(0).attempts, attempt.folder, attempt.events),
+        *(attempt.secret, attempt.address, attempt.progress, attempt.metrics, attempt.agents_log),
+        *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),
+        attempt.round(0).exit_record(0),
+    ]
+    assert [path.name for path in paths if path.name not in PAGE] == []
