@@ -19,7 +19,7 @@ PATIENCE = timedelta(seconds=60)
 """How long a program may take: sbatch itself retries for up to half a minute."""
 
 _DROPPED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_")
-_KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURMD_NODENAME"})
+_KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
 _SITE_DEFAULTS = frozenset({"SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"})
 
 _AWAY = (

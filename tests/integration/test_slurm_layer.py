@@ -41,7 +41,8 @@ class Cluster:
         folder = self.folder / name
         (folder / "logs").mkdir(parents=True)
         (folder / "launch.json").write_text("{}")
-        program = self.folder / f"supervisor of {name.split(maxsplit=1)[0]}"
+        # No space in its name: proctrack/linuxproc of 22.05 loses processes that have one.
+        program = self.folder / f"supervisor-{len(list(self.folder.iterdir()))}"
         program.write_text(f"#!/bin/bash\n{run}\n")
         program.chmod(0o755)
         plan = self.plan(folder, **{"python": str(program), "name": self.folder.name, **values})
