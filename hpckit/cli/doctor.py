@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hpckit.cli.context import Context, add_json, add_output_dir, output_dir
-from hpckit.model.events import CancelRequested, SubmitIntended, SubmitRefused, Submitted
+from hpckit.cli.views import unconfirmed
+from hpckit.model.events import CancelRequested, SubmitRefused, Submitted
 from hpckit.record.find import find, list_launches
-from hpckit.record.launches import Launch, load_launch, read_launch_events
+from hpckit.record.launches import Launch, load_launch
 from hpckit.record.store import append_event
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
@@ -66,20 +67,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def unaccounted(launch: Launch) -> dict[int, str]:
-    """Return index and name of the jobs whose submission was begun and never concluded."""
-    open_jobs: dict[int, str] = {}
-    for event in read_launch_events(launch):
-        if isinstance(event, SubmitIntended):
-            open_jobs[event.job_index] = event.job_name
-        elif isinstance(event, Submitted | SubmitRefused):
-            open_jobs.pop(event.job_index, None)
-    return open_jobs
-
-
 def _orphans(arguments: argparse.Namespace, context: Context) -> Iterator[Orphan]:
     for launch in _launches(arguments, context):
-        for index, name in unaccounted(launch).items():
+        for index in unconfirmed(launch):
+            name = launch.jobs[index].name
             jobs = find_by_name(name, _commands(launch, context))
             yield Orphan(launch=launch, job_index=index, job_name=name, jobs=jobs)
 

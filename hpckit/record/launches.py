@@ -187,11 +187,14 @@ def job_ids(job: JobSpec, main: str) -> dict[int, str]:
 def _cancelled(launch: Launch, history: Iterable[events.Event]) -> set[int]:
     """Return the runs somebody asked to cancel and nobody has submitted again since."""
     cancelled: set[int] = set()
+    submitted: dict[int, str] = {}
     for event in history:
         if isinstance(event, events.CancelRequested):
             cancelled.update(event.runs)
         elif isinstance(event, events.Submitted) and event.job_index < len(launch.jobs):
-            cancelled.difference_update(launch.jobs[event.job_index].runs)
+            if submitted.setdefault(event.job_index, event.job) != event.job:
+                cancelled.difference_update(launch.jobs[event.job_index].runs)
+            submitted[event.job_index] = event.job
     return cancelled
 
 

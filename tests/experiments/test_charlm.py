@@ -9,6 +9,8 @@ import torch
 from hpckit.errors import ConfigError
 from hpckit.experiments import charlm
 
+pytestmark = pytest.mark.training
+
 SMALL = {
     "steps": 12,
     "batch_size": 8,

@@ -1,10 +1,13 @@
 """The digits experiment: what it promises of its data, its result and its repetition."""
 
+import pytest
 from typing import Any
 
 import torch
 
 from hpckit.experiments import digits
+
+pytestmark = pytest.mark.training
 
 SMALL = {"epochs": 2, "width": 4}
 

@@ -1,0 +1,92 @@
+"""What the pages show is what is in docs/examples, and it runs."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.training
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("entry-point", "command", "existing-ddp")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the code blocks of a page in that language."""
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(page: str) -> list[list[str]]:
+    """Return the command lines of a page's console blocks."""
+    lines = "".join(blocks(page, "console")).splitlines()
+    return [shlex.split(line.removeprefix("$ ")) for line in lines]
+
+
+def start(words: list[str], folder: Path) -> str:
+    """Run one command line of a page in `folder` on the local executor; returns its output."""
+    assert words[0] == "hpckit"
+    local = ["cluster=local", "--json"] if words[1] == "launch" else ["--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", *words, *local],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(page: str, tmp_path: Path) -> Path:
+    """Return a copy of a page's example, outside any git checkout."""
+    return Path(shutil.copytree(DOCS / "examples" / page, tmp_path / "project"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_shows_the_files_of_its_example(page: str) -> None:
+    """Every file of an example stands in its page, to the letter."""
+    files = [
+        file for file in (DOCS / "examples" / page).rglob("*") if file.suffix in {".py", ".yaml"}
+    ]
+    assert files
+    shown = blocks(page, "python") + blocks(page, "yaml")
+    assert [file.name for file in files if file.read_text(encoding="utf-8") not in shown] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_commands_run_as_shown(page: str, folder: Path) -> None:
+    """Every command line of a page works in a fresh copy of the example, and its runs complete."""
+    lines = commands(page)
+    assert [words[1] for words in lines].count("launch") >= 1
+    for words in lines:
+        answer = json.loads(start(words, folder))
+        assert answer["launch"]
+
+
+@pytest.mark.parametrize("page", ["entry-point", "existing-ddp"])
+def test_example_learns_and_reports_it(page: str, folder: Path) -> None:
+    """The loss of the last step is recorded as the run's result, and it is small."""
+    start(commands(page)[0], folder)
+    (run,) = json.loads(start(["hpckit", "status"], folder))["runs"]
+    assert run["state"] == "completed"
+    assert run["step"] == 49
+    assert run["metrics"]["loss"] < 0.01
+
+
+@pytest.mark.parametrize("page", ["command"])
+def test_command_example_sees_every_rank(page: str, folder: Path) -> None:
+    """A script that knows nothing of hpckit adds up what each of its two ranks brought."""
+    start(commands(page)[0], folder)
+    logs = json.loads(start(["hpckit", "logs", "--rank", "all"], folder))["logs"]
+    texts = sorted(log["text"].strip() for log in logs)
+    assert texts == ["rank 0 of 2: total 4.0", "rank 1 of 2: total 4.0"]
