@@ -1,8 +1,8 @@
 """The digits experiment: what it promises of its data, its result and its repetition."""
 
-import pytest
 from typing import Any
 
+import pytest
 import torch
 
 from hpckit.experiments import digits
