@@ -198,7 +198,11 @@ def keeper(arguments: list[str]) -> int:
 def _start(job: Job, running: dict[str, subprocess.Popen[bytes]]) -> None:
     name, options = key(job), job["options"]
     with locked():
-        if load(name)["state"] != "PENDING":
+        try:
+            state = load(name)["state"]
+        except FileNotFoundError:  # forgotten since it was listed
+            return
+        if state != "PENDING":
             return
         nodes = list(NODES[: int(options.get("nodes", "1"))])
         save({**job, "state": "RUNNING", "nodes": nodes})

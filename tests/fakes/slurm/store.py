@@ -95,7 +95,10 @@ def every(main: int | None = None) -> list[Job]:
     """Return all jobs, or all elements of one, in the order of their ids."""
     patterns = ["*.json"] if main is None else [f"{main}.json", f"{main}_*.json"]
     paths = [path for pattern in patterns for path in (root() / "jobs").glob(pattern)]
-    jobs = [json.loads(path.read_text()) for path in paths]
+    jobs = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # forgotten since it was listed
+            jobs.append(json.loads(path.read_text()))
     return sorted(jobs, key=lambda job: (job["main"], job["index"] or 0))
 
 
