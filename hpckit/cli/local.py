@@ -13,6 +13,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +22,13 @@ from pathlib import Path
 from hpckit.cli.context import Context
 from hpckit.errors import RunError
 from hpckit.model.events import CancelRequested, LocalStarted
-from hpckit.record.launches import Launch, latest_attempt, load_launch, read_launch_events
+from hpckit.record.launches import (
+    Launch,
+    latest_attempt,
+    load_launch,
+    read_launch_events,
+    read_runs,
+)
 from hpckit.record.process import alive, start_mark, this_host
 from hpckit.record.store import PRIVATE_FILE, append_event
 
@@ -79,10 +86,17 @@ def start(launch: Launch, context: Context) -> LocalStarted:
 def stop(launch: Launch, runs: Sequence[int], context: Context) -> None:
     """Record that these runs are not wanted, and end the executor with all it supervises."""
     append_event(launch.paths.events, CancelRequested(at=context.now(), runs=tuple(runs)))
-    for event in read_launch_events(launch):
-        if isinstance(event, LocalStarted) and alive(event.host, event.pid, event.started):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(event.pid, signal.SIGTERM)
+    executors = [
+        (event.host, event.pid, event.started)
+        for event in read_launch_events(launch)
+        if isinstance(event, LocalStarted)
+    ]
+    supervisors = [record.supervisor for record in read_runs(launch) if record.supervisor]
+    living = [one for one in executors if alive(*one)]
+    # An executor ends what it supervises; without one, the supervisors are told themselves.
+    for _, pid, _ in living or [one for one in supervisors if alive(*one)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def _await_start(
@@ -141,15 +155,19 @@ class _Executor:
         async with gate:
             if self.stopping.is_set() or self._is_cancelled(run) or self._was_begun(run):
                 return 1
-            child = await asyncio.create_subprocess_exec(
-                *command(self.launch, "supervise", str(self.launch.folder)),
-                *("--job", str(job), "--run", str(run)),
-                env=dict(self.environ),
-                stdin=asyncio.subprocess.DEVNULL,
-            )
+            try:
+                child = await asyncio.create_subprocess_exec(
+                    *command(self.launch, "supervise", str(self.launch.folder)),
+                    *("--job", str(job), "--run", str(run)),
+                    env=dict(self.environ),
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
+            except OSError as error:
+                sys.stderr.write(f"hpckit: error: run {run} cannot be started: {error}\n")
+                return 1
             self.children.add(child)
             if self.stopping.is_set():
-                child.terminate()
+                _terminate(child)
             code = await child.wait()
             self.children.discard(child)
             return code
@@ -158,7 +176,7 @@ class _Executor:
         """Begin no further run, and ask those under way to leave; their ends are awaited."""
         self.stopping.set()
         for child in self.children:
-            child.terminate()
+            _terminate(child)
 
     def _is_cancelled(self, run: int) -> bool:
         history = read_launch_events(self.launch)
@@ -167,3 +185,8 @@ class _Executor:
     def _was_begun(self, run: int) -> bool:
         """Whether somebody else took the run: started by hand, or by another executor."""
         return latest_attempt(self.launch.paths.run(run).attempts) > 0
+
+
+def _terminate(child: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.terminate()

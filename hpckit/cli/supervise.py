@@ -15,6 +15,7 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.nodes import expand
 from hpckit.model.plan import JobSpec
 from hpckit.record.launches import Launch, load_launch, load_settings
+from hpckit.runtime.environ import without_rank
 from hpckit.runtime.supervise import AgentCommand, Assignment, supervise
 from hpckit.slurm.step import agent_step, step_environment
 
@@ -65,6 +66,7 @@ def _index(job: JobSpec, environ: Mapping[str, str]) -> int:
 
 
 def _agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> AgentCommand:
+    environ = without_rank(environ)
     if launch.cluster.kind is not ClusterKind.slurm:
         alone = {"HPCKIT_RANK": "0", "HPCKIT_WORLD_SIZE": "1"}
         return AgentCommand(prefix=(), environ={**environ, **alone})

@@ -17,6 +17,9 @@ from hpckit.model.states import RunState
 NOTICE_CODE = 143
 """Exit code of an attempt that was told to stop: 128 + SIGTERM."""
 
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+"""Signals that somebody else sends; others a process brings upon itself."""
+
 _FELT_EARLIER = timedelta(seconds=1)
 """How much earlier than its agent the peers of a killed rank may have failed of it."""
 
@@ -27,13 +30,15 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 class RoundView:
     """One ended round: its exit records, and what else is known of its end.
 
-    `notice` names the signal that announced the attempt's end; `failure` is set where the round
-    ended for another reason than its ranks; `cancelled` is whether the user asked for the end.
+    `notice` names the signal that announced the attempt's end, `cut_short` is whether ranks were
+    still running then; `failure` is set where the round ended for another reason than its ranks;
+    `cancelled` is whether the user asked for the end.
     """
 
     round: int
     exits: Sequence[RankExit]
     notice: str | None = None
+    cut_short: bool = False
     cancelled: bool = False
     failure: Failure | None = None
 
@@ -64,15 +69,26 @@ def decide(view: RoundView, policy: Recovery) -> Action:
     raised or returned would only happen again, and ends the attempt.
     """
     failure = view.failure or first_failure(view.exits)
-    if view.exits and failure is None and not any(exit_.failed for exit_ in view.exits):
+    fine = bool(view.exits) and not any(exit_.failed for exit_ in view.exits)
+    if fine and failure is None and not view.cut_short:
         return EndAttempt(state=RunState.completed, exit_code=0)
     if view.notice is not None:
         return _stopped(view)
     if failure is None:
         failure = Failure(cause=Cause.signal, message="all ranks were stopped, nobody said why")
-    if failure.cause is Cause.signal and view.round + 1 < policy.max_rounds:
+    if _may_pass(view, failure) and view.round + 1 < policy.max_rounds:
         return NewRound(because=failure)
     return EndAttempt(state=RunState.failed, exit_code=_exit_code(view, failure), failure=failure)
+
+
+def _may_pass(view: RoundView, failure: Failure) -> bool:
+    """Whether a new round may help: only where a rank was killed from outside.
+
+    SIGSEGV, SIGABRT and the like come from the rank's own code, and would come again.
+    """
+    guilty = guilty_rank(view.exits)
+    killed = guilty is not None and guilty.signal in _FROM_OUTSIDE
+    return failure.cause is Cause.signal and view.failure is None and killed
 
 
 def _stopped(view: RoundView) -> EndAttempt:
@@ -101,7 +117,7 @@ def guilty_rank(exits: Sequence[RankExit]) -> RankExit | None:
 
 def _failed_at(exit_: RankExit) -> datetime:
     at = exit_.at or _LAST
-    killed = exit_.signal is not None and exit_.exception is None
+    killed = exit_.signal in _FROM_OUTSIDE and exit_.exception is None
     return at - _FELT_EARLIER if killed else at
 
 

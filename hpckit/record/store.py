@@ -6,6 +6,7 @@ is the user's alone: folders 0700, files 0600.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -51,11 +52,19 @@ def read_json(path: Path) -> Any:
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one JSON line in a single write, so that lines never mix."""
-    line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+    """Append one JSON line in a single write, so that lines never mix; raises OSError.
+
+    A line that a full disk has torn is ended first, so that it does not swallow the next one.
+    """
+    text = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+    line = text.encode(errors="backslashreplace")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
     try:
-        os.write(handle, line.encode())
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        if os.write(handle, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(handle)
 

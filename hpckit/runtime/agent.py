@@ -52,6 +52,7 @@ class Agent:
         )
         while (message := await self.channel.receive()) is not None:
             if isinstance(message, messages.Shutdown):
+                await asyncio.gather(*self._tasks)
                 return 0
             await self._follow(message)
         await self._stop(self.outlook.settings.runtime.stop_grace_s)

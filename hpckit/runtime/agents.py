@@ -92,15 +92,20 @@ class Agents:
     async def _attend(self, channel: control.Channel, hello: messages.Hello) -> None:
         rank = hello.node_rank
         self.peers[rank] = Peer(node=hello.node, node_rank=rank, channel=channel)
-        self.record(events.AgentJoined(at=_now(), node=hello.node, node_rank=rank, pid=hello.pid))
         self._arrived.set()
-        with contextlib.suppress(ChannelError):
+        try:
+            self.record(
+                events.AgentJoined(at=_now(), node=hello.node, node_rank=rank, pid=hello.pid)
+            )
             while (message := await channel.receive()) is not None:
                 if isinstance(message, messages.Noticed):
                     self.on_notice(message.signal)
                 else:
                     self.inbox.put_nowait((rank, message))
-        self.inbox.put_nowait((rank, Lost(node_rank=rank)))
+        except ChannelError:
+            pass  # forged or broken: as good as gone
+        finally:
+            self.inbox.put_nowait((rank, Lost(node_rank=rank)))
 
     async def gather(
         self,
@@ -179,9 +184,9 @@ class Agents:
     async def close(self, leave_s: float) -> None:
         """Tell all agents to leave and stop listening."""
         await self.broadcast(messages.Shutdown())
-        for peer in self.peers.values():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(peer.channel.close(), leave_s)
+        leaving = [asyncio.ensure_future(peer.channel.close()) for peer in self.peers.values()]
+        if leaving:
+            await asyncio.wait(leaving, timeout=leave_s)
         if self._server is not None:
             self._server.close()
 

@@ -36,6 +36,20 @@ _OF_THE_AGENT = (
 nodes instead of ranks, so ranks do not inherit them."""
 
 
+_IDENTITY = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+        *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+        *("MASTER_ADDR", "MASTER_PORT"),
+        *("HPCKIT_LINK_FD", "HPCKIT_LAUNCH_DIR", "HPCKIT_RUN_DIR", "HPCKIT_ATTEMPT_DIR"),
+        *("HPCKIT_RUN_INDEX", "HPCKIT_ROUND", "HPCKIT_PROJECT"),
+    }
+)
+_IDENTITY_PREFIXES = (
+    *("TORCHELASTIC_", "HPCKIT_RANK", "HPCKIT_WORLD_", "HPCKIT_LOCAL_", "HPCKIT_GROUP_"),
+)
+
+
 def environment() -> dict[str, str]:
     """Return a copy of the environment as it is now."""
     return dict(os.environ)
@@ -229,6 +243,19 @@ def rank_variables(info: RankInfo) -> dict[str, str]:
     if info.master_addr is not None and info.master_port is not None:
         variables |= {"MASTER_ADDR": info.master_addr, "MASTER_PORT": str(info.master_port)}
     return variables
+
+
+def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without anything that says which rank its process is.
+
+    A launch from inside a rank, or with RANK set in a shell that sbatch exports, must not make
+    every agent believe it is that rank.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _IDENTITY and not name.startswith(_IDENTITY_PREFIXES)
+    }
 
 
 def without_agent(environ: Mapping[str, str]) -> dict[str, str]:

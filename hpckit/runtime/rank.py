@@ -7,11 +7,14 @@ here). It must not decide what an end means; it leaves an exit record of what wa
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,6 +42,7 @@ COMMAND_NOT_FOUND = 127
 COMMAND_NOT_EXECUTABLE = 126
 _PR_SET_PDEATHSIG = 1
 _TRACEBACK_CHARACTERS = 20_000
+_LEAVE_S = 10.0
 
 
 def die_with_agent() -> None:
@@ -117,26 +121,26 @@ class RankProcess:
         process_group.initialise(self.info, device, store, timeout)
         run.seed_everything(settings.seed)
         function(self.run.config, self.run)
+        self.run.registered.clear()
         process_group.close()
 
     def record_end(self, error: BaseException) -> None:
-        """Leave the exception where the agent finds it."""
-        text = "".join(
-            traceback.format_exception(type(error), error, _of_user(error.__traceback__))
-        )
+        """Leave the exception where the agent finds it; best effort, whatever the exception."""
+        told = traceback.TracebackException(type(error), error, _of_user(error.__traceback__))
         record = RankExit(
             rank=self.info.rank,
             node=self.info.node,
             code=1,
             step=None if self.run is None else self.run.step,
             exception=type(error).__name__,
-            message=str(error)[:_TRACEBACK_CHARACTERS],
-            traceback=text[-_TRACEBACK_CHARACTERS:],
+            message=str(told)[:_TRACEBACK_CHARACTERS],
+            traceback="".join(told.format())[-_TRACEBACK_CHARACTERS:],
             at=datetime.now(UTC),
         )
         attempt = AttemptPaths(Path(self.environ["HPCKIT_ATTEMPT_DIR"]))
         ours = attempt.round(int(self.environ["HPCKIT_ROUND"]))
-        write_json(ours.exit_record(self.info.rank), to_plain(record))
+        with contextlib.suppress(OSError):
+            write_json(ours.exit_record(self.info.rank), to_plain(record))
 
 
 def _of_user(trace: TracebackType | None) -> TracebackType | None:
@@ -151,9 +155,37 @@ def _is_ours(trace: TracebackType) -> bool:
     return name == __file__ or name.startswith("<frozen importlib") or "/importlib/" in name
 
 
+class Failing:
+    """How a rank that has failed leaves: soon, and with its own exit code.
+
+    A thread may keep Python from ending, while the peers wait in a collective for minutes; and a
+    process group that is torn down with the interpreter may abort it (torch 2.13 on gloo), so
+    that exit code 1 becomes SIGABRT. Made first, its exit handler runs after the user's own.
+    """
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        atexit.register(self._leave)
+
+    def with_code(self, code: int) -> int:
+        """Return the code, and leave with it within seconds."""
+        self.code = code
+        timer = threading.Timer(_LEAVE_S, self._leave)
+        timer.daemon = True
+        timer.start()
+        return code
+
+    def _leave(self) -> None:
+        if self.code is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code)
+
+
 def main() -> int:
     """Run this rank; returns its exit code. The user's own SystemExit keeps its code."""
     die_with_agent()
+    failing = Failing()
     environ = environment()
     rank = RankProcess(environ=environ, info=rank_info(environ))
     try:
@@ -161,11 +193,17 @@ def main() -> int:
     except HpckitError as error:
         rank.record_end(error)
         sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}".rstrip() + "\n")
-        return _code_of(error)
-    except Exception as error:  # noqa: BLE001  # the user's code
+        return failing.with_code(_code_of(error))
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            rank.record_end(error)
+        raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # the user's code; CheckpointException is one
         rank.record_end(error)
         traceback.print_exception(type(error), error, _of_user(error.__traceback__))
-        return 1
+        return failing.with_code(1)
     return 0
 
 

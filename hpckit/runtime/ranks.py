@@ -46,17 +46,14 @@ class RankOutlook:
         """Return the environment all ranks of this node share."""
         threads = str(self.settings.resources.cpus_per_task)
         code = self.launch.code
-        search = [*code.python_path, *filter(None, [environ.get("PYTHONPATH")])]
+        merged = {**without_agent(environ), **self.launch.cluster.env, **self.settings.env}
+        search = [*code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
         defaults = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": str(self.settings.seed)}
         return {
             **defaults,
-            **without_agent(environ),
-            **self.launch.cluster.env,
-            **self.settings.env,
+            **merged,
             "PYTHONPATH": os.pathsep.join(search),
-            "PATH": os.pathsep.join(
-                [str(Path(self.launch.python).parent), environ.get("PATH", "")]
-            ),
+            "PATH": os.pathsep.join([str(Path(self.launch.python).parent), merged.get("PATH", "")]),
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_RUN_ID": self.run.folder.name,
             "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.max_rounds - 1),
@@ -150,13 +147,19 @@ class LocalRanks:
     async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
         code = await self.processes[rank].wait()
         ended_at = datetime.now(UTC)
-        with contextlib.suppress(TimeoutError):
-            # A rank's children may hold its end of the line open; its last words came before.
-            await asyncio.wait_for(asyncio.shield(listening), 0.2)
+        self._end_children(rank)
+        # Its last words came before its end; what holds the line open now is none of the rank.
+        await asyncio.wait({listening}, timeout=0.2)
         listening.cancel()
         record = self._exit_record(rank, code, ended_at)
-        write_json(self.paths.exit_record(rank), to_plain(record))
+        with contextlib.suppress(OSError):  # the supervisor records the same
+            write_json(self.paths.exit_record(rank), to_plain(record))
         await self.tell(messages.RankEnded(round=self.order.round, exit=record))
+
+    def _end_children(self, rank: int) -> None:
+        """Leave none of an ended rank's children (data loaders, background jobs of a shell)."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.processes[rank].pid, signal.SIGKILL)
 
     def _exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
         """Put together what the process status says and what the rank itself left behind."""
@@ -198,6 +201,7 @@ class LocalRanks:
 
     def _signal(self, number: signal.Signals) -> None:
         for process in self.processes.values():
-            # The group outlives its leader while a child of the rank is left (data loaders).
+            if process.returncode is not None:
+                continue  # its number may be somebody else's by now
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)

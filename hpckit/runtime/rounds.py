@@ -6,6 +6,7 @@ Responsible for one start of all ranks; it must not decide what follows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that we have not heard yet."""
 _PROGRESS_S = 1.0
 """progress.json is replaced at most this often: it is for people, on a shared file system."""
-_PATIENCE_S = 15.0
+_PATIENCE_S = 5.0
 """Beyond the grace period, for agents to report the ends of their ranks."""
 
 
@@ -39,20 +40,29 @@ class Round:
     record: Callable[[events.Event], None]
     _exits: dict[int, RankExit] = field(default_factory=dict, init=False)
     _lost: set[int] = field(default_factory=set, init=False)
+    _cut_short: bool = field(default=False, init=False)
     _step: int | None = field(default=None, init=False)
     _progress_at: float = field(default=0.0, init=False)
 
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
-        await self._start()
+        if not await self._start():
+            return self._view()
         await self._watch()
         if self._troubled() or self.noticed.is_set():
             await self._stop()
         if any(exit_.signal for exit_ in self._exits.values()) and not self.noticed.is_set():
             await self._wait_for_notice()
         self._tell_progress(force=True)
-        exits = tuple(self._exits[rank] for rank in sorted(self._exits))
-        return RoundView(round=self.number, exits=exits, failure=self._loss())
+        return self._view()
+
+    def _view(self) -> RoundView:
+        return RoundView(
+            round=self.number,
+            exits=tuple(self._exits[rank] for rank in sorted(self._exits)),
+            cut_short=self._cut_short,
+            failure=self._loss(),
+        )
 
     @property
     def _tasks_per_node(self) -> int:
@@ -62,9 +72,12 @@ class Round:
     def _world_size(self) -> int:
         return self._tasks_per_node * len(self.agents.peers)
 
-    async def _start(self) -> None:
+    async def _start(self) -> bool:
+        """Have every agent start its ranks; false where the first one does not answer."""
         await self.agents.send(0, messages.ReservePort())
-        port = (await self._next(messages.PortReserved)).port
+        port = await self._reserved_port()
+        if port is None:
+            return False
         peers = [self.agents.peers[rank] for rank in sorted(self.agents.peers)]
         self.record(
             events.RoundStarted(
@@ -85,15 +98,20 @@ class Round:
                 master_port=port,
             )
             await self.agents.send(peer.node_rank, order)
+        return True
 
-    async def _next(self, kind: type[messages.PortReserved]) -> messages.PortReserved:
-        while True:
-            sender, message = await self.agents.inbox.get()
-            if isinstance(message, kind):
-                return message
-            if isinstance(message, Lost):
-                self._lost.add(sender)
-                return messages.PortReserved(port=0)
+    async def _reserved_port(self) -> int | None:
+        """Return the port reserved on rank 0's node; None at a notice, or when it is lost."""
+        deadline = time.monotonic() + self.agents.settings.runtime.agent_timeout_s
+        stopped = asyncio.ensure_future(self.noticed.wait())
+        try:
+            while 0 not in self._lost and not stopped.done() and time.monotonic() < deadline:
+                message = await self._hear(stopped, deadline - time.monotonic())
+                if isinstance(message, messages.PortReserved):
+                    return message.port
+        finally:
+            stopped.cancel()
+        return None
 
     async def _watch(self) -> None:
         """Follow the agents until all ranks ended, one failed, or a notice came."""
@@ -106,15 +124,17 @@ class Round:
 
     async def _hear(
         self, stopped: asyncio.Future[Literal[True]] | None, limit_s: float | None
-    ) -> None:
-        """Take in one message, or return at a notice or the timeout."""
+    ) -> messages.Message | None:
+        """Take in one message and return it; None at a notice or after the limit."""
         incoming = asyncio.ensure_future(self.agents.inbox.get())
         waiting: set[asyncio.Future[Any]] = {incoming} if stopped is None else {incoming, stopped}
         await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        if incoming.done():
-            await self._take(*incoming.result())
-        else:
+        if not incoming.done():
             incoming.cancel()
+            return None
+        sender, message = incoming.result()
+        await self._take(sender, message)
+        return message
 
     async def _take(self, sender: int, message: messages.Message) -> None:
         match message:
@@ -125,6 +145,7 @@ class Round:
                 self._advance(message.step)
             case messages.RankEnded() if message.round == self.number:
                 self._exits[message.exit.rank] = message.exit
+                self._cut_short = self._cut_short or self.noticed.is_set()
                 self.record(events.RankExited(at=_now(), round=message.round, exit=message.exit))
             case Lost():
                 self._lost.add(sender)
@@ -143,7 +164,8 @@ class Round:
             return
         self._progress_at = now
         at = _now().isoformat(timespec="milliseconds")
-        write_json(self.paths.progress, {"round": self.number, "step": self._step, "at": at})
+        with contextlib.suppress(OSError):  # a courtesy; a full disk must not end training
+            write_json(self.paths.progress, {"round": self.number, "step": self._step, "at": at})
 
     def _done(self) -> bool:
         return len(self._exits) == self._world_size
@@ -170,11 +192,16 @@ class Round:
         stopped.cancel()
 
     def _loss(self) -> Failure | None:
-        """Name the nodes whose agents are gone, unless a rank had failed before."""
-        if not self._lost:
+        """Name the nodes of the ranks that nothing was heard of, if there are any."""
+        silent = [rank for rank in range(self._world_size) if rank not in self._exits]
+        if not silent:
             return None
-        nodes = ", ".join(self.agents.peers[rank].node for rank in sorted(self._lost))
-        return Failure(cause=Cause.node_lost, message=f"lost the agent of {nodes}", node=nodes)
+        order = sorted(self.agents.peers)
+        places = sorted({order[rank // self._tasks_per_node] for rank in silent})
+        nodes = ", ".join(self.agents.peers[place].node for place in places)
+        words = "lost the agent of" if self._lost else "no exit record came from"
+        names = ", ".join(map(str, silent))
+        return Failure(cause=Cause.node_lost, message=f"{words} {nodes} (rank {names})", node=nodes)
 
 
 def _now() -> datetime:

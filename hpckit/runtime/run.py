@@ -6,6 +6,7 @@ decide anything. `attach()` gives the same object to scripts that hpckit did not
 
 from __future__ import annotations
 
+import atexit
 import logging
 import random
 import time
@@ -124,10 +125,12 @@ class Run:
         if not self.is_main:
             return
         values = {name: _plain_metric(name, value) for name, value in metrics.items()}
+        if "at" in values:
+            raise TypeError("run.log(at=…): `at` is the time of the line; choose another name")
         append_line(
             AttemptPaths(self.attempt_folder).metrics,
             {
-                "step": self.step if step is None else step,
+                "step": self.step if step is None else _plain_metric("step", step),
                 "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
                 **values,
             },
@@ -211,8 +214,18 @@ def attach(*, timeout_s: float = 120.0) -> Run:
     """
     environ = environment()
     info = rank_info(environ)
-    if info.source is RankSource.agent:
-        return _attach_to_agent(environ, info)
+    agent = info.source is RankSource.agent
+    run = _attach_to_agent(environ, info) if agent else _attach_alone(environ, info, timeout_s)
+    atexit.register(_detach, run)
+    return run
+
+
+def _detach(run: Run) -> None:
+    run.registered.clear()
+    process_group.close()
+
+
+def _attach_alone(environ: Mapping[str, str], info: RankInfo, timeout_s: float) -> Run:
     device = process_group.choose_device(DeviceKind.auto, info, torch.cuda.device_count())
     if not dist.is_initialized():
         timeout = timedelta(seconds=timeout_s)

@@ -100,3 +100,30 @@ def test_decide_ends_when_a_node_is_lost() -> None:
     lost = Failure(cause=Cause.node_lost, message="lost the agent of n2", node="n2")
     action = decide(RoundView(round=0, exits=[], failure=lost), TWICE)
     assert action == EndAttempt(state=RunState.failed, exit_code=1, failure=lost)
+
+
+def test_decide_never_completes_while_a_rank_is_unaccounted_for() -> None:
+    """Exit code 0 of those that were heard says nothing of the silent one."""
+    lost = Failure(cause=Cause.node_lost, message="no exit record came from n2 (rank 1)")
+    action = decide(RoundView(round=0, exits=[fine(0)], failure=lost), TWICE)
+    assert action == EndAttempt(state=RunState.failed, exit_code=1, failure=lost)
+
+
+def test_decide_calls_ranks_that_left_on_notice_interrupted() -> None:
+    """Exit code 0 after a notice is a graceful answer to it, not the end of the work."""
+    view = RoundView(round=0, exits=[fine(0)], notice="SIGTERM", cut_short=True)
+    action = decide(view, TWICE)
+    assert isinstance(action, EndAttempt)
+    assert action.state is RunState.interrupted
+
+
+def test_decide_does_not_repeat_a_crash_of_the_ranks_own() -> None:
+    """SIGSEGV and SIGABRT come from the rank's own code; an exception before them is the cause."""
+    crash = decide(RoundView(round=0, exits=[killed(0, "SIGSEGV")]), TWICE)
+    assert isinstance(crash, EndAttempt)
+    assert crash.exit_code == 139
+    exits = [raised(0), killed(1, "SIGABRT")]
+    abort = decide(RoundView(round=0, exits=exits), TWICE)
+    assert isinstance(abort, EndAttempt)
+    assert abort.failure is not None
+    assert abort.failure.rank == 0

@@ -92,6 +92,7 @@ class Workshop:
     def start(self, launch: Launch, **environ: str) -> subprocess.Popen[str]:
         """Start the supervisor of run 0."""
         words = [sys.executable, "-m", "hpckit", "supervise", str(launch.folder), "--job", "0"]
+        words += ["--run", "0"]
         return subprocess.Popen(
             words,
             env={**os.environ, **environ},

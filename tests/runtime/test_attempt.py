@@ -290,3 +290,156 @@ def test_attempt_hides_nothing_in_arguments(workshop: Any, ranks: Any) -> None:
     process.communicate(timeout=60)
     assert texts
     assert not any(secret in text for text in texts)
+
+
+ODD = {
+    "class Stop(BaseException): pass\ndef main(config, run): raise Stop('a')\n": "Stop: a",
+    "import sys\ndef main(config, run): sys.exit('why')\n": "SystemExit: why",
+    "def main(config, run): raise ValueError('\\udcff')\n": "ValueError: ",
+    "class Odd(Exception):\n    __str__ = None\ndef main(config, run): raise Odd\n": "Odd: ",
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), ODD.items(), ids=["base", "exit-message", "surrogate", "broken-str"]
+)
+def test_attempt_records_odd_exceptions(workshop: Any, ranks: Any, code: str, words: str) -> None:
+    """Whatever the user's code raises is recorded as what it is, with exit code 1."""
+    ended = workshop.attempt(code, **ranks(1))
+    assert ended.code == 1
+    assert ended.record.failure is not None
+    assert ended.record.failure.message.startswith(words)
+    assert ended.record.failure.cause is Cause.exception
+
+
+LINGER = """
+import threading, time, torch.distributed as dist
+def main(config, run):
+    if run.rank == 1:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        raise ValueError("with a thread left")
+    dist.barrier()
+"""
+
+
+def test_attempt_ends_though_a_thread_keeps_the_rank(workshop: Any, ranks: Any) -> None:
+    """A raising rank whose threads go on does not hold up its peers and the run."""
+    ended = workshop.attempt(LINGER, **ranks(2))
+    assert ended.code == 1
+    assert ended.record.failure is not None
+    assert ended.record.failure.message == "ValueError: with a thread left"
+
+
+GRACEFUL = """
+import signal, sys, time
+def main(config, run):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    (run.folder / "child-0").write_text("ready")
+    time.sleep(600)
+"""
+
+
+def test_attempt_cut_short_is_not_completed(workshop: Any, ranks: Any) -> None:
+    """Ranks that answer a notice with exit code 0 were still interrupted."""
+    launch = workshop.freeze(GRACEFUL, **ranks(1))
+    process = workshop.start(launch)
+    _wait_for(launch.paths.run(0).folder / "child-0")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert read_runs(launch)[0].state is RunState.interrupted
+
+
+def test_attempt_survives_a_record_it_cannot_write(workshop: Any, ranks: Any) -> None:
+    """Losing the folder of exit records costs no exit code and hangs nothing."""
+    script = '#!/bin/sh\nrm -rf "$HPCKIT_ATTEMPT_DIR/rounds"\nexit 3\n'
+    (workshop.project).mkdir()
+    (workshop.project / "gone.sh").write_text(script)
+    (workshop.project / "gone.sh").chmod(0o755)
+    ended = workshop.attempt("", **ranks(1, entry_point=None, command="./gone.sh"))
+    assert ended.code == 3
+    assert ended.record.exit_code == 3
+
+
+def test_attempt_hears_a_notice_it_cannot_record(workshop: Any, ranks: Any) -> None:
+    """With its journal gone, SIGTERM still ends the attempt, and the batch log says why."""
+    launch = workshop.freeze(SLEEP, **ranks(1))
+    process = workshop.start(launch)
+    child = int(_wait_for(launch.paths.run(0).folder / "child-0"))
+    journal = launch.paths.run(0).attempt(1).events
+    journal.unlink()
+    journal.mkdir()
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "cannot record notice_heard" in output
+    assert not _running(child)
+
+
+def test_attempt_says_that_it_cannot_begin(workshop: Any, ranks: Any) -> None:
+    """An attempts folder that cannot be written is one clear error, exit code 1."""
+    launch = workshop.freeze("", **ranks(1))
+    launch.paths.run(0).attempts.write_text("in the way")
+    process = workshop.start(launch)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the attempt cannot be recorded" in output
+    assert "Traceback" not in output
+
+
+def test_attempt_leaves_no_child_of_a_rank_that_ended(workshop: Any, ranks: Any) -> None:
+    """What a command left in the background ends with its rank, also after success."""
+    command = ["bash", "-c", "sleep 600 & echo $! > $HPCKIT_RUN_DIR/child; exit 0"]
+    ended = workshop.attempt("", **ranks(1, entry_point=None, command=command))
+    assert ended.code == 0
+    child = int((Path(ended.launch.folder) / "runs" / "00000" / "child").read_text())
+    assert not _running(child)
+
+
+def test_attempt_believes_no_rank_variables_of_its_surroundings(workshop: Any, ranks: Any) -> None:
+    """RANK and its like in the submitter's shell, or an enclosing job, change nothing."""
+    surroundings = {
+        "RANK": "3",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "3",
+        "MASTER_PORT": "1",
+        "HPCKIT_RANK": "5",
+        "TORCHELASTIC_RUN_ID": "x",
+        "SLURM_JOB_ID": "999",
+        "SLURM_ARRAY_JOB_ID": "990",
+        "SLURM_ARRAY_TASK_ID": "4",
+    }
+    ended = workshop.attempt(TRAIN, environ=surroundings, **ranks(2))
+    assert ended.code == 0, ended.output
+    assert ended.record.metrics["total"] == 3.0
+    assert ended.record.job is None
+
+
+def test_attempt_takes_path_from_the_configuration(workshop: Any, ranks: Any) -> None:
+    """PATH and PYTHONPATH set in `env` reach the ranks, behind the frozen code."""
+    command = ["sh", "-c", "echo $PATH; echo $PYTHONPATH"]
+    env = {"PATH": "/my/bin:/usr/bin:/bin", "PYTHONPATH": "/my/lib"}
+    ended = workshop.attempt("", **ranks(1, entry_point=None, command=command, env=env))
+    path, python_path = ended.log(0).splitlines()
+    assert path.endswith(":/my/bin:/usr/bin:/bin")
+    assert python_path.endswith(":/my/lib")
+
+
+DDP = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+def main(config, run):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.state(model=model, optimizer=optimizer)
+    for step in run.steps(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_ddp_ranks_leave_in_peace(workshop: Any, ranks: Any) -> None:
+    """A trained DDP model does not abort its rank at the interpreter's end (gloo, torch 2.13)."""
+    codes = [workshop.attempt(DDP, **ranks(2)).code for _ in range(4)]
+    assert codes == [0] * 4

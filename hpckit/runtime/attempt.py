@@ -1,0 +1,145 @@
+"""An attempt's folder and journal, as its supervisor keeps them.
+
+Responsible for taking an attempt's number, for its secret and for what is recorded of it; it must
+not run anything. A full disk must not end training: what cannot be recorded is said on standard
+error, which is the batch log, and only an attempt that cannot even begin is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hpckit.errors import RunError
+from hpckit.model import events
+from hpckit.model.launch import ClusterKind
+from hpckit.record.launches import Launch, latest_attempt, read_runs
+from hpckit.record.layout import AttemptPaths, RunPaths
+from hpckit.record.process import start_mark
+from hpckit.record.store import append_event, make_folder, read_events, write_text
+from hpckit.runtime import control
+from hpckit.runtime.environ import job_key
+
+_LAST_WORD_TRIES = 5
+_LAST_WORD_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt that has begun. `paths` is where its files lie."""
+
+    launch: Launch
+    index: int
+    number: int
+    paths: AttemptPaths
+    secret: str
+
+    def record(self, event: events.Event) -> None:
+        """Append an event; what cannot be written is said, and the run goes on."""
+        self._write(event)
+
+    def record_end(self, event: events.AttemptEnded) -> None:
+        """Append the last word on the attempt, which is worth a few tries."""
+        for _ in range(_LAST_WORD_TRIES):
+            if self._write(event):
+                return
+            time.sleep(_LAST_WORD_PAUSE_S)
+
+    def _write(self, event: events.Event) -> bool:
+        try:
+            append_event(self.paths.events, event)
+        except OSError as error:
+            sys.stderr.write(f"hpckit: error: cannot record {event.kind}: {error}\n")
+            return False
+        return True
+
+    def cancelled(self) -> bool:
+        """Whether the user has asked to cancel the run; an unreadable record says no."""
+        try:
+            (record,) = read_runs(self.launch, [self.index])
+        except OSError:
+            return False
+        return record.cancel_requested
+
+
+def open_attempt(launch: Launch, index: int, environ: Mapping[str, str]) -> Attempt:
+    """Begin the next attempt of a run; raises RunError where its folder cannot be written."""
+    run = launch.paths.run(index)
+    try:
+        number, paths = _take_number(run)
+        attempt = Attempt(
+            launch=launch, index=index, number=number, paths=paths, secret=control.new_secret()
+        )
+        write_text(paths.secret, attempt.secret + "\n")
+        _begin(attempt, environ)
+    except OSError as error:
+        raise RunError(
+            f"the attempt cannot be recorded in {run.attempts}: {error}",
+            hint="check quota and free space, and that the folder is still yours to write",
+        ) from error
+    return attempt
+
+
+def _take_number(run: RunPaths) -> tuple[int, AttemptPaths]:
+    """Take the next number; making the folder is what takes it, so that nobody shares one."""
+    make_folder(run.attempts)
+    number = latest_attempt(run.attempts)
+    while True:
+        number += 1
+        paths = run.attempt(number)
+        try:
+            make_folder(paths.folder, exist_ok=False)
+        except FileExistsError:
+            continue
+        return number, paths
+
+
+def _begin(attempt: Attempt, environ: Mapping[str, str]) -> None:
+    on_slurm = attempt.launch.cluster.kind is ClusterKind.slurm
+    job, restarts = job_key(environ) if on_slurm else (None, 0)
+    if job is not None:
+        _adopt(attempt, job.partition("_")[0])
+    append_event(
+        attempt.paths.events,
+        events.AttemptStarted(
+            at=datetime.now(UTC),
+            attempt=attempt.number,
+            job=job,
+            restart_count=restarts,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=start_mark(os.getpid()) or "",
+        ),
+    )
+
+
+def _adopt(attempt: Attempt, main: str) -> None:
+    """Record a job that was submitted by hand from a rendered script."""
+    path = attempt.launch.paths.events
+    spec = next(spec for spec in attempt.launch.jobs if attempt.index in spec.runs)
+    history = [event for event in read_events(path) if _concerns(event, spec.index)]
+    known = any(isinstance(event, events.Submitted) and event.job == main for event in history)
+    intended = bool(history) and isinstance(history[-1], events.SubmitIntended)
+    if not known and not intended:
+        now = datetime.now(UTC)
+        append_event(path, events.Submitted(at=now, job_index=spec.index, job=main, adopted=True))
+
+
+def _concerns(event: events.Event, job_index: int) -> bool:
+    kinds = (events.SubmitIntended, events.Submitted, events.SubmitRefused)
+    return isinstance(event, kinds) and event.job_index == job_index
+
+
+def tail(path: Path, lines: int = 12) -> str:
+    """Return the last lines of a log, empty where there is none."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
