@@ -15,7 +15,6 @@ from sandbox.settings import CACHE, MOUNT_NAMESPACE, STATE, Options, SandboxErro
 
 MARK = "etc/hpckit-sandbox-release"
 _INCLUDE = "slurmctld,slurmd,slurmdbd,slurm-client,python3,ca-certificates,hostname,procps"
-_MIRROR = "http://deb.debian.org/debian"
 _SYSTEM = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "var", "boot"}
 _KERNEL = {"proc", "sys", "dev", "run"}
 _NOT_SHARED = _SYSTEM | _KERNEL | {"lost+found"}
@@ -31,10 +30,10 @@ def make(options: Options) -> None:
     if unfinished.exists():
         remove_tree(unfinished)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
-    mirror = os.environ.get("HPCKIT_SANDBOX_MIRROR", _MIRROR)
+    mirror = os.environ.get("HPCKIT_SANDBOX_MIRROR")  # else debootstrap's own
     process.run(
         ["debootstrap", "--variant=minbase", f"--include={_INCLUDE}",
-         options.suite, str(unfinished), mirror],
+         options.suite, str(unfinished), *filter(None, [mirror])],
         timeout=1800.0,
     )  # fmt: skip
     for package in (unfinished / "var/cache/apt/archives").glob("*.deb"):
