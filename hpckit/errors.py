@@ -13,7 +13,8 @@ HpckitError                      exit code
 │   └── ChannelError             1   a peer on the control channel is not who it should be
 └── SchedulerError               3   the scheduler refused or is away
     ├── SchedulerRefusedError    3   it answered: no
-    └── SchedulerAwayError       3   it did not answer, or is not installed
+    └── SchedulerAwayError       3   it did not answer
+        └── SchedulerAbsentError 3   there is none: not installed, or not configured
 
 Every error says what happened, which value, what is allowed, and in `hint` what to do.
 """
@@ -90,4 +91,8 @@ class SchedulerRefusedError(SchedulerError):
 
 
 class SchedulerAwayError(SchedulerError):
-    """The scheduler did not answer in time, or is not installed here."""
+    """The scheduler did not answer in time."""
+
+
+class SchedulerAbsentError(SchedulerAwayError):
+    """There is no scheduler here: its programs are not installed, or know no cluster."""

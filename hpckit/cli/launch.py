@@ -7,6 +7,7 @@ are elsewhere.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,4 +119,4 @@ def _reference(launch: Launch, context: Context) -> str:
     """Return what later verbs find the launch by: its folder where the default is elsewhere."""
     default = context.environ.get("HPCKIT_OUTPUTS") or "outputs"
     here = context.cwd / Path(default).expanduser()
-    return launch.id if launch.folder.parent == here else str(launch.folder)
+    return launch.id if launch.folder.parent == here else shlex.quote(str(launch.folder))

@@ -6,13 +6,18 @@ was accepted when a later job is refused; it must not render or write scripts.
 
 from __future__ import annotations
 
-from collections.abc import Container
+import shlex
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 
 from hpckit.cli.context import Context
-from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
+from hpckit.errors import (
+    SchedulerAbsentError,
+    SchedulerAwayError,
+    SchedulerError,
+    SchedulerRefusedError,
+)
 from hpckit.model.events import CancelRequested, Event, SubmitIntended, SubmitRefused, Submitted
 from hpckit.model.plan import JobSpec
 from hpckit.record.freeze import remove
@@ -50,6 +55,8 @@ class Submission:
                 self.accepted[job.index] = self._submit(job)
             except SchedulerRefusedError as error:
                 raise self._refused(error, job) from error
+            except SchedulerAbsentError as error:
+                raise self._given_up(error, job) from error
             except SchedulerAwayError as error:
                 raise self._unanswered(error) from error
             runs |= job_ids(job, self.accepted[job.index])
@@ -70,13 +77,24 @@ class Submission:
 
         try:
             # An sbatch that was killed, or a wrapper around it, may have submitted all the same.
-            strays = find_by_name(job.name, self.commands)
+            strays = self._living(find_by_name(job.name, self.commands))
         except SchedulerError:
             return self._unanswered(error)
         if strays:
             self.accepted[job.index] = strays[-1]
             self._record(Submitted(at=self._now, job_index=job.index, job=strays[-1], adopted=True))
             return type(error)(f"{error.message}; {self._take_back()}", hint=error.hint)
+        return self._given_up(error, job)
+
+    def _living(self, jobs: Sequence[str]) -> list[str]:
+        """Return the jobs that have not ended: accounting keeps what sbatch refused (22.05)."""
+        from hpckit.slurm.query import observe  # noqa: PLC0415  # lazy: as above
+
+        seen = observe(jobs, self.commands, self._now) if jobs else {}
+        return [job for job in jobs if job not in seen or not seen[job].state.ended]
+
+    def _given_up(self, error: SchedulerError, job: JobSpec) -> SchedulerError:
+        """Leave nothing half-submitted after a definite no."""
         self._record(SubmitRefused(at=self._now, job_index=job.index, message=error.message))
         if not self.accepted:
             remove(self.launch.folder)
@@ -85,7 +103,7 @@ class Submission:
 
     def _unanswered(self, error: SchedulerError) -> SchedulerError:
         taken_back = f"; {self._take_back()}" if self.accepted else ""
-        doctor = f"hpckit doctor {Path(self.launch.folder)}"
+        doctor = f"hpckit doctor {shlex.quote(str(self.launch.folder))}"
         return type(error)(
             f"{error.message}; whether the job was accepted is not known{taken_back}",
             hint=f"{error.hint}\nwhen Slurm answers again, `{doctor}` finds out and tidies up",

@@ -29,9 +29,17 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...
     """Parse overrides; raises ConfigError on the first that is not in the grammar."""
     parser = OverridesParser.create(config_loader=loader)
     try:
-        return tuple(parser.parse_overrides(list(overrides)))
+        parsed = tuple(parser.parse_overrides(list(overrides)))
     except OverrideParseException as error:
         raise _not_in_grammar(error) from error
+    for override in parsed:
+        if override.key_or_group == "hydra" or override.key_or_group.startswith("hydra."):
+            raise ConfigError(
+                f"{override.input_line}: hpckit uses Hydra to compose, not to launch; its own "
+                "settings (hydra.*) have no effect here.",
+                hint="Folders: output_dir and name. Sweeps: -m. Where runs go: cluster=....",
+            )
+    return parsed
 
 
 def points(overrides: Sequence[Override], *, multirun: bool) -> tuple[tuple[str, ...], ...]:

@@ -112,12 +112,15 @@ class Runtime:
     """How ranks are started and ended.
 
     `agent_timeout_s`: until every node has reported; `rendezvous_timeout_s`: until every rank
-    has; `stop_grace_s`: between SIGTERM and SIGKILL of a rank that has to go.
+    has; `notice_grace_s`: for ranks in a step loop to save and leave after a notice (Slurm's
+    KillWait, 30 s by default, is the limit of all); `stop_grace_s`: between SIGTERM and SIGKILL
+    of a rank that has to go.
     """
 
     device: DeviceKind = DeviceKind.auto
     agent_timeout_s: float = 120.0
     rendezvous_timeout_s: float = 120.0
+    notice_grace_s: float = 15.0
     stop_grace_s: float = 10.0
 
 

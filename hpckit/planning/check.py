@@ -42,6 +42,11 @@ def check_points(points: Sequence[SweepPoint]) -> None:
 def check_settings(settings: LaunchConfig) -> None:
     """Raise ConfigError where the settings of one run do not hold together."""
     _check_task(settings)
+    if settings.resources.tasks_per_node == 0 and settings.cluster.gpus_per_node == 0:
+        raise ConfigError(
+            "resources.tasks_per_node is 0: it follows cluster.gpus_per_node, which is 0 here",
+            hint="state what the nodes have (cluster.gpus_per_node=N), or choose resources=cpu",
+        )
     for key, value, least in _counts(settings):
         if value is not None and value < least:
             raise ConfigError(

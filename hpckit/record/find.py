@@ -47,6 +47,11 @@ def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) ->
     """
     if reference is None:
         return _latest(output_dir)
+    if not reference.strip():
+        raise NotFoundError(
+            "the launch is named by an empty text, which may be an unset variable",
+            hint="name a launch or a run, or leave the word out for the latest launch",
+        )
     return _by_folder((cwd or Path.cwd()) / reference) or _by_id(reference, output_dir)
 
 

@@ -67,8 +67,9 @@ class Agent:
                 await self.ranks.start()
             case messages.StopRound():
                 self._background(self._stop(message.grace_s))
-            case messages.StoreAddress() if self.ranks is not None:
-                self.ranks.pass_on(message)
+            case messages.StoreAddress() | messages.Notice():
+                if self.ranks is not None:
+                    self.ranks.pass_on(message)
             case _:
                 raise ChannelError(f"an agent cannot follow {type(message).__name__}")
 

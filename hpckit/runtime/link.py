@@ -52,6 +52,17 @@ class AgentLink:
         finally:
             self.connection.settimeout(None)
 
+    def poll(self) -> Message | None:
+        """Return the next message if one has come; None otherwise, and where the agent is gone."""
+        if b"\n" not in self._rest:
+            with contextlib.suppress(OSError):
+                self._rest += self.connection.recv(65536, socket.MSG_DONTWAIT)
+        line, ended, rest = self._rest.partition(b"\n")
+        if not ended:
+            return None
+        self._rest = rest
+        return decode(line)
+
     def _line(self) -> bytes:
         while b"\n" not in self._rest:
             data = self.connection.recv(65536)

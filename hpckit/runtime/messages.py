@@ -54,6 +54,11 @@ class StartRound(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notice(Message):
+    """Supervisor → agents → ranks: save and leave at the next step boundary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRound(Message):
     """Supervisor → agent: end your ranks: SIGTERM, and SIGKILL after the grace period."""
 

@@ -134,7 +134,10 @@ class RankProcess:
             step=None if self.run is None else self.run.step,
             exception=type(error).__name__,
             message=str(told)[:_TRACEBACK_CHARACTERS],
-            traceback="".join(told.format())[-_TRACEBACK_CHARACTERS:],
+            # Our own errors say what to do; their frames would only hide it.
+            traceback=None
+            if isinstance(error, HpckitError)
+            else "".join(told.format())[-_TRACEBACK_CHARACTERS:],
             at=datetime.now(UTC),
         )
         attempt = AttemptPaths(Path(self.environ["HPCKIT_ATTEMPT_DIR"]))
@@ -155,8 +158,8 @@ def _is_ours(trace: TracebackType) -> bool:
     return name == __file__ or name.startswith("<frozen importlib") or "/importlib/" in name
 
 
-class Failing:
-    """How a rank that has failed leaves: soon, and with its own exit code.
+class Leaving:
+    """How a rank leaves that did not return: soon, and with its own exit code.
 
     A thread may keep Python from ending, while the peers wait in a collective for minutes; and a
     process group that is torn down with the interpreter may abort it (torch 2.13 on gloo), so
@@ -185,7 +188,7 @@ class Failing:
 def main() -> int:
     """Run this rank; returns its exit code. The user's own SystemExit keeps its code."""
     die_with_agent()
-    failing = Failing()
+    leaving = Leaving()
     environ = environment()
     rank = RankProcess(environ=environ, info=rank_info(environ))
     try:
@@ -193,17 +196,20 @@ def main() -> int:
     except HpckitError as error:
         rank.record_end(error)
         sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}".rstrip() + "\n")
-        return failing.with_code(_code_of(error))
+        return leaving.with_code(_code_of(error))
     except SystemExit as error:
         if isinstance(error.code, str):
             rank.record_end(error)
-        raise
+            sys.stderr.write(f"{error.code}\n")
+        return leaving.with_code(
+            error.code if isinstance(error.code, int) else int(bool(error.code))
+        )
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  # the user's code; CheckpointException is one
         rank.record_end(error)
         traceback.print_exception(type(error), error, _of_user(error.__traceback__))
-        return failing.with_code(1)
+        return leaving.with_code(1)
     return 0
 
 

@@ -183,8 +183,8 @@ class LocalRanks:
         step = seen.step if said.step is None else said.step
         return replace(said, node=seen.node, code=seen.code, signal=seen.signal, step=step)
 
-    def pass_on(self, message: messages.StoreAddress) -> None:
-        """Tell every rank where the store listens."""
+    def pass_on(self, message: messages.Message) -> None:
+        """Tell every rank what the supervisor says."""
         for line in self._lines.values():
             with contextlib.suppress(OSError):
                 line.send(messages.encode(message) + b"\n")

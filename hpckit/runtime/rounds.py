@@ -25,6 +25,7 @@ _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that we have not heard yet."""
 _PROGRESS_S = 1.0
 """progress.json is replaced at most this often: it is for people, on a shared file system."""
+_GRACE_OF_PEERS_S = 2.0
 _PATIENCE_S = 5.0
 """Beyond the grace period, for agents to report the ends of their ranks."""
 
@@ -49,7 +50,9 @@ class Round:
         if not await self._start():
             return self._view()
         await self._watch()
-        if self._troubled() or self.noticed.is_set():
+        if self.noticed.is_set() and self._step is not None:
+            await self._let_leave()
+        if not self._done() or self._troubled():
             await self._stop()
         if any(exit_.signal for exit_ in self._exits.values()) and not self.noticed.is_set():
             await self._wait_for_notice()
@@ -173,9 +176,21 @@ class Round:
     def _troubled(self) -> bool:
         return bool(self._lost) or any(exit_.failed for exit_ in self._exits.values())
 
+    async def _let_leave(self) -> None:
+        """Pass the notice on, and give ranks that run a step loop the time to act on it."""
+        await self.agents.broadcast(messages.Notice())
+        deadline = time.monotonic() + self.agents.settings.runtime.notice_grace_s
+        while not self._accounted() and not self._troubled():
+            if (left := deadline - time.monotonic()) <= 0:
+                return
+            await self._hear(None, left)
+
     async def _stop(self) -> None:
         """End what is left and take in every exit record that still comes."""
         grace_s = self.agents.settings.runtime.stop_grace_s
+        if self._troubled():
+            # The peers of a failed rank wait in a collective: nothing is gained by patience.
+            grace_s = min(grace_s, _GRACE_OF_PEERS_S)
         await self.agents.broadcast(messages.StopRound(grace_s=grace_s))
         deadline = time.monotonic() + grace_s + _PATIENCE_S
         while not self._accounted() and (left := deadline - time.monotonic()) > 0:

@@ -32,6 +32,7 @@ from hpckit.record.launches import load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.store import append_line
 from hpckit.runtime import process_group
+from hpckit.runtime.boundary import Boundary
 from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.link import AgentLink, open_link
 from hpckit.runtime.messages import StepBegun
@@ -102,11 +103,17 @@ class Run:
     def steps(self, total: int, *, start: int = 0) -> Iterator[int]:
         """Yield the numbers of the steps still to do, `start` to `total - 1`.
 
-        A step boundary lies between two of them; progress and liveness are told from here.
+        A step boundary lies between two of them; progress and liveness are told from here. After
+        a notice all ranks leave at the same boundary: SystemExit is raised out of the loop.
         """
-        for step in range(start, total):
-            self._begin(step, last=step == total - 1)
-            yield step
+        boundary = Boundary(info=self.info, link=self._link)
+        with boundary.hearing():
+            for step in range(start, total):
+                if boundary.agree(step, save=False).leave:
+                    self.logger.info("left before step %d: told to stop", step)
+                    raise SystemExit(0)
+                self._begin(step, last=step == total - 1)
+                yield step
 
     def _begin(self, step: int, *, last: bool) -> None:
         first, self.step = self.step is None, step

@@ -13,7 +13,12 @@ import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
 
-from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
+from hpckit.errors import (
+    SchedulerAbsentError,
+    SchedulerAwayError,
+    SchedulerError,
+    SchedulerRefusedError,
+)
 
 PATIENCE = timedelta(seconds=60)
 """How long a program may take: sbatch itself retries for up to half a minute."""
@@ -33,9 +38,16 @@ _AWAY = (
     "temporarily unable to accept",
     "backup controller",
     "standby mode",
+    "slurmdbd",
+)
+
+_ABSENT = (
     "could not establish a configuration source",
     "unable to process configuration file",
-    "slurmdbd",
+)
+_ABSENT_HINT = (
+    "start from a login node, set cluster.bin_dir to the folder of Slurm's programs, or take "
+    "cluster=local"
 )
 
 _HINTS: Mapping[str, str] = {
@@ -78,13 +90,13 @@ def clean(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def scheduler_present(environ: Mapping[str, str], bin_dir: str | None) -> bool:
-    """Return whether sbatch can be found in `bin_dir` or on PATH."""
+    """Return whether sbatch can be found in `bin_dir`, or on PATH where there is none."""
     return _find("sbatch", environ, bin_dir) is not None
 
 
 def _find(program: str, environ: Mapping[str, str], bin_dir: str | None) -> str | None:
-    places = [bin_dir, environ.get("PATH", os.defpath)]
-    return shutil.which(program, path=os.pathsep.join(place for place in places if place))
+    # Never past bin_dir: a rehearsal on the sandbox must not reach the production queue.
+    return shutil.which(program, path=bin_dir or environ.get("PATH", os.defpath))
 
 
 class SlurmCommands:
@@ -103,13 +115,14 @@ class SlurmCommands:
         return self._path(program) is not None
 
     def argv(self, program: str, *args: str) -> list[str]:
-        """Return the command line of a program; raises SchedulerAwayError if not installed."""
+        """Return the command line of a program; raises SchedulerAbsentError if not installed."""
         path = self._path(program)
         if path is None:
-            raise SchedulerAwayError(
-                f"{program} was not found in {self._bin_dir or 'PATH'}; this host has no Slurm",
-                hint="start from a login node, set cluster.bin_dir to the folder of Slurm's "
-                "programs, or take cluster=local",
+            sandbox = " (is the sandbox up?)" if self._bin_dir else ""
+            raise SchedulerAbsentError(
+                f"{program} was not found in {self._bin_dir or 'PATH'}{sandbox}; this host has no "
+                "such Slurm",
+                hint=_ABSENT_HINT,
             )
         return [path, *args]
 
@@ -175,6 +188,10 @@ def failure(program: str, code: int, words: str) -> SchedulerError:
     """Return the error for a program that ended with this code and these words."""
     said = _words(program, words) or f"exit code {code} without a word"
     lowered = said.lower()
+    if any(mark in lowered for mark in _ABSENT):
+        return SchedulerAbsentError(
+            f"{program} is installed here, but no Slurm is configured: {said}", hint=_ABSENT_HINT
+        )
     if any(mark in lowered for mark in _AWAY):
         return SchedulerAwayError(
             f"Slurm is away: {program}: {said}",

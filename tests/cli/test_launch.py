@@ -291,3 +291,40 @@ def test_launch_wait_interrupted_on_slurm_lets_the_run_go_on(slurm_shell: Any) -
     assert "hpckit cancel" in answer.err
     (folder,) = slurm_shell.outputs
     assert "cancel_requested" not in said_events(slurm_shell, folder)
+
+
+def test_launch_where_slurm_is_not_configured_leaves_nothing(shell: Any, tmp_path: Path) -> None:
+    """Slurm's programs without a cluster (a package installed): exit 3, no folder to tidy up."""
+    programs = tmp_path / "slurm"
+    programs.mkdir()
+    for name in ("sbatch", "srun", "squeue", "sacct"):
+        (programs / name).write_text(
+            "#!/bin/sh\necho 'fatal: Could not establish a configuration source' >&2\nexit 1\n"
+        )
+        (programs / name).chmod(0o755)
+    said = shell(
+        *("launch", "experiment=command", "command=true", "cluster=slurm"),
+        f"cluster.bin_dir={programs}",
+    )
+    assert said.code == 3
+    assert "no Slurm is configured" in said.err
+    assert "cluster=local" in said.err
+    assert shell.outputs == []
+
+
+@pytest.mark.parametrize("verb", ["cancel", "status", "logs"])
+def test_empty_reference_names_nothing(shell: Any, verb: str) -> None:
+    """An empty word (an unset variable) is refused; it never means the only launch there is."""
+    assert shell("render", "experiment=command", "command=true", "cluster=slurm").code == 0
+    said = shell(verb, "")
+    assert said.code == 2
+    assert "empty" in said.err
+
+
+@pytest.mark.parametrize("word", ["hydra.run.dir=x", "+hydra.sweeper.x=3"])
+def test_launch_refuses_hydras_own_settings(shell: Any, word: str) -> None:
+    """Settings of Hydra's launching have no effect here, and are refused instead of ignored."""
+    said = shell("launch", "experiment=command", "command=true", word)
+    assert said.code == 2
+    assert "hydra.*" in said.err
+    assert shell.outputs == []

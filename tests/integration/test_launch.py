@@ -196,7 +196,8 @@ def test_cancel_reaches_waiting_and_running_runs(sandbox: Any, project: Any) -> 
     assert project.hpckit("cancel").returncode == 0
     states = [run["state"] for run in project.ended()["runs"]]
     assert states == ["cancelled"] * 3
-    assert not sandbox.slurm("squeue", "-h", "--me").strip()
+    launch = project.json("ls")["launches"][0]["launch"]
+    assert not sandbox.slurm("squeue", "-h", f"--name={launch}").strip()
 
 
 def test_preempted_run_is_started_again(sandbox: Any, project: Any) -> None:

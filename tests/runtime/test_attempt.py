@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from hpckit.model.events import RankExited
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Cluster, ClusterKind, Recovery, Resources
 from hpckit.model.states import RunState
 from hpckit.record.launches import read_runs
 from hpckit.record.process import alive
+from hpckit.record.store import read_events
 
 TRAIN = """
 import torch, torch.distributed as dist
@@ -443,3 +445,56 @@ def test_ddp_ranks_leave_in_peace(workshop: Any, ranks: Any) -> None:
     """A trained DDP model does not abort its rank at the interpreter's end (gloo, torch 2.13)."""
     codes = [workshop.attempt(DDP, **ranks(2)).code for _ in range(4)]
     assert codes == [0] * 4
+
+
+LEAVE = """
+import time, torch.distributed as dist
+def main(config, run):
+    try:
+        for step in run.steps(100_000):
+            if step == 3:
+                (run.folder / f"child-{run.rank}").write_text("ready")
+            time.sleep(0.01 * (1 + run.rank))
+            dist.barrier()
+        run.log(step=0, finished=1)
+    finally:
+        (run.folder / f"left-{run.rank}").write_text(str(run.step))
+"""
+
+
+@pytest.mark.parametrize("whom", ["supervisor", "one rank"])
+def test_ranks_leave_together_after_a_notice(workshop: Any, ranks: Any, whom: str) -> None:
+    """Whoever hears, all ranks leave at one step, with their `finally` and nothing after it."""
+    launch = workshop.freeze(LEAVE, **ranks(2, recovery=Recovery(max_rounds=2)))
+    process = workshop.start(launch)
+    folder = launch.paths.run(0).folder
+    for rank in range(2):
+        _wait_for(folder / f"child-{rank}")
+    if whom == "supervisor":
+        process.send_signal(signal.SIGTERM)
+    else:
+        # As proctrack/linuxproc does: the whole tree is told, and the agent among it.
+        for pid in _tree(process.pid)[1:]:
+            os.kill(pid, signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    (record,) = read_runs(launch)
+    assert record.state is RunState.interrupted
+    assert "finished" not in record.metrics
+    left = {(folder / f"left-{rank}").read_text() for rank in range(2)}
+    assert len(left) == 1
+    exits = [
+        event.exit
+        for event in read_events(launch.paths.run(0).attempt(1).events)
+        if isinstance(event, RankExited)
+    ]
+    assert [(exit_.code, exit_.stopped) for exit_ in exits] == [(0, False)] * 2
+
+
+def _tree(pid: int) -> list[int]:
+    """Return a process and all its descendants."""
+    found = [pid]
+    for parent in found:
+        for file in Path(f"/proc/{parent}/task").glob("*/children"):
+            found += map(int, file.read_text().split())
+    return found

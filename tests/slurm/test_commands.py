@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.errors import SchedulerAwayError, SchedulerRefusedError
+from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
 from hpckit.slurm.commands import SlurmCommands, clean, failure, scheduler_present
 
 
@@ -104,3 +104,24 @@ def test_environment_of_an_enclosing_job_is_left_behind() -> None:
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "SBATCH_ACCOUNT": "physics",
     }
+
+
+def test_programs_of_another_cluster_are_never_taken(tmp_path: Path) -> None:
+    """With bin_dir set, PATH is not searched: a rehearsal must not reach the production queue."""
+    on_path = tmp_path / "path"
+    on_path.mkdir()
+    (on_path / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 1\n")
+    (on_path / "sbatch").chmod(0o755)
+    down = str(tmp_path / "sandbox-is-down")
+    commands = SlurmCommands(bin_dir=down, environ={"PATH": str(on_path)})
+    with pytest.raises(SchedulerAbsentError, match=r"not found in .*down \(is the sandbox up\?\)"):
+        commands.run("sbatch")
+    assert not scheduler_present({"PATH": str(on_path)}, down)
+
+
+def test_unconfigured_slurm_is_absent() -> None:
+    """Slurm's programs without a configuration reached nobody: a definite no, with the way out."""
+    words = "sbatch: error: resolve_ctls_from_dns_srv: x\nsbatch: fatal: Could not establish a "
+    error = failure("sbatch", 1, words + "configuration source\n")
+    assert isinstance(error, SchedulerAbsentError)
+    assert "cluster=local" in error.hint

@@ -1,0 +1,111 @@
+"""What ranks agree on between two steps: whether to save, and whether to leave.
+
+Responsible for one small collective at step boundaries; it must not save or end anything itself.
+A notice reaches ranks at different moments and possibly only some of them; ranks that acted on it
+alone would save different steps, or leave their peers in a collective. So whoever has heard brings
+it to the next agreement, and all act at the same step (the maximum over all ranks decides).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpckit.model.rank import RankInfo
+from hpckit.runtime import messages
+from hpckit.runtime.link import AgentLink
+
+_NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_INTERVAL_S = 0.25
+"""Agreements are about this far apart: far less than any notice's time, and next to no cost."""
+_MOST_STEPS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What all ranks do at this boundary."""
+
+    save: bool = False
+    leave: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Boundary:
+    """The step boundaries of one rank. Made on all ranks at once: it makes a group of its own."""
+
+    info: RankInfo
+    link: AgentLink | None
+    noticed: bool = False
+    _group: Any = field(default=None, init=False)
+    _next: int | None = field(default=None, init=False)
+    _seen_at: float = field(default=0.0, init=False)
+    _seen_step: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self._together:
+            self._group = dist.new_group(backend="gloo")
+
+    @property
+    def _together(self) -> bool:
+        return self.info.world_size > 1 and dist.is_initialized()
+
+    @contextmanager
+    def hearing(self) -> Iterator[None]:
+        """Take signals as notices while the step loop runs, where the user's code does not.
+
+        Slurm sends SIGTERM to whole process trees (proctrack/linuxproc): without a handler, a
+        rank would die of a notice that it is meant to act on.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        ours = [number for number in _NOTICES if signal.getsignal(number) is signal.SIG_DFL]
+        for number in ours:
+            signal.signal(number, self._on_signal)
+        try:
+            yield
+        finally:
+            # A rank that is leaving must not die of the same notice, which Slurm sends twice.
+            for number in ours if not self.noticed else ():
+                signal.signal(number, signal.SIG_DFL)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.noticed = True
+
+    def agree(self, step: int, *, save: bool) -> Agreement:
+        """Return what all ranks do before this step; `save` is what this rank would like."""
+        self._poll()
+        if not self._together:
+            return Agreement(save=save, leave=self.noticed)
+        if self._next is not None and step < self._next:
+            return Agreement()
+        wishes = torch.tensor([self.noticed, save, self._distance(step)], dtype=torch.int64)
+        dist.all_reduce(wishes, op=dist.ReduceOp.MAX, group=self._group)
+        leave, wanted, distance = wishes.tolist()
+        self._next = step + distance
+        self.noticed = bool(leave)
+        return Agreement(save=bool(wanted), leave=bool(leave))
+
+    def _poll(self) -> None:
+        while self.link is not None and (message := self.link.poll()) is not None:
+            if isinstance(message, messages.Notice):
+                self.noticed = True
+
+    def _distance(self, step: int) -> int:
+        """Return in how many steps to agree again, by this rank's own speed; 1 at first."""
+        now, passed = time.monotonic(), step - self._seen_step
+        took = now - self._seen_at
+        first = self._next is None
+        self._seen_at, self._seen_step = now, step
+        if first or took <= 0:
+            return 1
+        return min(max(int(_INTERVAL_S * passed / took), 1), _MOST_STEPS)
