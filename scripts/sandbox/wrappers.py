@@ -28,7 +28,7 @@ if [ "$(id -u)" != 0 ]; then
     echo "{command}: this Slurm release runs in a chroot, which only root may enter" >&2
     exit 1
 fi
-exec nsenter --mount={namespace} chroot {root} /bin/sh -c '
+exec /usr/bin/nsenter --mount={namespace} /usr/sbin/chroot {root} /bin/sh -c '
     cd "$1" 2>/dev/null || {{
         echo "{command}: $1 is not visible to the sandbox nodes" >&2; exit 1
     }}
