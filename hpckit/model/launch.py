@@ -90,9 +90,18 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """Where state is kept. `dir` null means the run's own folder."""
+    """Where state is kept, and how often it is saved.
+
+    `dir` null means the run's own folder; `keep` is how many proved checkpoints stay. The interval
+    is `interval_steps`, else `interval_min`, else it follows from the measured cost of a save and
+    from `failure_hours`, the expected time between failures of the run.
+    """
 
     dir: str | None = None
+    keep: int = 3
+    interval_steps: int | None = None
+    interval_min: float | None = None
+    failure_hours: float = 24.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

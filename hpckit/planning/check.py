@@ -103,6 +103,8 @@ def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     yield "resources.gpus_per_node", resources.gpus_per_node, 0
     yield "resources.timeout_min", resources.timeout_min, 1
     yield "resources.array_parallelism", resources.array_parallelism, 1
+    yield "checkpoint.keep", settings.checkpoint.keep, 2
+    yield "checkpoint.interval_steps", settings.checkpoint.interval_steps, 1
     yield "recovery.max_rounds", settings.recovery.max_rounds, 1
     yield "cluster.max_parallel", settings.cluster.max_parallel, 1
 
@@ -111,6 +113,9 @@ def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:
     yield "runtime.agent_timeout_s", settings.runtime.agent_timeout_s
     yield "runtime.rendezvous_timeout_s", settings.runtime.rendezvous_timeout_s
     yield "code.max_mb", settings.code.max_mb
+    yield "checkpoint.failure_hours", settings.checkpoint.failure_hours
+    if settings.checkpoint.interval_min is not None:
+        yield "checkpoint.interval_min", settings.checkpoint.interval_min
     if settings.resources.mem_gb is not None:
         yield "resources.mem_gb", settings.resources.mem_gb
 

@@ -31,6 +31,14 @@ _MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where training stands: steps done, and samples seen by all ranks together."""
+
+    step: int
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """What all ranks do at this boundary."""
 
@@ -81,8 +89,11 @@ class Boundary:
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.noticed = True
 
-    def agree(self, step: int, *, save: bool) -> Agreement:
-        """Return what all ranks do before this step; `save` is what this rank would like."""
+    def agree(self, step: int, *, save: bool, within: int | None = None) -> Agreement:
+        """Return what all ranks do before this step; `save` is what this rank would like.
+
+        `within` is in how many steps to agree again at the latest; it is the same on all ranks.
+        """
         self._poll()
         if not self._together:
             return Agreement(save=save, leave=self.noticed)
@@ -91,7 +102,7 @@ class Boundary:
         wishes = torch.tensor([self.noticed, save, self._distance(step)], dtype=torch.int64)
         dist.all_reduce(wishes, op=dist.ReduceOp.MAX, group=self._group)
         leave, wanted, distance = wishes.tolist()
-        self._next = step + distance
+        self._next = step + (distance if within is None else min(distance, within))
         self.noticed = bool(leave)
         return Agreement(save=bool(wanted), leave=bool(leave))
 

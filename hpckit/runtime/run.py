@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -26,17 +26,20 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from hpckit.errors import RendezvousError
-from hpckit.model.launch import DeviceKind, LaunchConfig
+from hpckit.model.launch import Checkpoint, DeviceKind, LaunchConfig
 from hpckit.model.rank import RankInfo, RankSource
-from hpckit.record.launches import load_launch, load_settings
+from hpckit.record.launches import latest_attempt, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.store import append_line
 from hpckit.runtime import process_group
-from hpckit.runtime.boundary import Boundary
+from hpckit.runtime.boundary import Boundary, Position
 from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.link import AgentLink, open_link
 from hpckit.runtime.messages import StepBegun
 from hpckit.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from hpckit.runtime.keeper import Keeper
 
 _STEP_INTERVAL_S = 0.1
 """The agent is told of a new step at most this often; it needs liveness, not every number."""
@@ -47,7 +50,8 @@ class Run:
     """One rank's view of its run.
 
     `folder` is the run's, shared by all ranks and attempts; `attempt_folder` this attempt's;
-    `code_folder` the frozen code; `project_folder` where the code was launched from.
+    `code_folder` the frozen code; `project_folder` where the code was launched from. `step` is
+    the step the loop is at, `samples` how many samples all ranks together had seen before it.
     """
 
     info: RankInfo
@@ -59,8 +63,12 @@ class Run:
     code_folder: Path
     project_folder: Path
     logger: logging.Logger
+    attempt: int = 0
+    seed: int = 0
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     registered: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
+    samples: int = 0
     _link: AgentLink | None = None
     _told_at: float = 0.0
 
@@ -100,20 +108,66 @@ class Run:
                 raise TypeError(f"run.state({name}=…) was already called with that name")
         self.registered |= objects
 
-    def steps(self, total: int, *, start: int = 0) -> Iterator[int]:
-        """Yield the numbers of the steps still to do, `start` to `total - 1`.
+    def steps(self, total: int, *, start: int = 0, samples_per_step: int = 0) -> Iterator[int]:
+        """Yield the numbers of the steps still to do, up to `total - 1`.
 
-        A step boundary lies between two of them; progress and liveness are told from here. After
-        a notice all ranks leave at the same boundary: SystemExit is raised out of the loop.
+        Where `state()` registered something, the newest good checkpoint is loaded first and the
+        steps go on from there, else from `start`. Between two steps lies a step boundary: there
+        state is saved, and there all ranks leave together after a notice (SystemExit is raised
+        out of the loop). `samples_per_step`, of all ranks together, keeps `run.samples` right.
+
+        Raises RuntimeError on a second loop over registered state, and CheckpointError.
         """
+        if self.registered and self.step is not None:
+            raise RuntimeError(
+                "run.steps() was already called, and run.state() holds state that it saves by "
+                "step; loop over all steps of the run in one run.steps()"
+            )
         boundary = Boundary(info=self.info, link=self._link)
+        keeper = self._keeper() if self.registered else None
+        at = Position(step=start)
+        if keeper is not None:
+            at = keeper.restore(at)
         with boundary.hearing():
-            for step in range(start, total):
-                if boundary.agree(step, save=False).leave:
-                    self.logger.info("left before step %d: told to stop", step)
-                    raise SystemExit(0)
+            for step in range(at.step, total):
+                done = step - at.step
+                self.samples = at.samples + done * samples_per_step
+                self._pass(boundary, keeper, Position(step=step, samples=self.samples))
                 self._begin(step, last=step == total - 1)
                 yield step
+        self.samples = at.samples + max(total - at.step, 0) * samples_per_step
+        if keeper is not None:
+            keeper.save(Position(step=max(total, at.step), samples=self.samples), wait=True)
+            keeper.close()
+
+    def _pass(self, boundary: Boundary, keeper: Keeper | None, here: Position) -> None:
+        """Pass a step boundary: save or leave, as all ranks agree."""
+        wanted = keeper is not None and keeper.due(here.step)
+        within = None if keeper is None else keeper.cadence.steps_left(here.step)
+        agreed = boundary.agree(here.step, save=wanted, within=within)
+        if keeper is not None and (agreed.save or agreed.leave):
+            keeper.save(here, wait=agreed.leave)
+        if agreed.leave:
+            self.logger.info("left before step=%d: told to stop", here.step)
+            raise SystemExit(0)
+
+    def _keeper(self) -> Keeper:
+        # Imported here: runs that keep no state need none of it.
+        from hpckit.runtime.checkpoint.checkpointer import Settings as Kept  # noqa: PLC0415
+        from hpckit.runtime.keeper import open_keeper  # noqa: PLC0415
+
+        return open_keeper(
+            self.checkpoint_dir,
+            self.registered,
+            self.checkpoint,
+            kept=Kept(epoch=self.attempt, keep=self.checkpoint.keep, seed=self.seed),
+            owns_run=self._owns_run,
+            logger=self.logger,
+        )
+
+    def _owns_run(self) -> bool:
+        """Whether no later attempt of the run has begun: a cut-off node may wake up again."""
+        return self.attempt == 0 or latest_attempt(self.attempt_folder.parent) <= self.attempt
 
     def _begin(self, step: int, *, last: bool) -> None:
         first, self.step = self.step is None, step
@@ -175,6 +229,9 @@ def make_run(
         code_folder=Path(launch.code.working_dir),
         project_folder=Path(launch.code.project),
         logger=make_logger(info),
+        attempt=int(Path(environ["HPCKIT_ATTEMPT_DIR"]).name),
+        seed=settings.seed,
+        checkpoint=settings.checkpoint,
         _link=link,
     )
 

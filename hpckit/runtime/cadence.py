@@ -1,0 +1,67 @@
+"""When a save is due. Pure but for the clock it is handed.
+
+Responsible for the interval between saves; it must not save. By default the interval follows from
+the measured cost of a save and the expected time between failures (Young 1974: the square root of
+2 * cost * time between failures keeps the sum of saving and of lost work lowest).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from hpckit.model.launch import Checkpoint
+
+_FIRST_COST = timedelta(seconds=1)
+"""What a save is taken to cost until one has been measured."""
+_SHORTEST = timedelta(seconds=5)
+
+
+def young(cost: timedelta, between_failures: timedelta) -> timedelta:
+    """Return the best interval between saves of this cost (Young's first order)."""
+    seconds = math.sqrt(2 * cost.total_seconds() * between_failures.total_seconds())
+    return max(timedelta(seconds=seconds), _SHORTEST)
+
+
+@dataclass(slots=True, kw_only=True)
+class Cadence:
+    """The saves of one rank. `clock` gives monotonic seconds."""
+
+    settings: Checkpoint
+    clock: Callable[[], float]
+    cost: timedelta = _FIRST_COST
+    _at: float = field(init=False)
+    _step: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._at = self.clock()
+
+    def began(self, step: int) -> None:
+        """Count from this step, and from now."""
+        self._step, self._at = step, self.clock()
+
+    def saved(self, step: int, cost: timedelta) -> None:
+        """Count from this save, which held up training for so long."""
+        self.cost = cost
+        self.began(step)
+
+    def due(self, step: int) -> bool:
+        """Whether a save is due before this step."""
+        if self.settings.interval_steps is not None:
+            return step - self._step >= self.settings.interval_steps
+        return self.clock() - self._at >= self.interval.total_seconds()
+
+    def steps_left(self, step: int) -> int | None:
+        """Return in how many steps a save is due, at least 1; None where steps do not count."""
+        if self.settings.interval_steps is None:
+            return None
+        return max(self._step + self.settings.interval_steps - step, 1)
+
+    @property
+    def interval(self) -> timedelta:
+        """The time between two saves, where it is not counted in steps."""
+        if self.settings.interval_min is not None:
+            return timedelta(minutes=self.settings.interval_min)
+        return young(self.cost, timedelta(hours=self.settings.failure_hours))

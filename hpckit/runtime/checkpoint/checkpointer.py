@@ -1,0 +1,158 @@
+"""What a run uses: restore, save, prove, close.
+
+Responsible for keeping at most one save in flight and for telling what became of it; it must not
+decide when to save. docs/checkpoints.md says how a checkpoint lies on disk and what is promised.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint.api import CheckpointException
+
+from hpckit.runtime.checkpoint.group import Group
+from hpckit.runtime.checkpoint.loading import Loader, Restored
+from hpckit.runtime.checkpoint.retention import FEWEST
+from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
+from hpckit.runtime.checkpoint.shelf import Shelf
+from hpckit.runtime.checkpoint.staging import Stager
+from hpckit.runtime.checkpoint.state import Capture, capture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a run's checkpoints are kept.
+
+    `epoch` is the number of the attempt; `keep` how many checkpoints stay, at least two; `seed`
+    seeds generators where the world size has changed; `timeout` ends the wait for a silent rank.
+    """
+
+    epoch: int = 0
+    keep: int = 3
+    seed: int = 0
+    timeout: timedelta = timedelta(minutes=10)
+
+    def __post_init__(self) -> None:
+        if self.keep < FEWEST:
+            raise ValueError(f"keep={self.keep}; allowed are {FEWEST} checkpoints or more")
+
+
+class Checkpointer:
+    """The checkpoints of one run. All ranks make one at the same time and call it alike.
+
+    `may_commit` is asked on rank 0 right before a commit: does this attempt still own the run?
+    """
+
+    def __init__(
+        self, folder: Path, settings: Settings, *, may_commit: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._group = Group(settings.timeout)
+        shelf = Shelf(folder)
+        self._saver = Saver(
+            shelf=shelf,
+            group=self._group,
+            epoch=settings.epoch,
+            keep=settings.keep,
+            may_commit=may_commit,
+            found=shelf.folders() if self._group.rank == 0 else frozenset(),
+        )
+        self._loader = Loader(
+            shelf=shelf, group=self._group, epoch=settings.epoch, seed=settings.seed
+        )
+        self._stager = Stager()
+        self._flight: Future[SaveOutcome] | None = None
+        self._stall = timedelta()
+        self._restored: Restored | None = None
+
+    def restore(self, objects: Mapping[str, Any]) -> Restored | None:
+        """Load the newest checkpoint that can be loaded into the objects, and the generators.
+
+        Collective. Returns None where nothing was ever committed. Raises StateError where the
+        objects are not those that were saved, NoCheckpointError where every committed checkpoint
+        is damaged or refused by an object, and what a background save raised.
+        """
+        self.wait()
+        self._restored = self._loader.load(objects)
+        return self._restored
+
+    def save(
+        self, objects: Mapping[str, Any], step: int, samples: int, *, wait: bool
+    ) -> SaveOutcome | None:
+        """Save the objects and the generators at a step boundary; collective.
+
+        With `wait` the checkpoint is committed on return, and its outcome is returned. Without,
+        the state is copied and written in the background, and the outcome of the save before is
+        returned, where nobody has asked for it yet; a save still in flight is waited for first.
+
+        Raises StateError, FencedError or CheckpointError, from this save or the one before.
+        """
+        begun = time.monotonic()
+        before = self.wait()
+        taken = capture(objects, (step, samples), self._group.rank, self._group.size)
+        if wait:
+            outcome = self._saver.save(taken)
+            return replace(outcome, stall=timedelta(seconds=time.monotonic() - begun))
+        self._flight = self._begin(replace(taken, tensors=self._stager.copy(taken.tensors)))
+        self._stall = timedelta(seconds=time.monotonic() - begun)
+        return before
+
+    def poll(self) -> SaveOutcome | None:
+        """Return the outcome of the background save once it is there; raises what it raised.
+
+        Not collective: ranks may hear of an outcome at different steps.
+        """
+        if self._flight is None or not self._flight.done():
+            return None
+        return self.wait()
+
+    def wait(self) -> SaveOutcome | None:
+        """Wait for the background save; return its outcome, or raise what it raised."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return None
+        return replace(flight.result(), stall=self._stall)
+
+    @property
+    def saving(self) -> bool:
+        """Whether a background save is still in flight."""
+        return self._flight is not None and not self._flight.done()
+
+    def prove(self) -> None:
+        """Record that training went on from the restored checkpoint; once is enough."""
+        if self._restored is not None:
+            self._loader.prove(self._restored.folder)
+        self._restored = None
+
+    def close(self) -> SaveOutcome | None:
+        """Wait for the background save and let everything go; raises what the save raised."""
+        try:
+            return self.wait()
+        finally:
+            self._stager.close()
+            self._group.close()
+
+    def _begin(self, taken: Capture) -> Future[SaveOutcome]:
+        # A daemon: a rank whose peers are gone must be able to end without waiting for them.
+        future: Future[SaveOutcome] = Future()
+        thread = threading.Thread(
+            target=_fulfil,
+            args=(future, self._saver, taken),
+            name=f"checkpoint-{taken.step}",
+            daemon=True,
+        )
+        thread.start()
+        return future
+
+
+def _fulfil(future: Future[SaveOutcome], saver: Saver, taken: Capture) -> None:
+    try:
+        future.set_result(saver.save(taken))
+    except (Exception, CheckpointException) as error:  # noqa: BLE001  # raised again by wait()
+        future.set_exception(error)

@@ -1,0 +1,138 @@
+"""A state dictionary as flat tensors and a JSON skeleton, and back; bitwise.
+
+Responsible for nested plain values, numpy arrays and tensors; it must not know modules, ranks or
+files. Nothing is pickled: a value that has no exact form here is refused by its place and type
+when it is saved, not when it is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpckit.runtime.checkpoint.errors import StateError
+
+SKELETON = "#"
+"""Ends the key of an object's skeleton, beside its tensors' keys."""
+
+_MAPPINGS: tuple[tuple[str, type[Any]], ...] = (("counter", Counter), ("ordered", OrderedDict))
+_SEQUENCES: Mapping[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "size": torch.Size,
+}
+
+
+@dataclass(slots=True)
+class _Encoder:
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def put(self, path: str, tensor: torch.Tensor) -> str:
+        while path in self.tensors:
+            path += "'"
+        self.tensors[path] = tensor
+        return path
+
+    def encode(self, path: str, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in {bool, int, float, str}:
+            return value
+        if kind is list:
+            return [self.encode(f"{path}/{i}", one) for i, one in enumerate(value)]
+        if isinstance(value, dict):
+            return self._mapping(path, value)
+        if kind.__name__ in _SEQUENCES and kind in {tuple, set, frozenset}:
+            return {kind.__name__: self.encode(path, list(value))}
+        if kind is torch.Size:
+            return {"size": list(value)}
+        return self._special(path, value)
+
+    def _mapping(self, path: str, value: dict[Any, Any]) -> Any:
+        name = next((name for name, kind in _MAPPINGS if isinstance(value, kind)), "dict")
+        pairs = [
+            [self.encode(f"{path}/{key}", key), self.encode(f"{path}/{key}", one)]
+            for key, one in value.items()
+        ]
+        return {name: pairs}
+
+    def _special(self, path: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return {"tensor": self.put(path, value.detach())}
+        if isinstance(value, np.generic):
+            return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            flat = torch.frombuffer(bytearray(value.tobytes() or b"\0"), dtype=torch.uint8)
+            return {"array": [self.put(path, flat), value.dtype.str, list(value.shape)]}
+        if type(value) is bytes:
+            return {"bytes": base64.b64encode(value).decode()}
+        if type(value) is complex:
+            return {"complex": [value.real, value.imag]}
+        if isinstance(value, torch.dtype | torch.device):
+            return {type(value).__name__: str(value).removeprefix("torch.")}
+        raise StateError(
+            f"the state at {path} is a {type(value).__module__}.{type(value).__qualname__}; "
+            "allowed are numbers, strings, bytes, None, lists, tuples, sets, dictionaries, "
+            "tensors and numpy arrays",
+            hint="turn it into one of these in state_dict, and back in load_state_dict",
+        )
+
+
+def encode(path: str, value: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors of a state by key, all below `path`, its skeleton among them.
+
+    Raises StateError for a value that has no exact form.
+    """
+    encoder = _Encoder()
+    skeleton = json.dumps(encoder.encode(path, value), separators=(",", ":"))
+    packed = torch.frombuffer(bytearray(skeleton.encode()), dtype=torch.uint8)
+    return {path + SKELETON: packed} | encoder.tensors
+
+
+def decode(path: str, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Return the state that `encode` was given, from its tensors."""
+    skeleton = json.loads(tensors[path + SKELETON].numpy().tobytes())
+    return _decode(skeleton, tensors)
+
+
+def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_decode(one, tensors) for one in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](_decode(content, tensors))
+    if kind in {"dict", "ordered", "counter"}:
+        pairs = {_decode(key, tensors): _decode(one, tensors) for key, one in content}
+        return dict(_MAPPINGS).get(kind, dict)(pairs)
+    return _array(content, tensors) if kind == "array" else _LEAVES[kind](content, tensors)
+
+
+def _array(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
+    key, dtype, shape = content
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    data = tensors[key].numpy().tobytes()[:count]
+    return np.frombuffer(bytearray(data), dtype=kind).reshape(shape)
+
+
+def _scalar(content: list[str]) -> Any:
+    return np.frombuffer(base64.b64decode(content[1]), dtype=np.dtype(content[0]))[0]
+
+
+_LEAVES: Mapping[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
+    "tensor": lambda key, tensors: tensors[key],
+    "scalar": lambda content, _: _scalar(content),
+    "bytes": lambda content, _: base64.b64decode(content),
+    "complex": lambda content, _: complex(*content),
+    "dtype": lambda name, _: getattr(torch, name),
+    "device": lambda name, _: torch.device(name),
+}

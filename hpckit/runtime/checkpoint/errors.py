@@ -1,0 +1,28 @@
+"""What can go wrong with checkpoints, by name. It must not print or decide.
+
+RunError
+└── CheckpointError          a save failed, or the folder cannot be used
+    ├── FencedError          a newer attempt owns the run: nothing may be committed any more
+    ├── StateError           what was registered cannot be saved or does not fit what was saved
+    └── NoCheckpointError    there are committed checkpoints, but none could be loaded
+"""
+
+from __future__ import annotations
+
+from hpckit.errors import RunError
+
+
+class CheckpointError(RunError):
+    """A save failed, or the folder cannot be used."""
+
+
+class FencedError(CheckpointError):
+    """A newer attempt owns the run: nothing may be committed any more."""
+
+
+class StateError(CheckpointError):
+    """What was registered cannot be saved, or does not fit what was saved."""
+
+
+class NoCheckpointError(CheckpointError):
+    """There are committed checkpoints, but none of them could be loaded."""

@@ -1,0 +1,140 @@
+"""The ranks that save and load together, on a CPU group of their own.
+
+Responsible for agreement: what one rank decides all take over, and a failure of one is known to
+all, so that nobody waits for a rank that has given up. It must not know what is agreed on.
+Without a process group it is one rank alone.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Generic, TypeVar, cast
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+
+from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
+
+T = TypeVar("T")
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class ProblemKind(StrEnum):
+    """What a failure means for what is tried next."""
+
+    full = "full"
+    fenced = "fenced"
+    state = "state"
+    other = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a rank could not do its part."""
+
+    rank: int
+    kind: ProblemKind
+    text: str
+    hint: str = ""
+
+    def error(self, doing: str) -> CheckpointError:
+        """Return the exception that says so."""
+        kinds = {ProblemKind.fenced: FencedError, ProblemKind.state: StateError}
+        kind = kinds.get(self.kind, CheckpointError)
+        return kind(f"{doing} failed on rank {self.rank}: {self.text}", hint=self.hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Generic[T]):
+    """What one rank's part came to: a value, or a problem."""
+
+    value: T | None = None
+    problem: Problem | None = None
+
+    def result(self, doing: str) -> T:
+        """Return the value; raises the CheckpointError that says why there is none."""
+        if self.problem is not None:
+            raise self.problem.error(doing)
+        return cast("T", self.value)
+
+
+class Group:
+    """All ranks of the run; made by all of them at once, used by one thread at a time."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        self.process_group: Any = None
+        if dist.is_available() and dist.is_initialized():
+            self.process_group = dist.new_group(backend="gloo", timeout=timeout)
+        alone = self.process_group is None
+        self.rank: int = 0 if alone else dist.get_rank(self.process_group)
+        self.size: int = 1 if alone else dist.get_world_size(self.process_group)
+
+    def gather(self, value: T) -> list[T]:
+        """Return what every rank has given, in the order of ranks."""
+        if self.process_group is None:
+            return [value]
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, value, group=self.process_group)
+        return everyone
+
+    def each(self, action: Callable[[], T]) -> list[Part[T]]:
+        """Let every rank act; return all parts, the same on every rank."""
+        return self.gather(self._try(action))
+
+    def first(self, action: Callable[[], T]) -> Part[T]:
+        """Let rank 0 act; return its part on every rank."""
+        part: Part[T] = self._try(action) if self.rank == 0 else Part()
+        return self.gather(part)[0]
+
+    def _try(self, action: Callable[[], T]) -> Part[T]:
+        try:
+            return Part(value=action())
+        except (Exception, CheckpointException) as error:  # noqa: BLE001  # the others wait for a word
+            return Part(problem=problem_of(error, self.rank))
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self.process_group is not None and dist.is_initialized():
+            dist.destroy_process_group(self.process_group)
+        self.process_group = None
+
+
+def first_problem(parts: Sequence[Part[Any]]) -> Problem | None:
+    """Return the problem to act on: a full disk before the failures that follow from it."""
+    problems = [part.problem for part in parts if part.problem is not None]
+    full = [problem for problem in problems if problem.kind is ProblemKind.full]
+    return next(iter(full + problems), None)
+
+
+def problem_of(error: BaseException, rank: int) -> Problem:
+    """Describe what was raised on this rank, or by torch on behalf of another one."""
+    if isinstance(error, CheckpointException) and error.failures:
+        rank, (cause, _) = next(iter(sorted(error.failures.items())))
+        full = next((one for one, _ in error.failures.values() if is_full(one)), None)
+        return problem_of(full or cause, rank)
+    if isinstance(error, CheckpointError):
+        return Problem(rank=rank, kind=_kind_of(error), text=error.message, hint=error.hint)
+    kind = ProblemKind.full if is_full(error) else ProblemKind.other
+    return Problem(rank=rank, kind=kind, text=f"{type(error).__name__}: {error}")
+
+
+def _kind_of(error: CheckpointError) -> ProblemKind:
+    if isinstance(error, FencedError):
+        return ProblemKind.fenced
+    return ProblemKind.state if isinstance(error, StateError) else ProblemKind.other
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a full disk or a spent quota lies at the bottom of this."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,216 @@
+"""Which checkpoint is loaded: one rank chooses, all verify, all load that one, or the next.
+
+Responsible for the choice, its record in the journal and the fall back; it must not save. What a
+load read only reaches the user's objects after every rank has read all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpckit.runtime.checkpoint import journal, manifest, rng, state, storage
+from hpckit.runtime.checkpoint.errors import NoCheckpointError, StateError
+from hpckit.runtime.checkpoint.group import Group, Problem, first_problem
+from hpckit.runtime.checkpoint.journal import Fate, History
+from hpckit.runtime.checkpoint.manifest import Manifest
+from hpckit.runtime.checkpoint.shelf import Entry, Shelf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A checkpoint that was passed over, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What was loaded.
+
+    `world_size` is that of the save; where it differs from now, the generators were `reseeded`.
+    `rejected` are the newer checkpoints that were passed over, newest first. `last_resort`:
+    loading this one was never followed by progress, but no other is left.
+    """
+
+    step: int
+    samples: int
+    folder: Path
+    epoch: int
+    world_size: int
+    reseeded: bool
+    last_resort: bool
+    rejected: tuple[Rejected, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Folders newest first; those to try, in this order; reasons against the rest, by name."""
+
+    entries: tuple[Entry, ...]
+    candidates: tuple[tuple[Entry, Manifest], ...]
+    fatal: frozenset[str]
+    reasons: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """Loads from the folder of a run's checkpoints."""
+
+    shelf: Shelf
+    group: Group
+    epoch: int
+    seed: int
+
+    def load(self, objects: Mapping[str, Any]) -> Restored | None:
+        """Load the newest checkpoint that can be loaded; collective; None where there is none.
+
+        Raises StateError where the objects are not those that were saved, NoCheckpointError
+        where there are committed checkpoints and none can be loaded.
+        """
+        choice = self.group.first(self._choose).result(f"listing {self.shelf.folder}")
+        for entry, record in choice.candidates:
+            problem = self._load(entry, record, objects)
+            if problem is None:
+                return self._restored(entry, record, choice)
+            choice.reasons[entry.name] = problem
+        if all(one.torn for one in choice.entries):
+            return None
+        raise _none_left(self.shelf.folder, choice)
+
+    def prove(self, folder: Path) -> None:
+        """Record that training went on from this checkpoint."""
+        if self.group.rank == 0:
+            journal.record(self.shelf.journal, Fate.proved, folder.name, epoch=self.epoch)
+
+    def _choose(self) -> _Choice:
+        history = journal.read(self.shelf.journal)
+        entries = self.shelf.entries()
+        fatal = frozenset(one.name for one in entries if history.fatal(one.name))
+        whole = [(one, one.manifest) for one in entries if one.manifest is not None]
+        candidates = sorted(whole, key=lambda pair: pair[0].name in fatal)  # stable: newest first
+        reasons = {
+            one.name: _why_not(one, history)
+            for one in entries
+            if one.manifest is None or one.name in fatal
+        }
+        return _Choice(tuple(entries), tuple(candidates), fatal, reasons)
+
+    def _load(self, entry: Entry, record: Manifest, objects: Mapping[str, Any]) -> str | None:
+        """Load one; return why it could not be, or None."""
+        _check_names(objects, record)
+        loading = _Loading(entry.folder, record, objects, self.group)
+        verified = first_problem(self.group.each(loading.verify))
+        if verified is not None:
+            return self._reject(entry, verified, damaged=True)
+        self.group.first(lambda: self._record(Fate.attempted, entry))
+        for stage in (loading.prepare, loading.read, loading.give):
+            problem = first_problem(self.group.each(stage))
+            if problem is not None:
+                return self._reject(entry, problem, damaged=False)
+        if record.world_size == self.group.size:
+            rng.give(loading.states[state.rng_path(self.group.rank)])
+        else:
+            rng.reseed(self.seed, record.step)
+        return None
+
+    def _reject(self, entry: Entry, problem: Problem, *, damaged: bool) -> str:
+        reason = f"{problem.text} (rank {problem.rank})"
+        if damaged:
+            self.group.first(lambda: self._record(Fate.rejected, entry, reason))
+        return reason
+
+    def _record(self, fate: Fate, entry: Entry, reason: str = "") -> None:
+        journal.record(self.shelf.journal, fate, entry.name, epoch=self.epoch, reason=reason)
+
+    def _restored(self, entry: Entry, record: Manifest, choice: _Choice) -> Restored:
+        return Restored(
+            step=record.step,
+            samples=record.samples,
+            folder=entry.folder,
+            epoch=record.epoch,
+            world_size=record.world_size,
+            reseeded=record.world_size != self.group.size,
+            last_resort=entry.name in choice.fatal,
+            rejected=_rejected(choice, entry),
+        )
+
+
+@dataclass(slots=True)
+class _Loading:
+    """The stages of loading one checkpoint; every rank ends one before any begins the next."""
+
+    folder: Path
+    record: Manifest
+    objects: Mapping[str, Any]
+    group: Group
+    tensors: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+
+    def verify(self) -> None:
+        """Check this rank's share of the files."""
+        sizes = {name: one.size for name, one in self.record.files.items()}
+        owners = state.share_out(sizes, self.group.size)
+        mine = [name for name in sizes if owners[name] == self.group.rank]
+        manifest.check_content(self.folder, self.record, mine)
+
+    def prepare(self) -> None:
+        """Make room for what this rank needs."""
+        paths = self._paths()
+        self.tensors = storage.prepare(
+            self.folder, partial(state.below, paths), partial(state.like, self.objects)
+        )
+
+    def read(self) -> None:
+        """Read it, away from the user's objects."""
+        storage.read(self.folder, self.tensors, self.group)
+        self.states = state.rebuild(self._paths(), self.tensors)
+
+    def give(self) -> None:
+        """Hand it to the user's objects."""
+        for name, value in self.objects.items():
+            state.load_into(value, self.states[name])
+
+    def _paths(self) -> list[str]:
+        same = self.record.world_size == self.group.size
+        return [*self.objects, *([state.rng_path(self.group.rank)] if same else [])]
+
+
+def _why_not(entry: Entry, history: History) -> str:
+    if entry.torn:
+        return "it was never committed"
+    attempts = history.attempts[entry.name]
+    return entry.damage or f"it was loaded {attempts} times and training never went on"
+
+
+def _rejected(choice: _Choice, loaded: Entry) -> tuple[Rejected, ...]:
+    return tuple(
+        Rejected(name=one.name, reason=choice.reasons[one.name])
+        for one in choice.entries
+        if one.order > loaded.order and one.name in choice.reasons
+    )
+
+
+def _check_names(objects: Mapping[str, Any], record: Manifest) -> None:
+    if set(objects) != set(record.objects):
+        raise StateError(
+            f"the checkpoint of step {record.step} holds {_names(record.objects)}; registered "
+            f"are {_names(objects)}",
+            hint="register what the run was begun with, or begin a new run",
+        )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def _none_left(folder: Path, choice: _Choice) -> NoCheckpointError:
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in choice.reasons.items())
+    return NoCheckpointError(
+        f"none of the checkpoints in {folder} can be loaded: {reasons}",
+        hint="move them away to let the run begin anew",
+    )

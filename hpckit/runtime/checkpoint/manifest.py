@@ -1,0 +1,173 @@
+"""The manifest: the record that makes a folder of files a checkpoint.
+
+Responsible for its format, its commit and its checks; it must not choose or delete anything. The
+manifest is renamed into place last, after every file it names is on disk: a folder without one
+was never committed, whatever else lies in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hpckit.record.store import PRIVATE_FILE
+from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError
+
+VERSION = 1
+NAME = "manifest.json"
+
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSum:
+    """Size in bytes and CRC-32 of one file."""
+
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint holds.
+
+    `serial` counts the saves of a run, so that the order of checkpoints needs no clock; `epoch`
+    is the attempt that wrote it; `samples` the data position; `objects` the registered names.
+    """
+
+    step: int
+    samples: int
+    epoch: int
+    serial: int
+    world_size: int
+    objects: tuple[str, ...]
+    files: Mapping[str, FileSum]
+    created_at: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(one.size for one in self.files.values())
+
+
+def render(manifest: Manifest) -> str:
+    """Return the manifest as text, with its own checksum."""
+    body = {"version": VERSION} | asdict(manifest)
+    document = {"checksum": _checksum(body), "manifest": body}
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def parse(text: str) -> Manifest:
+    """Return the manifest of a text; raises CheckpointError where it is damaged or too new."""
+    try:
+        document = json.loads(text)
+        body = dict(document["manifest"])
+        if document["checksum"] != _checksum(body):
+            raise CheckpointError("the manifest does not match its own checksum")
+        version = body.pop("version")
+        if version != VERSION:
+            raise CheckpointError(
+                f"the manifest has version {version}; this hpckit reads {VERSION}"
+            )
+        files = {name: FileSum(**one) for name, one in body.pop("files").items()}
+        return Manifest(files=files, objects=tuple(body.pop("objects")), **body)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"the manifest cannot be read: {error!r}") from None
+
+
+def read(folder: Path) -> Manifest:
+    """Return the manifest of a folder; raises CheckpointError where it is damaged, OSError."""
+    try:
+        return parse((folder / NAME).read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"the manifest is no text: {error}") from None
+
+
+def commit(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> None:
+    """Make the folder a checkpoint; raises FencedError where that is no longer allowed, OSError.
+
+    The fence is asked last, when nothing but the rename is left to do.
+    """
+    part = folder / f".{NAME}.part"
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(render(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+    if not may_commit():
+        raise FencedError(
+            f"attempt {manifest.epoch} no longer owns the run, so {folder.name} was not committed",
+            hint="a newer attempt of this run has started; this one should end",
+        )
+    part.rename(folder / NAME)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on disk; file systems that cannot do it for folders are let be."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+            raise
+    finally:
+        os.close(handle)
+
+
+def sum_file(path: Path) -> FileSum:
+    """Return size and CRC-32 of a file; raises OSError."""
+    crc, size, buffer = 0, 0, bytearray(_CHUNK)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            crc, size = zlib.crc32(view[:count], crc), size + count
+    return FileSum(size=size, crc32=crc)
+
+
+def sync_and_sum(path: Path) -> FileSum:
+    """Put a file on disk and return its size and CRC-32; raises OSError.
+
+    Both at once: the sum comes from memory while the disk is busy.
+    """
+    with path.open("rb", buffering=0) as file, ThreadPoolExecutor(1) as other:
+        synced = other.submit(os.fsync, file.fileno())
+        found = sum_file(path)
+        synced.result()
+    return found
+
+
+def check_sizes(folder: Path, manifest: Manifest) -> str:
+    """Return what is wrong with the sizes of a checkpoint's files, or nothing."""
+    for name, expected in manifest.files.items():
+        try:
+            size = (folder / name).stat().st_size
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+        if size != expected.size:
+            return f"{name} has {size} bytes instead of {expected.size}"
+    return ""
+
+
+def check_content(folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
+    """Compare the named files with their checksums; raises CheckpointError, OSError."""
+    for name in names:
+        found, expected = sum_file(folder / name), manifest.files[name]
+        if found != expected:
+            raise CheckpointError(
+                f"{name} has {found.size} bytes with CRC-32 {found.crc32:08x} instead of "
+                f"{expected.size} with {expected.crc32:08x}"
+            )

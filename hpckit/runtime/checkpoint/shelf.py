@@ -1,0 +1,112 @@
+"""The folder of a run's checkpoints: which there are, in what order, and how one goes away.
+
+Responsible for names, listing and removal; it must not read or write state. Only folders named as
+this module names them are ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.record.store import make_folder
+from hpckit.runtime.checkpoint import manifest as manifests
+from hpckit.runtime.checkpoint.errors import CheckpointError
+from hpckit.runtime.checkpoint.manifest import Manifest, sync_folder
+
+_NAME = re.compile(r"step-(\d{8,})\.e(\d+)\.([0-9a-f]{8})")
+_REMOVED = ".removed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One folder: committed (with its manifest), damaged (with the reason) or torn (neither)."""
+
+    folder: Path
+    step: int
+    epoch: int
+    manifest: Manifest | None = None
+    damage: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.folder.name
+
+    @property
+    def torn(self) -> bool:
+        """Whether it was never committed."""
+        return self.manifest is None and not self.damage
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """What sorts by age.
+
+        The attempt comes before everything else: what a later attempt saved descends from what
+        it chose to load, and a late commit of an attempt that was cut off never outranks it.
+        """
+        return self.epoch, self.manifest.serial if self.manifest else self.step, self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The checkpoints of one run."""
+
+    folder: Path
+
+    @property
+    def journal(self) -> Path:
+        """What was attempted, proved and rejected."""
+        return self.folder / "journal.jsonl"
+
+    def new(self, step: int, epoch: int) -> Path:
+        """Make the folder of a save, never used before; raises OSError."""
+        make_folder(self.folder)
+        path = self.folder / f"step-{step:08d}.e{epoch}.{os.urandom(4).hex()}"
+        make_folder(path, exist_ok=False)
+        sync_folder(self.folder)
+        return path
+
+    def entries(self) -> list[Entry]:
+        """Return all checkpoint folders, newest first; raises OSError."""
+        if not self.folder.is_dir():
+            return []
+        matches = [(path, _NAME.fullmatch(path.name)) for path in self.folder.iterdir()]
+        found = [
+            _entry(path, int(match[1]), int(match[2]))
+            for path, match in matches
+            if match is not None and path.is_dir()
+        ]
+        return sorted(found, key=lambda one: one.order, reverse=True)
+
+    def folders(self) -> frozenset[Path]:
+        """Return the checkpoint folders that are there, whatever their state; raises OSError."""
+        return frozenset(entry.folder for entry in self.entries())
+
+    def remove(self, folder: Path) -> None:
+        """Take a checkpoint away: first its commit, then its files; raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            (folder / manifests.NAME).rename(folder / f".{manifests.NAME}{_REMOVED}")
+            sync_folder(folder)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+
+def _entry(folder: Path, step: int, epoch: int) -> Entry:
+    try:
+        manifest = manifests.read(folder)
+    except FileNotFoundError:
+        return Entry(folder=folder, step=step, epoch=epoch)
+    except (CheckpointError, OSError) as error:
+        return Entry(folder=folder, step=step, epoch=epoch, damage=str(error))
+    if (manifest.step, manifest.epoch) != (step, epoch):
+        said = f"step {manifest.step} of attempt {manifest.epoch}"
+        return Entry(folder=folder, step=step, epoch=epoch, damage=f"the manifest is of {said}")
+    damage = manifests.check_sizes(folder, manifest)
+    if damage:
+        return Entry(folder=folder, step=step, epoch=epoch, damage=damage)
+    return Entry(folder=folder, step=step, epoch=epoch, manifest=manifest)

@@ -1,0 +1,117 @@
+"""torch.distributed.checkpoint, as far as it goes: tensors of all ranks to files and back.
+
+Responsible for its calls and its warnings; it must not commit, verify or choose. torch writes
+files in place, checks nothing when it loads, and raises a BaseException; all of that is made good
+around it (manifest.py, loading.py, group.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.futures import Future
+
+from hpckit.runtime.checkpoint.errors import CheckpointError
+from hpckit.runtime.checkpoint.group import Group, is_full
+
+
+class _Writer(FileSystemWriter):
+    """Tells a full disk from other failures where it happens.
+
+    Across ranks torch carries exceptions without what caused them, and its own serialisation
+    hides an ENOSPC behind a RuntimeError.
+    """
+
+    def write_data(self, plan: Any, planner: Any) -> Future[Any]:
+        """Write this rank's tensors; raises OSError(ENOSPC) where the disk is full."""
+        with _full_disk_named():
+            return super().write_data(plan, planner)
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        """Write torch's own metadata; raises OSError(ENOSPC) where the disk is full."""
+        with _full_disk_named():
+            super().finish(metadata, results)
+
+
+@contextmanager
+def _full_disk_named() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if is_full(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
+
+
+def write(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> set[str]:
+    """Write the tensors of all ranks into a folder; return the names of all files it is made of.
+
+    Collective. Nothing is on disk for sure yet. Raises CheckpointException (a BaseException) on
+    every rank where one of them failed.
+    """
+    writer = _Writer(folder, single_file_per_rank=True, sync_files=False, thread_count=1)
+    with _alone(group):
+        metadata: Any = save(
+            dict(tensors),
+            storage_writer=writer,
+            process_group=group.process_group,
+            no_dist=group.process_group is None,
+        )
+    return {".metadata"} | {one.relative_path for one in metadata.storage_data.values()}
+
+
+def own_files(folder: Path, rank: int) -> list[Path]:
+    """Return the files this rank has written."""
+    mine = sorted(folder.glob(f"__{rank}_*.distcp"))
+    return [*mine, folder / ".metadata"] if rank == 0 else mine
+
+
+def prepare(
+    folder: Path,
+    wanted: Callable[[str], bool],
+    like: Callable[[str, torch.Size, torch.dtype], torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    """Return empty tensors for the wanted keys of a checkpoint.
+
+    `like` gives the tensor that a key of this shape and type is read into.
+    """
+    tensors = {}
+    for key, kept in FileSystemReader(folder).read_metadata().state_dict_metadata.items():
+        if not isinstance(kept, TensorStorageMetadata):
+            raise CheckpointError(f"{key} is no tensor; hpckit writes nothing but tensors")
+        if wanted(key):
+            tensors[key] = like(key, kept.size, kept.properties.dtype)
+    return tensors
+
+
+def read(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> None:
+    """Fill the tensors; collective, with the same failures as `write`."""
+    with _alone(group):
+        load(
+            dict(tensors),
+            storage_reader=FileSystemReader(folder),
+            process_group=group.process_group,
+            no_dist=group.process_group is None,
+        )
+
+
+@contextmanager
+def _alone(group: Group) -> Iterator[None]:
+    """Keep torch from warning that there is one process, where there is meant to be one."""
+    if group.process_group is not None:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield

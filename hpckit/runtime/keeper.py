@@ -1,0 +1,113 @@
+"""The step loop's side of checkpoints: where to begin, when to save, what to say of it.
+
+Responsible for joining a run's registered state, its save interval and its Checkpointer; it must
+not know how a checkpoint is written or chosen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpckit.model.launch import Checkpoint
+from hpckit.runtime.boundary import Position
+from hpckit.runtime.cadence import Cadence
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
+from hpckit.runtime.checkpoint.loading import Restored
+from hpckit.runtime.checkpoint.saving import SaveOutcome
+
+_PROVING_STEPS = 3
+"""Steps after which a restored checkpoint counts as good: one that kills its run does so early."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Keeper:
+    """The checkpoints of a step loop. All ranks make one at the same time and call it alike."""
+
+    checkpointer: Checkpointer
+    objects: Mapping[str, Any]
+    cadence: Cadence
+    logger: logging.Logger
+    _saved_step: int | None = field(default=None, init=False)
+    _prove_at: int | None = field(default=None, init=False)
+
+    def restore(self, start: Position) -> Position:
+        """Load the newest good checkpoint; returns where to begin, `start` without one."""
+        restored = self.checkpointer.restore(self.objects)
+        position = start if restored is None else self._take_up(restored)
+        self.cadence.began(position.step)
+        return position
+
+    def _take_up(self, restored: Restored) -> Position:
+        for rejected in restored.rejected:
+            self.logger.warning("passed over a checkpoint: %s", rejected)
+        self.logger.info(
+            "restored step=%d from=%s attempt=%d world_size=%d",
+            restored.step,
+            restored.folder.name,
+            restored.epoch,
+            restored.world_size,
+        )
+        self._saved_step, self._prove_at = restored.step, restored.step + _PROVING_STEPS
+        return Position(step=restored.step, samples=restored.samples)
+
+    def due(self, step: int) -> bool:
+        """Whether this rank would save before this step; also takes note of progress."""
+        if self._prove_at is not None and step >= self._prove_at:
+            self.checkpointer.prove()
+            self._prove_at = None
+        self._tell(self.checkpointer.poll())
+        return self.cadence.due(step) and not self.checkpointer.saving
+
+    def save(self, position: Position, *, wait: bool) -> None:
+        """Save what the ranks agreed to save, unless that very step is safe already."""
+        if self._saved_step == position.step:
+            self._tell(self.checkpointer.wait() if wait else None)
+            return
+        begun = time.monotonic()
+        outcome = self.checkpointer.save(self.objects, position.step, position.samples, wait=wait)
+        self._saved_step = position.step
+        self.logger.info("saving step=%d stall_s=%.3f", position.step, time.monotonic() - begun)
+        self.cadence.began(position.step)
+        self._tell(outcome)
+
+    def _tell(self, outcome: SaveOutcome | None) -> None:
+        if outcome is None:
+            return
+        self.cadence.cost = outcome.stall
+        if outcome.warning:
+            self.logger.warning("step=%d: %s", outcome.step, outcome.warning)
+        if outcome.committed:
+            self.logger.info(
+                "saved step=%d bytes=%d stall_s=%.3f duration_s=%.3f",
+                outcome.step,
+                outcome.size,
+                outcome.stall.total_seconds(),
+                outcome.duration.total_seconds(),
+            )
+
+    def close(self) -> None:
+        """Wait for the save in flight; raises what it raised."""
+        self._tell(self.checkpointer.close())
+
+
+def open_keeper(
+    folder: Path,
+    objects: Mapping[str, Any],
+    settings: Checkpoint,
+    *,
+    kept: Settings,
+    owns_run: Callable[[], bool],
+    logger: logging.Logger,
+) -> Keeper:
+    """Make the keeper of a run; `owns_run` is asked before every commit."""
+    return Keeper(
+        checkpointer=Checkpointer(folder, kept, may_commit=owns_run),
+        objects=objects,
+        cadence=Cadence(settings=settings, clock=time.monotonic),
+        logger=logger,
+    )

@@ -1,0 +1,90 @@
+"""The form in which states are kept."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.runtime.checkpoint.encoding import decode, encode
+from hpckit.runtime.checkpoint.errors import StateError
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text() | st.integers() | st.tuples(st.integers()), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@given(PLAIN)
+def test_encoding_brings_plain_values_back(value: Any) -> None:
+    """Nested plain values come back equal and of the same types."""
+    back = decode("x", encode("x", value))
+    assert back == value
+    assert repr(back) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Counter("aab"),
+        OrderedDict(b=1, a=2),
+        {1, 2},
+        frozenset({"a"}),
+        torch.Size([2, 3]),
+        torch.bfloat16,
+        torch.device("cpu"),
+        np.float64(0.1),
+        np.int32(-4),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_encoding_brings_special_values_back(value: Any) -> None:
+    """What optimizers, schedulers and samplers hold besides plain values keeps its type."""
+    back = decode("x", encode("x", {"a": [value]}))["a"][0]
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_encoding_brings_arrays_and_tensors_back_bitwise() -> None:
+    """Arrays and tensors come back in type, shape and bits, also empty and not-a-number ones."""
+    state = {
+        "t": [torch.tensor([math.nan, -0.0]), torch.zeros(0, 3), torch.tensor(2, dtype=torch.int8)],
+        "a": (np.arange(6, dtype=">u2").reshape(2, 3), np.zeros((0,)), np.array(True)),  # noqa: FBT003
+    }
+    back = decode("x", encode("x", state))
+    for kept, one in zip(state["t"], back["t"], strict=True):
+        assert (kept.dtype, kept.shape) == (one.dtype, one.shape)
+        assert kept.numpy().tobytes() == one.numpy().tobytes()
+    for kept, one in zip(state["a"], back["a"], strict=True):
+        assert (kept.dtype, kept.shape, kept.tobytes()) == (one.dtype, one.shape, one.tobytes())
+
+
+def test_encoding_keeps_like_named_tensors_apart() -> None:
+    """Different places that spell the same path do not overwrite each other."""
+    state = {"a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, "#": torch.tensor(3)}
+    back = decode("x", encode("x", state))
+    assert [int(back["a/b"]), int(back["a"]["b"]), int(back["#"])] == [1, 2, 3]
+
+
+def test_encoding_refuses_what_has_no_exact_form() -> None:
+    """An object of another kind is refused when it is saved, by its place and type."""
+    with pytest.raises(StateError, match=r"x/a/1 is a _thread\.lock"):
+        encode("x", {"a": [1, threading.Lock()]})

@@ -1,0 +1,198 @@
+"""Promises of a run that keeps its state: real attempts, real kills, real checkpoints."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.model.failure import Cause
+from hpckit.model.launch import Checkpoint, Recovery
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch, read_runs
+
+pytestmark = pytest.mark.training
+
+STEPS = 12
+
+TRAIN = f"""
+import os, time, torch
+from torch.nn.parallel import DistributedDataParallel
+
+def main(config, run):
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1))
+    model = DistributedDataParallel(layers)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4)
+    run.state(model=model, optimizer=optimizer, schedule=schedule)
+    for step in run.steps({STEPS}, samples_per_step=8):
+        mark = run.folder / "trouble"
+        if config.params.get("trouble") == step and run.rank == 1 and not mark.exists():
+            mark.touch()
+            if config.params["how"] == "kill":
+                os.kill(os.getpid(), 9)
+        if config.params.get("slow"):
+            (run.folder / f"at-{{step}}").touch()
+            time.sleep(config.params["slow"])
+        batch = torch.randn(4, 8)
+        loss = model(batch).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        run.log(loss=loss, samples=run.samples)
+    run.log(step={STEPS}, finished=run.samples)
+"""
+
+
+def losses(launch: Launch) -> dict[int, float]:
+    """Return the last loss that was logged for each step, over all attempts."""
+    found: dict[int, float] = {}
+    for file in sorted(launch.paths.run(0).attempts.glob("*/metrics.jsonl")):
+        for line in map(json.loads, file.read_text().splitlines()):
+            if "loss" in line:
+                found[line["step"]] = line["loss"]
+    return found
+
+
+def begun(launch: Launch) -> list[int]:
+    """Return the first step that each attempt logged."""
+    files = sorted(launch.paths.run(0).attempts.glob("*/metrics.jsonl"))
+    return [json.loads(file.read_text().splitlines()[0])["step"] for file in files]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: Any) -> dict[int, float]:
+    """Return the losses of a run that nothing happened to."""
+    from runtime.conftest import Workshop, ranks  # noqa: PLC0415
+
+    workshop = Workshop(tmp_path_factory.mktemp("undisturbed") / "project")
+    ended = workshop.attempt(TRAIN, **ranks(2))
+    assert ended.code == 0, ended.log(0)
+    return losses(ended.launch)
+
+
+def keeping(ranks: Any, **params: Any) -> dict[str, Any]:
+    """Return settings for two ranks that save every third step."""
+    settings: dict[str, Any] = ranks(
+        2,
+        recovery=Recovery(max_rounds=2),
+        checkpoint=Checkpoint(interval_steps=3),
+        params=params,
+    )
+    return settings
+
+
+def test_killed_rank_costs_at_most_an_interval(
+    workshop: Any, ranks: Any, undisturbed: dict[int, float]
+) -> None:
+    """After SIGKILL of a rank the next round goes on from a checkpoint; the losses are the same."""
+    ended = workshop.attempt(TRAIN, **keeping(ranks, trouble=8, how="kill", slow=0.1))
+    assert ended.code == 0, ended.log(0, round_=1)
+    assert ended.record.round == 1
+    assert "restored step=" in ended.log(0, round_=1)
+    steps = [json.loads(line)["step"] for line in ended.paths.metrics.read_text().splitlines()]
+    again = steps[steps.index(7) + 1 :]
+    assert again[0] in {3, 6}
+    assert losses(ended.launch) == undisturbed
+    assert ended.record.metrics["finished"] == STEPS * 8
+
+
+def test_notice_costs_no_step(workshop: Any, ranks: Any, undisturbed: dict[int, float]) -> None:
+    """Told to stop, the ranks save at the boundary and leave; the next attempt goes on there."""
+    launch = workshop.freeze(TRAIN, **keeping(ranks, slow=0.15))
+    process = workshop.start(launch)
+    mark = launch.paths.run(0).folder / "at-4"
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    stopped = max(losses(launch))
+    assert 4 <= stopped < STEPS - 1
+    assert read_runs(launch)[0].state is RunState.interrupted
+    process = workshop.start(launch)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert begun(launch) == [0, stopped + 1]
+    assert losses(launch) == undisturbed
+
+
+def test_completed_state_is_saved_and_not_trained_again(workshop: Any, ranks: Any) -> None:
+    """The last step is saved too: one more attempt finds nothing to train and finishes."""
+    launch = workshop.freeze(TRAIN, **keeping(ranks))
+    for _ in range(2):
+        process = workshop.start(launch)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert sorted(losses(launch)) == list(range(STEPS))
+    assert begun(launch) == [0, STEPS]
+
+
+def test_damaged_checkpoint_is_passed_over(
+    workshop: Any, ranks: Any, undisturbed: dict[int, float]
+) -> None:
+    """A flipped bit in the newest checkpoint costs its steps, is said, and is never trained on."""
+    launch = workshop.freeze(TRAIN, **keeping(ranks))
+    process = workshop.start(launch)
+    process.communicate(timeout=60)
+    newest = max(launch.paths.run(0).checkpoints.glob("step-*"))
+    damaged = max((path for path in newest.iterdir() if path.suffix == ".distcp"), key=_size)
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    process = workshop.start(launch)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    log = launch.paths.run(0).attempt(2).round(0).log(0).read_text()
+    assert "passed over a checkpoint" in log
+    assert newest.name in log
+    assert begun(launch)[1] < STEPS
+    assert losses(launch) == undisturbed
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def test_late_attempt_cannot_commit(workshop: Any, ranks: Any) -> None:
+    """Once a newer attempt has begun, an older one that wakes up again is refused its save."""
+    launch = workshop.freeze(TRAIN, **keeping(ranks, slow=0.2))
+    process = workshop.start(launch)
+    mark = launch.paths.run(0).folder / "at-1"
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    launch.paths.run(0).attempt(2).folder.mkdir()
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    exits = launch.paths.run(0).attempt(1).events.read_text()
+    assert "FencedError" in exits
+    assert not list(launch.paths.run(0).checkpoints.glob("*/manifest.json"))
+
+
+TWICE = """
+import torch
+def main(config, run):
+    run.state(model=torch.nn.Linear(2, 2))
+    for _ in run.steps(2):
+        pass
+    for _ in run.steps(4):
+        pass
+"""
+
+
+def test_second_loop_over_kept_state_is_refused(workshop: Any, ranks: Any) -> None:
+    """Two loops would restore each other's steps: the second is an error that says so."""
+    ended = workshop.attempt(TWICE, **ranks(1))
+    assert ended.code == 1
+    assert ended.record.failure is not None
+    assert ended.record.failure.cause is Cause.exception
+    assert "run.steps() was already called" in ended.record.failure.message
