@@ -65,12 +65,12 @@ class Keeper:
 
     def save(self, position: Position, *, wait: bool) -> None:
         """Save what the ranks agreed to save, unless that very step is safe already."""
+        if wait:
+            self._tell(self.checkpointer.wait())
         if self._saved_step == position.step:
-            self._tell(self.checkpointer.wait() if wait else None)
             return
         begun = time.monotonic()
         outcome = self.checkpointer.save(self.objects, position.step, position.samples, wait=wait)
-        self._saved_step = position.step
         self.logger.info("saving step=%d stall_s=%.3f", position.step, time.monotonic() - begun)
         self.cadence.began(position.step)
         self._tell(outcome)
@@ -82,6 +82,7 @@ class Keeper:
         if outcome.warning:
             self.logger.warning("step=%d: %s", outcome.step, outcome.warning)
         if outcome.committed:
+            self._saved_step = outcome.step
             self.logger.info(
                 "saved step=%d bytes=%d stall_s=%.3f duration_s=%.3f",
                 outcome.step,
