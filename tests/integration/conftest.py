@@ -51,7 +51,7 @@ class Sandbox:
         return self.slurm("sinfo", "--noheader", "--format=%T", f"--nodes={node}").split()[0]
 
     @staticmethod
-    def wait_until(ready: Callable[[], object], what: str, *, patience_s: float = 60.0) -> None:
+    def wait_until(ready: Callable[[], object], what: str, *, patience_s: float = 120.0) -> None:
         """Poll until ready; a test that waits in vain fails and says what it waited for."""
         deadline = time.monotonic() + patience_s
         while not ready():

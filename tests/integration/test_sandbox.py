@@ -186,7 +186,9 @@ def test_killed_node_goes_down_and_revives(
     sandbox.act("kill-node", node)
     ticks = file.read_text()
     try:
-        sandbox.wait_until(lambda: "down" in sandbox.state_of_node(node), f"{node} is down")
+        sandbox.wait_until(
+            lambda: "down" in sandbox.state_of_node(node), f"{node} is down", patience_s=180
+        )
         assert file.read_text() == ticks
         sandbox.wait_until(lambda: sandbox.state_of_job(job) in {"", "NODE_FAIL"}, "it fails")
     finally:
