@@ -18,6 +18,8 @@ from hpckit.record.launches import read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import read_events
 
+pytestmark = pytest.mark.training
+
 TRAIN = """
 import torch, torch.distributed as dist
 
