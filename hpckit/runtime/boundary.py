@@ -103,7 +103,8 @@ class Boundary:
         dist.all_reduce(wishes, op=dist.ReduceOp.MAX, group=self._group)
         leave, wanted, distance = wishes.tolist()
         self._next = step + (distance if within is None else min(distance, within))
-        self.noticed = bool(leave)
+        # Never the other way: a signal may have come while the ranks were agreeing.
+        self.noticed = self.noticed or bool(leave)
         return Agreement(save=bool(wanted), leave=bool(leave))
 
     def _poll(self) -> None:
