@@ -202,7 +202,7 @@ def test_cancel_reaches_waiting_and_running_runs(sandbox: Any, project: Any) -> 
 
 def test_preempted_run_is_started_again(sandbox: Any, project: Any) -> None:
     """A preempted run is requeued and completes in its second attempt, in the same folder."""
-    project.write("wait.sh", '#!/bin/sh\n[ -e "$HPCKIT_RUN_DIR/go" ] || sleep 600\n')
+    project.write("wait.sh", '#!/bin/sh\nmkdir "$HPCKIT_RUN_DIR/begun" && sleep 600\nexit 0\n')
     project.json(
         "launch",
         "experiment=command",
@@ -211,9 +211,8 @@ def test_preempted_run_is_started_again(sandbox: Any, project: Any) -> None:
         "resources.nodes=4",
         "resources.cpus_per_task=16",
     )
-    sandbox.wait_until(lambda: project.json("status")["runs"][0]["round"] == 0, "the run has begun")
     run_folder = project.launch_folder() / "runs" / "00000"
-    (run_folder / "go").touch()
+    sandbox.wait_until((run_folder / "begun").exists, "the run waits")
     urgent = sandbox.slurm(
         *(
             "sbatch",
