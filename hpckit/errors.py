@@ -5,7 +5,8 @@ HpckitError                      exit code
 │   ├── ConfigError              2   a configuration does not compose or does not hold together
 │   ├── SnapshotError            2   the code snapshot cannot be taken
 │   ├── TemplateError            2   a script template does not render
-│   └── NotFoundError            2   no such launch or run
+│   ├── NotFoundError            2   no such launch or run
+│   └── HeldError                2   somebody else is at it this very moment
 ├── RunError                     1   something on the node went wrong
 │   ├── FrozenFolderError        1   a node cannot read its frozen folder
 │   ├── RankInfoError            1   the environment does not say which rank this is
@@ -56,6 +57,10 @@ class TemplateError(UsageError):
 
 class NotFoundError(UsageError):
     """No launch or run answers to what was given."""
+
+
+class HeldError(UsageError):
+    """Somebody else is doing the same this very moment."""
 
 
 class RunError(HpckitError):

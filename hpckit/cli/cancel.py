@@ -14,13 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.views import Carrier, launch_view, local_executor, unconfirmed
+from hpckit.cli.views import Carrier, launch_view, local_executors, unconfirmed
 from hpckit.errors import UsageError
 from hpckit.model.events import CancelRequested
+from hpckit.model.history import job_ids
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
 from hpckit.record.find import find
-from hpckit.record.launches import Launch, job_ids, read_runs
+from hpckit.record.launches import Launch, read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import append_event
 
@@ -79,15 +80,15 @@ def _tell_slurm(launch: Launch, targets: Sequence[RunView], context: Context) ->
 
 
 def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) -> None:
-    """Signal the local executor (for the whole launch), else the supervisors of running runs."""
-    executor = local_executor(launch)
+    """Signal the local executors (for the whole launch), else the supervisors of running runs."""
+    executors = local_executors(launch)
     # Read anew: a run that was waiting may have been started just before the wish was recorded.
     records = read_runs(launch, [one.record.index for one in targets])
     carriers = [record.supervisor for record in records if record.supervisor is not None]
-    if whole and executor is not None:
-        carrier = (executor.host, executor.pid, executor.started)
-        if alive(*carrier) is not False:
-            carriers = [carrier]
+    if whole:
+        given = (executors.get(record.index) for record in records)
+        all_of_them = {(one.host, one.pid, one.started) for one in given if one is not None}
+        carriers = [one for one in all_of_them if alive(*one) is not False] or carriers
     elsewhere = sorted({carrier[0] for carrier in carriers if not _stop(carrier)})
     if elsewhere:
         raise UsageError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,11 @@ from hpckit.cli.prepare import (
     add_composing,
     launch_document,
     prepare,
-    script_paths,
+    script_documents,
     show_instead,
     write,
 )
+from hpckit.model.events import LocalStarted
 from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import Launch
 
@@ -65,11 +66,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _print_scripts(prepared: Prepared, context: Context, *, as_json: bool) -> None:
     if as_json:
-        paths = script_paths(prepared.plan)
-        scripts = [
-            {"path": path, "text": prepared.scripts[job.index]}
-            for job, path in zip(prepared.plan.jobs, paths, strict=True)
-        ]
+        scripts = script_documents(prepared.plan, prepared.scripts)
         context.say_json({**launch_document(prepared.plan, {}, ()), "scripts": scripts})
         return
     for text in prepared.scripts.values():
@@ -84,23 +81,35 @@ def _start(arguments: argparse.Namespace, context: Context) -> Started:
 
     launch = write(prepared, context)
     executor = start(launch, context)
-    where = f"local executor, process {executor.pid} on {executor.host}"
-    return Started(launch=launch, jobs={}, main_jobs=(), where=where)
+    return Started(launch=launch, jobs={}, main_jobs=(), where=on_this_machine(executor))
 
 
 def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
     from hpckit.cli.submission import Submission, slurm_commands  # noqa: PLC0415  # as above
 
     commands = slurm_commands(prepared.plan.cluster.bin_dir, context)
-    submission = Submission(launch=write(prepared, context), commands=commands, context=context)
+    launch = write(prepared, context)
+    submission = Submission(
+        launch=launch, jobs=launch.jobs, new=True, commands=commands, context=context
+    )
     jobs = submission.submit()
     main_jobs = tuple(submission.accepted.values())
     return Started(
         launch=submission.launch,
         jobs=jobs,
         main_jobs=main_jobs,
-        where=f"Slurm, {'jobs' if len(main_jobs) > 1 else 'job'} {', '.join(main_jobs)}",
+        where=on_slurm(main_jobs),
     )
+
+
+def on_slurm(main_jobs: Sequence[str]) -> str:
+    """Return the words for what Slurm has been given."""
+    return f"Slurm, {'jobs' if len(main_jobs) > 1 else 'job'} {', '.join(main_jobs)}"
+
+
+def on_this_machine(executor: LocalStarted) -> str:
+    """Return the words for who works through the runs here."""
+    return f"local executor, process {executor.pid} on {executor.host}"
 
 
 def _say(started: Started, context: Context, *, as_json: bool) -> None:
@@ -112,10 +121,10 @@ def _say(started: Started, context: Context, *, as_json: bool) -> None:
     context.say(f"launched {launch.id}: {count} {'run' if count == 1 else 'runs'}")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
-    context.say(f"  next    hpckit status {_reference(launch, context)}   (also: logs, cancel)")
+    context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
 
 
-def _reference(launch: Launch, context: Context) -> str:
+def reference(launch: Launch, context: Context) -> str:
     """Return what later verbs find the launch by: its folder where the default is elsewhere."""
     default = context.environ.get("HPCKIT_OUTPUTS") or "outputs"
     here = context.cwd / Path(default).expanduser()

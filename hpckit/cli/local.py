@@ -22,11 +22,13 @@ from pathlib import Path
 from hpckit.cli.context import Context
 from hpckit.errors import RunError
 from hpckit.model.events import CancelRequested, LocalStarted
+from hpckit.model.history import LaunchHistory
 from hpckit.record.launches import (
     Launch,
     latest_attempt,
     load_launch,
     read_launch_events,
+    read_launch_history,
     read_runs,
 )
 from hpckit.record.process import alive, start_mark, this_host
@@ -40,12 +42,16 @@ _LOG_TAIL = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `launch` passes."""
     parser.add_argument("folder", type=Path, help="the launch folder")
+    parser.add_argument(
+        "--job", type=int, action="append", help="a job to work through (default: those frozen)"
+    )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Work through all runs of a launch; returns 0 where every run completed, else 1."""
+    """Work through jobs of a launch; returns 0 where every run of them completed, else 1."""
     launch = load_launch(arguments.folder)
-    return asyncio.run(_Executor(launch=launch, environ=context.environ).work())
+    jobs = tuple(arguments.job or ())
+    return asyncio.run(_Executor(launch=launch, jobs=jobs, environ=context.environ).work())
 
 
 def command(launch: Launch, *words: str) -> list[str]:
@@ -56,16 +62,17 @@ def command(launch: Launch, *words: str) -> list[str]:
     return [launch.python, "-P", "-m", "hpckit", *words]
 
 
-def start(launch: Launch, context: Context) -> LocalStarted:
-    """Start the local executor, detached; returns once it has recorded itself.
+def start(launch: Launch, context: Context, jobs: Sequence[int] = ()) -> LocalStarted:
+    """Start a local executor, detached; returns once it has recorded itself.
 
-    Raises RunError where it ends, or says nothing, before that.
+    `jobs` are indices of added jobs; none means those the launch was frozen with. Raises
+    RunError where it ends, or says nothing, before that.
     """
     log = launch.paths.local_log
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
     try:
         process = subprocess.Popen(
-            command(launch, "local", str(launch.folder)),
+            command(launch, "local", str(launch.folder), *(f"--job={job}" for job in jobs)),
             cwd=launch.folder,
             env=dict(context.environ),
             stdin=subprocess.DEVNULL,
@@ -86,12 +93,9 @@ def start(launch: Launch, context: Context) -> LocalStarted:
 def stop(launch: Launch, runs: Sequence[int], context: Context) -> None:
     """Record that these runs are not wanted, and end the executor with all it supervises."""
     append_event(launch.paths.events, CancelRequested(at=context.now(), runs=tuple(runs)))
-    executors = [
-        (event.host, event.pid, event.started)
-        for event in read_launch_events(launch)
-        if isinstance(event, LocalStarted)
-    ]
-    supervisors = [record.supervisor for record in read_runs(launch) if record.supervisor]
+    given = read_launch_history(launch).executors
+    executors = {(one.host, one.pid, one.started) for run in runs if (one := given.get(run))}
+    supervisors = [record.supervisor for record in read_runs(launch, runs) if record.supervisor]
     living = [one for one in executors if alive(*one)]
     # An executor ends what it supervises; without one, the supervisors are told themselves.
     for _, pid, _ in living or [one for one in supervisors if alive(*one)]:
@@ -124,9 +128,10 @@ def _await_start(
 
 @dataclass(slots=True, kw_only=True)
 class _Executor:
-    """The runs of a launch, `max_parallel` at a time, in order."""
+    """The runs of these jobs, `max_parallel` at a time, in order."""
 
     launch: Launch
+    jobs: tuple[int, ...]
     environ: Mapping[str, str]
     stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     children: set[asyncio.subprocess.Process] = field(default_factory=set, init=False)
@@ -138,8 +143,9 @@ class _Executor:
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         self._record_start()
         gate = asyncio.Semaphore(self.launch.cluster.max_parallel)
-        runs = [(job.index, run) for job in self.launch.jobs for run in job.runs]
-        codes = await asyncio.gather(*(self._run(gate, job, run) for job, run in runs))
+        history = read_launch_history(self.launch)
+        mine = [run for run in history.executors if self._is_mine(run, history)]
+        codes = await asyncio.gather(*(self._run(gate, run) for run in mine))
         return int(any(codes))
 
     def _record_start(self) -> None:
@@ -148,13 +154,16 @@ class _Executor:
             host=this_host(),
             pid=os.getpid(),
             started=start_mark(os.getpid()) or "",
+            jobs=self.jobs,
         )
         append_event(self.launch.paths.events, event)
 
-    async def _run(self, gate: asyncio.Semaphore, job: int, run: int) -> int:
+    async def _run(self, gate: asyncio.Semaphore, run: int) -> int:
         async with gate:
-            if self.stopping.is_set() or self._is_cancelled(run) or self._was_begun(run):
+            history = read_launch_history(self.launch)
+            if self.stopping.is_set() or not self._is_due(run, history):
                 return 1
+            job = history.job_of(run).index
             try:
                 child = await asyncio.create_subprocess_exec(
                     *command(self.launch, "supervise", str(self.launch.folder)),
@@ -178,13 +187,16 @@ class _Executor:
         for child in self.children:
             _terminate(child)
 
-    def _is_cancelled(self, run: int) -> bool:
-        history = read_launch_events(self.launch)
-        return any(isinstance(event, CancelRequested) and run in event.runs for event in history)
+    def _is_mine(self, run: int, history: LaunchHistory) -> bool:
+        """Whether the run is this executor's turn: a resume may have given it to another one."""
+        executor = history.executors.get(run)
+        return executor is not None and executor.pid == os.getpid() and executor.jobs == self.jobs
 
-    def _was_begun(self, run: int) -> bool:
-        """Whether somebody else took the run: started by hand, or by another executor."""
-        return latest_attempt(self.launch.paths.run(run).attempts) > 0
+    def _is_due(self, run: int, history: LaunchHistory) -> bool:
+        """Whether the run is to be begun: nobody has cancelled it, or begun it by hand."""
+        attempts = latest_attempt(self.launch.paths.run(run).attempts)
+        begun = attempts > history.attempts_before(run)
+        return self._is_mine(run, history) and not begun and run not in history.cancelled
 
 
 def _terminate(child: asyncio.subprocess.Process) -> None:

@@ -29,6 +29,8 @@ VERBS = {
     "status": "how the runs of a launch stand",
     "logs": "what a run printed",
     "cancel": "stop runs, waiting or running",
+    "resume": "submit again what failed, was interrupted, or is missing",
+    "watch": "wait for a launch, and resume what can be until all is done",
     "results": "a table of final metrics over a sweep",
     "ls": "the launches there are",
     "doctor": "find what a broken submission left behind, and adopt or cancel it",

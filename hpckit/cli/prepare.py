@@ -160,6 +160,14 @@ def script_paths(launch: Launch | LaunchPlan) -> list[str]:
     return [str(paths.script(job.index)) for job in launch.jobs]
 
 
+def script_documents(
+    launch: Launch | LaunchPlan, scripts: Mapping[int, str]
+) -> list[dict[str, str]]:
+    """Return what `--dry-run --json` prints of scripts, by job index."""
+    paths = LaunchPaths(Path(launch.folder))
+    return [{"path": str(paths.script(index)), "text": text} for index, text in scripts.items()]
+
+
 def _plan(points: Sequence[SweepPoint], words: tuple[str, ...], context: Context) -> LaunchPlan:
     if not points:
         raise ConfigError("the sweep has no points", hint="an axis matched nothing")

@@ -19,9 +19,10 @@ from hpckit.errors import (
     SchedulerRefusedError,
 )
 from hpckit.model.events import CancelRequested, Event, SubmitIntended, SubmitRefused, Submitted
+from hpckit.model.history import job_ids
 from hpckit.model.plan import JobSpec
 from hpckit.record.freeze import remove
-from hpckit.record.launches import Launch, job_ids
+from hpckit.record.launches import Launch
 from hpckit.record.store import append_event
 from hpckit.slurm.commands import SlurmCommands
 
@@ -35,9 +36,14 @@ def slurm_commands(launch_bin_dir: str | None, context: Context) -> SlurmCommand
 
 @dataclass(slots=True, kw_only=True)
 class Submission:
-    """One launch on its way to Slurm: `accepted` holds the main job id of each job index."""
+    """Jobs of one launch on their way to Slurm: `accepted` holds the main id of each job index.
+
+    `new` is whether the launch is nothing without them: then a refusal removes its folder.
+    """
 
     launch: Launch
+    jobs: Sequence[JobSpec]
+    new: bool
     commands: SlurmCommands
     context: Context
     accepted: dict[int, str] = field(default_factory=dict)
@@ -46,11 +52,11 @@ class Submission:
         """Submit every job and return the Slurm job of each run.
 
         Raises SchedulerError. When the scheduler refuses, jobs of this launch that it had accepted
-        are cancelled, and where there were none the launch folder is removed again. When it
+        are cancelled, and where there were none a new launch's folder is removed. When it
         does not answer, nobody knows: the folder stays, with the intent, for `hpckit doctor`.
         """
         runs: dict[int, str] = {}
-        for job in self.launch.jobs:
+        for job in self.jobs:
             try:
                 self.accepted[job.index] = self._submit(job)
             except SchedulerRefusedError as error:
@@ -97,7 +103,8 @@ class Submission:
         """Leave nothing half-submitted after a definite no."""
         self._record(SubmitRefused(at=self._now, job_index=job.index, message=error.message))
         if not self.accepted:
-            remove(self.launch.folder)
+            if self.new:
+                remove(self.launch.folder)
             return type(error)(f"{error.message}; nothing was submitted", hint=error.hint)
         return type(error)(f"{error.message}; {self._take_back(but=job.runs)}", hint=error.hint)
 
@@ -117,7 +124,7 @@ class Submission:
         from hpckit.slurm.cancel import cancel  # noqa: PLC0415  # lazy: as above
 
         jobs = list(self.accepted.values())
-        runs = tuple(run.index for run in self.launch.runs if run.index not in but)
+        runs = tuple(sorted(run for job in self.jobs for run in job.runs if run not in but))
         self._record(CancelRequested(at=self._now, runs=runs))
         try:
             cancel(jobs, self.commands)

@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     assignment = Assignment(
         launch=launch,
         index=index,
+        job_index=job.index,
         settings=settings,
         requeue=job.requeue and launch.cluster.kind is ClusterKind.slurm,
         agents=_agent_command(launch, job, context.environ),

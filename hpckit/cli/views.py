@@ -18,7 +18,7 @@ from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Sub
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, read_launch_events, read_runs
+from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
 
 SCHEDULER_TIMEOUT = timedelta(seconds=20)
@@ -70,7 +70,7 @@ def launch_view(
     indices: Sequence[int] | None = None,
 ) -> LaunchView:
     """Return the views of all runs, or of these; a scheduler that is away is said, not raised."""
-    executor = local_executor(launch)
+    executors = local_executors(launch)
     records = read_runs(launch, indices)
     jobs = _jobs(records, ask) if launch.cluster.kind is ClusterKind.slurm else ()
     observations: Mapping[str, Observation] = {}
@@ -84,8 +84,8 @@ def launch_view(
     world = _World(
         observations=observations,
         asked=frozenset(jobs) if scheduler is Scheduler.answered else frozenset(),
-        executor=executor,
-        living=_living(executor, records),
+        executors=executors,
+        living=_living(executors, records),
     )
     runs = tuple(world.view(record) for record in records)
     if any(view.settled and not view.record.state.ended for view in runs):
@@ -93,12 +93,11 @@ def launch_view(
     return LaunchView(launch=launch, runs=runs, scheduler=scheduler, warning=warning)
 
 
-def local_executor(launch: Launch) -> LocalStarted | None:
-    """Return the latest local executor of a launch, None where it never had one."""
+def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
+    """Return the local executor whose turn each run is; runs that never had one are left out."""
     if launch.cluster.kind is not ClusterKind.local:
-        return None
-    started = [event for event in read_launch_events(launch) if isinstance(event, LocalStarted)]
-    return started[-1] if started else None
+        return {}
+    return read_launch_history(launch).executors
 
 
 def unconfirmed(launch: Launch) -> tuple[int, ...]:
@@ -116,11 +115,11 @@ class _World:
 
     observations: Mapping[str, Observation]
     asked: frozenset[str]
-    executor: LocalStarted | None
+    executors: Mapping[int, LocalStarted]
     living: Mapping[Carrier, bool | None]
 
     def view(self, record: RunRecord) -> RunView:
-        carrier = _carrier(record, self.executor)
+        carrier = _carrier(record, self.executors)
         return RunView(
             record=record,
             observation=self.observations.get(record.job or ""),
@@ -129,19 +128,20 @@ class _World:
         )
 
 
-def _carrier(record: RunRecord, executor: LocalStarted | None) -> Carrier | None:
+def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> Carrier | None:
     """Return the process that carries a run: the executor while it waits, then its supervisor."""
     if record.state.ended:
         return None
     if record.state is not RunState.pending:
         return record.supervisor
+    executor = executors.get(record.index)
     return None if executor is None else (executor.host, executor.pid, executor.started)
 
 
 def _living(
-    executor: LocalStarted | None, records: Iterable[RunRecord]
+    executors: Mapping[int, LocalStarted], records: Iterable[RunRecord]
 ) -> Mapping[Carrier, bool | None]:
-    carriers = {_carrier(record, executor) for record in records} - {None}
+    carriers = {_carrier(record, executors) for record in records} - {None}
     return {carrier: alive(*carrier) for carrier in carriers if carrier is not None}
 
 

@@ -6,7 +6,7 @@ anything, but for a Ctrl-C on the local executor, which cancels what still runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -35,12 +35,15 @@ _SHOWN_LIVE = 20
 _INTERRUPTED = 130
 
 
-def wait(launch: Launch, context: Context, *, quiet: bool = False) -> int:
+def wait(
+    launch: Launch, context: Context, *, quiet: bool = False, indices: Sequence[int] | None = None
+) -> int:
     """Wait until nothing more will happen; returns 0 where every run completed, else 1.
 
+    `indices` are the runs to wait for, all by default.
     After Ctrl-C, 130: then runs on Slurm go on, and local ones have been cancelled.
     """
-    watch = Watch(launch=launch, context=context)
+    watch = Watch(launch=launch, context=context, indices=indices)
     with _display(context, quiet=quiet) as show:
         try:
             _follow(watch, show)
@@ -81,10 +84,11 @@ def _interrupted(watch: Watch, show: Callable[[Watch], None]) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """What is known of a launch while it is waited for; `views` are in the order of the runs."""
+    """What is known of a launch, or of some runs of it, while it is waited for."""
 
     launch: Launch
     context: Context
+    indices: Sequence[int] | None = None
     known: dict[int, RunView] = field(default_factory=dict, init=False)
     settled: set[int] = field(default_factory=set, init=False)
     asked_at: datetime = field(init=False)
@@ -103,7 +107,8 @@ class Watch:
     @property
     def open(self) -> tuple[int, ...]:
         """The runs of which more will be heard."""
-        return tuple(run.index for run in self.launch.runs if run.index not in self.settled)
+        every = range(len(self.launch.runs)) if self.indices is None else self.indices
+        return tuple(index for index in every if index not in self.settled)
 
     @property
     def over(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from hpckit.model.failure import Failure, RankExit
 from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
 
 VERSION = 1
@@ -56,13 +57,29 @@ class SubmitRefused(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobAdded(Event):
+    """A resume added a job to the launch; `after[i]` attempts of run `job.runs[i]` came before.
+
+    It takes back what was asked of these runs earlier: a cancellation, and other executors' turn.
+    """
+
+    kind: ClassVar[str] = "job_added"
+    job: JobSpec
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalStarted(Event):
-    """The local executor began working through the launch: a process on this host."""
+    """A local executor began working through jobs: a process on this host.
+
+    `jobs` are indices of added jobs; empty means those the launch was frozen with.
+    """
 
     kind: ClassVar[str] = "local_started"
     host: str
     pid: int
     started: str
+    jobs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

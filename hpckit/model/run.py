@@ -58,6 +58,11 @@ class RunRecord:
     ended_at: datetime | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def begun(self) -> bool:
+        """Whether an attempt has begun since the run was last submitted."""
+        return self.started_at is not None
+
     def fold(self, history: Iterable[events.Event]) -> RunRecord:
         """Return the record after this history; never raises, whatever the order."""
         record = self
@@ -161,7 +166,7 @@ class RunView:
         A Slurm that does not report restarts still says PENDING after the attempt began.
         """
         seen, record = self.observation, self.record
-        if seen is None or record.attempt == 0:
+        if seen is None or not record.begun:
             return False
         waits = seen.state.base is BaseState.pending
         later = record.started_at is not None and seen.seen_at > record.started_at

@@ -16,6 +16,7 @@ from hpckit.errors import UsageError
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.record import code
+from hpckit.record.changed import write_sums
 from hpckit.record.layout import LaunchPaths, RunPaths
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
 
@@ -87,6 +88,7 @@ def _write(
     paths.logs.mkdir(mode=PRIVATE_FOLDER)
     if snapshot.files is not None:
         code.copy(snapshot, paths.code)
+        write_sums(snapshot, paths)
     _write_plain(paths.code_record, code.describe(snapshot))
     if snapshot.git is not None and snapshot.git.diff:
         paths.code_diff.write_text(snapshot.git.diff, encoding="utf-8", errors="surrogateescape")

@@ -15,7 +15,7 @@ from typing import Any
 from hpckit.errors import FrozenFolderError, NotFoundError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.ids import JobId
+from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.plain import from_plain
 from hpckit.model.plan import JobSpec
@@ -47,7 +47,7 @@ class CodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch as frozen. `folder` is where it was found, absolute."""
+    """A launch as frozen, with the jobs that resumes added. `folder` is where it was found."""
 
     id: str
     name: str
@@ -86,7 +86,7 @@ def load_launch(folder: Path) -> Launch:
         arguments=heads.arguments,
         python=heads.python,
         cluster=heads.cluster,
-        jobs=heads.jobs,
+        jobs=tuple(read_history(heads.jobs, read_events(paths.events)).jobs),
         runs=heads.runs,
         code=code,
     )
@@ -155,63 +155,19 @@ def read_launch_events(launch: Launch) -> tuple[events.Event, ...]:
     return tuple(read_events(launch.paths.events))
 
 
+def read_launch_history(launch: Launch) -> LaunchHistory:
+    """Return what its events say of its runs; jobs added since it was read are in."""
+    return read_history(launch.jobs, read_launch_events(launch))
+
+
 def read_runs(launch: Launch, indices: Iterable[int] | None = None) -> tuple[RunRecord, ...]:
     """Return the records of all runs, or of these, as they stand in the files now."""
-    history = read_launch_events(launch)
     wanted = range(len(launch.runs)) if indices is None else indices
-    jobs = _jobs_of_runs(launch, history)
-    cancelled = _cancelled(launch, history)
-    refused = _refusals(launch, history)
-    return tuple(
-        _read_run(launch, index, jobs.get(index), refused.get(index), cancelled=index in cancelled)
-        for index in wanted
-    )
+    history = read_launch_history(launch)
+    return tuple(_read_run(launch, index, history) for index in wanted)
 
 
-def _jobs_of_runs(launch: Launch, history: Iterable[events.Event]) -> dict[int, str]:
-    jobs: dict[int, str] = {}
-    for event in history:
-        if isinstance(event, events.Submitted) and event.job_index < len(launch.jobs):
-            jobs |= job_ids(launch.jobs[event.job_index], event.job)
-    return jobs
-
-
-def job_ids(job: JobSpec, main: str) -> dict[int, str]:
-    """Return the Slurm job of each run of a submitted job: `123`, or `123_4` in an array."""
-    number = JobId.parse(main).main
-    if not job.is_array:
-        return {job.runs[0]: str(number)}
-    return {run: str(JobId(number, element)) for element, run in enumerate(job.runs)}
-
-
-def _cancelled(launch: Launch, history: Iterable[events.Event]) -> set[int]:
-    """Return the runs somebody asked to cancel and nobody has submitted again since."""
-    cancelled: set[int] = set()
-    submitted: dict[int, str] = {}
-    for event in history:
-        if isinstance(event, events.CancelRequested):
-            cancelled.update(event.runs)
-        elif isinstance(event, events.Submitted) and event.job_index < len(launch.jobs):
-            if submitted.setdefault(event.job_index, event.job) != event.job:
-                cancelled.difference_update(launch.jobs[event.job_index].runs)
-            submitted[event.job_index] = event.job
-    return cancelled
-
-
-def _refusals(launch: Launch, history: Iterable[events.Event]) -> dict[int, str]:
-    refused: dict[int, str] = {}
-    for event in history:
-        if isinstance(event, events.SubmitRefused):
-            refused |= dict.fromkeys(launch.jobs[event.job_index].runs, event.message)
-        elif isinstance(event, events.Submitted):
-            for run in launch.jobs[event.job_index].runs:
-                refused.pop(run, None)
-    return refused
-
-
-def _read_run(
-    launch: Launch, index: int, job: str | None, refused: str | None, *, cancelled: bool
-) -> RunRecord:
+def _read_run(launch: Launch, index: int, history: LaunchHistory) -> RunRecord:
     paths = launch.paths.run(index)
     head = launch.runs[index]
     record = RunRecord(
@@ -219,16 +175,24 @@ def _read_run(
         index=index,
         overrides=head.overrides,
         folder=str(paths.folder),
-        job=job,
-        cancel_requested=cancelled,
+        job=history.slurm_jobs.get(index),
+        cancel_requested=index in history.cancelled,
     )
     number = latest_attempt(paths.attempts)
-    if number:
+    if number > history.attempts_before(index):
         return _read_attempt(record, paths.attempt(number))
-    if refused is not None:
-        failure = Failure(cause=Cause.scheduler, message=refused)
+    if number:
+        return _waiting_again(record, paths.attempt(number), number)
+    if index in history.refused:
+        failure = Failure(cause=Cause.scheduler, message=history.refused[index])
         return replace(record, state=RunState.failed, failure=failure)
     return record
+
+
+def _waiting_again(record: RunRecord, attempt: AttemptPaths, number: int) -> RunRecord:
+    """Return a resumed run that has not begun anew: what it had reached, without its old end."""
+    earlier = _read_attempt(record, attempt)
+    return replace(record, attempt=number, step=earlier.step, metrics=earlier.metrics)
 
 
 def latest_attempt(attempts: Path) -> int:

@@ -118,6 +118,11 @@ class LaunchPaths:
         return self.folder / "events.jsonl"
 
     @property
+    def resume_lock(self) -> Path:
+        """Who resumes at this moment."""
+        return self.folder / "resume.lock"
+
+    @property
     def environment(self) -> Path:
         """Python, packages, modules, host."""
         return self.folder / "environment.json"
@@ -136,6 +141,11 @@ class LaunchPaths:
     def code_diff(self) -> Path:
         """What differed from the commit."""
         return self.folder / "code.diff"
+
+    @property
+    def code_sums(self) -> Path:
+        """A checksum of every file of the snapshot."""
+        return self.folder / "code.sha256"
 
     @property
     def logs(self) -> Path:

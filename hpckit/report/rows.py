@@ -117,7 +117,7 @@ def failure(view: RunView) -> Failure | None:
 
 
 def _carrier_lost(view: RunView) -> Failure:
-    carrier = "supervisor" if view.record.attempt else "local executor"
+    carrier = "supervisor" if view.record.begun else "local executor"
     host = view.record.supervisor[0] if view.record.supervisor else None
     return Failure(
         cause=Cause.launcher_lost,
@@ -128,11 +128,11 @@ def _carrier_lost(view: RunView) -> Failure:
 
 
 def _by_slurm(view: RunView, seen: Observation) -> Failure:
-    if seen.exit_code == FROZEN_FOLDER_EXIT and view.record.attempt == 0:
+    if seen.exit_code == FROZEN_FOLDER_EXIT and not view.record.begun:
         message = "the batch script could not read its frozen folder; its log names node and folder"
         return Failure(cause=Cause.frozen_folder, message=message, node=seen.nodes or None)
     lost = seen.state.base in {BaseState.node_fail, BaseState.boot_fail}
-    begun = "before its supervisor started" if view.record.attempt == 0 else "without a last word"
+    begun = "without a last word" if view.record.begun else "before its supervisor started"
     return Failure(
         cause=Cause.node_lost if lost else Cause.scheduler,
         message=f"Slurm says {_words(seen)}: the run ended {begun}",
@@ -168,7 +168,7 @@ def note(view: RunView) -> str:
     if record.state.ended:
         agrees = seen.state.run_state in _AGREEING[record.state]
         return "" if agrees else f"our record says {record.state}, Slurm {_words(seen)}"
-    ours = "never started" if record.attempt == 0 else "has no end"
+    ours = "has no end" if record.begun else "never started"
     return f"our record {ours}, Slurm says {_words(seen)}"
 
 
@@ -176,6 +176,6 @@ def _unseen_note(view: RunView) -> str:
     record = view.record
     if view.asked and not record.state.ended:
         return f"our record says {record.state}, Slurm does not know job {record.job} any more"
-    if view.alive is False and record.attempt:
+    if view.alive is False and record.begun:
         return "its supervisor is gone without a last word"
     return "its local executor is gone; nothing will start it" if view.alive is False else ""

@@ -68,8 +68,11 @@ class Attempt:
         return record.cancel_requested
 
 
-def open_attempt(launch: Launch, index: int, environ: Mapping[str, str]) -> Attempt:
-    """Begin the next attempt of a run; raises RunError where its folder cannot be written."""
+def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[str, str]) -> Attempt:
+    """Begin the next attempt of a run, for a job of the launch.
+
+    Raises RunError where its folder cannot be written.
+    """
     run = launch.paths.run(index)
     try:
         number, paths = _take_number(run)
@@ -77,7 +80,7 @@ def open_attempt(launch: Launch, index: int, environ: Mapping[str, str]) -> Atte
             launch=launch, index=index, number=number, paths=paths, secret=control.new_secret()
         )
         write_text(paths.secret, attempt.secret + "\n")
-        _begin(attempt, environ)
+        _begin(attempt, job_index, environ)
     except OSError as error:
         raise RunError(
             f"the attempt cannot be recorded in {run.attempts}: {error}",
@@ -100,11 +103,11 @@ def _take_number(run: RunPaths) -> tuple[int, AttemptPaths]:
         return number, paths
 
 
-def _begin(attempt: Attempt, environ: Mapping[str, str]) -> None:
+def _begin(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None:
     on_slurm = attempt.launch.cluster.kind is ClusterKind.slurm
     job, restarts = job_key(environ) if on_slurm else (None, 0)
     if job is not None:
-        _adopt(attempt, job.partition("_")[0])
+        _adopt(attempt.launch.paths.events, job_index, job.partition("_")[0])
     append_event(
         attempt.paths.events,
         events.AttemptStarted(
@@ -119,16 +122,14 @@ def _begin(attempt: Attempt, environ: Mapping[str, str]) -> None:
     )
 
 
-def _adopt(attempt: Attempt, main: str) -> None:
+def _adopt(path: Path, job_index: int, main: str) -> None:
     """Record a job that was submitted by hand from a rendered script."""
-    path = attempt.launch.paths.events
-    spec = next(spec for spec in attempt.launch.jobs if attempt.index in spec.runs)
-    history = [event for event in read_events(path) if _concerns(event, spec.index)]
+    history = [event for event in read_events(path) if _concerns(event, job_index)]
     known = any(isinstance(event, events.Submitted) and event.job == main for event in history)
     intended = bool(history) and isinstance(history[-1], events.SubmitIntended)
     if not known and not intended:
         now = datetime.now(UTC)
-        append_event(path, events.Submitted(at=now, job_index=spec.index, job=main, adopted=True))
+        append_event(path, events.Submitted(at=now, job_index=job_index, job=main, adopted=True))
 
 
 def _concerns(event: events.Event, job_index: int) -> bool:

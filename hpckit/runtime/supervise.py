@@ -49,13 +49,14 @@ class AgentCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One run to attempt. `environ` is the supervisor's own environment.
+    """One run to attempt, for a job of its launch. `environ` is the supervisor's own environment.
 
     `requeue` is whether Slurm is expected to start the job again after a preemption.
     """
 
     launch: Launch
     index: int
+    job_index: int
     settings: LaunchConfig
     agents: AgentCommand
     requeue: bool
@@ -72,7 +73,9 @@ def supervise(assignment: Assignment) -> int:
 
     Raises RunError where the attempt cannot even be recorded.
     """
-    attempt = open_attempt(assignment.launch, assignment.index, assignment.environ)
+    attempt = open_attempt(
+        assignment.launch, assignment.index, assignment.job_index, assignment.environ
+    )
     return asyncio.run(_Supervisor(assignment, attempt).run())
 
 

@@ -15,6 +15,10 @@ SURFACE = {
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
     "status": {"LAUNCH|RUN", "--json", "--output-dir"},
     "cancel": {"LAUNCH|RUN", "--json", "--output-dir"},
+    "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
+    | {"--json", "--output-dir"},
+    "watch": {"LAUNCH", "--max-resumes", "--cancelled", "--changed-code"}
+    | {"--json", "--output-dir"},
 }
 AT_LEAST = {
     "logs": {"LAUNCH|RUN", "--rank", "--follow", "--json", "--output-dir"},

@@ -38,7 +38,11 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["launch", "render", "status", "logs", "cancel", "results", "ls", "doctor", "local"]
+    "verb",
+    [
+        *("launch", "render", "status", "logs", "cancel", "resume", "watch"),
+        *("results", "ls", "doctor", "local"),
+    ],
 )
 def test_verb_modules_import_nothing_heavy(verb: str) -> None:
     """A verb's module, and its --help, bring in no heavy package: those come when needed."""

@@ -34,7 +34,14 @@ def test_page_shows_every_path_of_the_layout() -> None:
     attempt = launch.run(0).attempt(1)
     paths = [
         *(launch.launch, launch.events, launch.environment, launch.code, launch.code_record),
-        *(launch.code_diff, launch.logs, launch.local_log, launch.job_log(0, "123_4")),
+        *(
+            launch.code_sums,
+            launch.resume_lock,
+            launch.code_diff,
+            launch.logs,
+            launch.local_log,
+            launch.job_log(0, "123_4"),
+        ),
         *(launch.script(0), launch.run(0).folder, launch.run(0).run, launch.run(0).config),
         *(launch.run(0).checkpoints, launch.run(0).attempts, attempt.folder, attempt.events),
         *(attempt.secret, attempt.address, attempt.progress, attempt.metrics, attempt.agents_log),

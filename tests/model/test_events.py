@@ -32,7 +32,10 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if isinstance(hint, types.UnionType):
         return st.one_of([values_of(member) for member in get_args(hint)])
     if get_origin(hint) is tuple:
-        return st.lists(values_of(get_args(hint)[0]), max_size=3).map(tuple)
+        first, *others = get_args(hint)
+        if others == [...]:
+            return st.lists(values_of(first), max_size=3).map(tuple)
+        return st.tuples(*(values_of(member) for member in (first, *others)))
     if dataclasses.is_dataclass(hint):
         return instances_of(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -42,6 +45,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         str: st.text(),
         int: st.integers(),
         bool: st.booleans(),
+        float: st.floats(allow_nan=False),
+        timedelta: st.integers(0, 10**9).map(lambda seconds: timedelta(seconds=seconds)),
         datetime: st.integers(0, 10**12).map(lambda ms: _EPOCH + timedelta(milliseconds=ms)),
     }
     return simple[hint]

@@ -38,6 +38,7 @@ def test_freeze_writes_every_documented_file(frozen: Frozen) -> None:
         "launch.json",
         "environment.json",
         "code.json",
+        "code.sha256",
         "code/sub/train.py",
         "job-0.sbatch",
         "runs/00000/run.json",

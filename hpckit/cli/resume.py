@@ -1,0 +1,299 @@
+"""`hpckit resume`: submits again just what failed or is missing, into the same run folders.
+
+Responsible for the order of these steps and for what is said of them. It must not compose, freeze
+or change what was frozen: the code, the configurations and the template are those of the launch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.launch import Started, on_slurm, on_this_machine, reference
+from hpckit.cli.prepare import launch_document, script_documents
+from hpckit.cli.rerender import changed_scripts, rendered
+from hpckit.cli.views import Ask, LaunchView, Scheduler, launch_view, unconfirmed
+from hpckit.errors import SchedulerAwayError, SchedulerError, UsageError
+from hpckit.model.events import JobAdded
+from hpckit.model.launch import ClusterKind
+from hpckit.model.plan import JobSpec
+from hpckit.model.run import RunView
+from hpckit.planning.resume import Choice, Known, Skipped, added_jobs, choose
+from hpckit.planning.signature import signature
+from hpckit.record.changed import changes
+from hpckit.record.find import find
+from hpckit.record.git import Git
+from hpckit.record.launches import (
+    Launch,
+    latest_attempt,
+    load_launch,
+    load_settings,
+    read_launch_history,
+)
+from hpckit.record.lock import exclusive
+from hpckit.record.store import append_event, write_text
+from hpckit.report.rows import count_states
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be resumed: `indices` null means all runs, `allowed` has the last word."""
+
+    indices: Sequence[int] | None = None
+    cancelled: bool = False
+    changed_code: bool = False
+    allowed: Callable[[Sequence[RunView], Sequence[int]], Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resuming:
+    """What would be submitted again: `attempts` is how many each resumed run has had."""
+
+    launch: Launch
+    views: tuple[RunView, ...]
+    choice: Choice
+    jobs: tuple[JobSpec, ...]
+    scripts: dict[int, str]
+    attempts: dict[int, int]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `resume` understands."""
+    add_reference(parser)
+    add_judgement(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the batch scripts, and change nothing"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="wait for the resumed runs: 1 unless all completed"
+    )
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def add_judgement(parser: argparse.ArgumentParser) -> None:
+    """Add what says which runs count, and whether a change stands in the way."""
+    parser.add_argument(
+        "--cancelled", action="store_true", help="cancelled runs, too (a run that is named is)"
+    )
+    parser.add_argument(
+        "--changed-code",
+        action="store_true",
+        help="go on although code, configuration or template are not what was frozen",
+    )
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Resume, or show what would be submitted; 0 also where there is nothing to do."""
+    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    named = selection.index is not None
+    order = Order(
+        indices=None if selection.index is None else (selection.index,),
+        cancelled=arguments.cancelled or named,
+        changed_code=arguments.changed_code,
+    )
+    if arguments.dry_run:
+        _show(prepare_resume(selection.launch, order, context), context, as_json=arguments.json)
+        return 0
+    resuming, started = resume(selection.launch, order, context)
+    _say(resuming, started, context, as_json=arguments.json)
+    if started is None or not arguments.wait:
+        return 0
+    from hpckit.cli.wait import wait  # noqa: PLC0415  # only where somebody waits
+
+    runs = resuming.choice.resumed
+    return wait(started.launch, context, quiet=arguments.json, indices=runs)
+
+
+def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, Started | None]:
+    """Submit again what the order allows, alone: a second resume at once is refused.
+
+    Returns None for what was started where there was nothing to resume.
+    """
+    lock = launch.paths.resume_lock
+    with exclusive(lock, at=context.now(), what=f"is resuming {launch.id}"):
+        # Read anew: somebody may have resumed between the first look and the lock.
+        resuming = prepare_resume(load_launch(launch.folder), order, context)
+        return resuming, _start(resuming, context) if resuming.jobs else None
+
+
+def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
+    """Find what to submit again, and render it; raises UsageError of every kind. Writes nothing."""
+    view = launch_view(launch, context, ask=Ask.open_runs, indices=order.indices)
+    if view.scheduler is Scheduler.away:
+        raise SchedulerAwayError(
+            f"what became of the runs of {launch.id} cannot be told: {view.warning}",
+            hint="try again when Slurm answers: what it still has must not be started twice",
+        )
+    choice = choose(view.runs, _known(view), cancelled=order.cancelled)
+    if order.allowed is not None:
+        choice = replace(choice, resumed=tuple(order.allowed(view.runs, choice.resumed)))
+    attempts = {run: latest_attempt(launch.paths.run(run).attempts) for run in choice.resumed}
+    history = read_launch_history(launch)
+    jobs = added_jobs(
+        launch.id,
+        choice.resumed,
+        job_of=history.job_of,
+        begun={run for run, count in attempts.items() if count},
+        first_index=len(launch.jobs),
+    )
+    if jobs and not order.changed_code:
+        earlier = {history.job_of(run).index: history.job_of(run) for run in choice.resumed}
+        _check_unchanged(launch, choice.resumed, tuple(earlier.values()), context)
+    scripts = {job.index: rendered(launch, job, context) for job in jobs}
+    return Resuming(
+        launch=launch,
+        views=view.runs,
+        choice=choice,
+        jobs=jobs,
+        scripts=scripts,
+        attempts=attempts,
+    )
+
+
+def _known(view: LaunchView) -> Known:
+    launch, history = view.launch, read_launch_history(view.launch)
+    doubtful = {run for job in unconfirmed(launch) for run in launch.jobs[job].runs}
+    waiting = {one.record.index for one in view.runs if not one.record.begun}
+    of_slurm = launch.cluster.kind is ClusterKind.slurm
+    given = set(history.slurm_jobs if of_slurm else history.executors)
+    return Known(unsubmitted=waiting - given, doubtful=doubtful & waiting - given)
+
+
+def _check_unchanged(
+    launch: Launch, runs: Iterable[int], earlier: Sequence[JobSpec], context: Context
+) -> None:
+    found = [
+        *changes(launch.paths, Git(context.environ)),
+        *_changed_configurations(launch, runs),
+        *changed_scripts(launch, earlier, context),
+    ]
+    if not found:
+        return
+    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    raise UsageError(
+        f"what {launch.id} was frozen with has changed: {'; '.join(found[:_SHOWN])}{more}",
+        hint="undo that, or launch anew; --changed-code resumes with what is there now",
+    )
+
+
+def _changed_configurations(launch: Launch, runs: Iterable[int]) -> list[str]:
+    return [
+        f"the configuration of run {run} was edited"
+        for run in runs
+        if signature(load_settings(launch, run)[1]) != launch.runs[run].signature
+    ]
+
+
+def _start(resuming: Resuming, context: Context) -> Started:
+    launch = resuming.launch
+    if launch.cluster.kind is ClusterKind.slurm:
+        return _start_on_slurm(resuming, context)
+    from hpckit.cli.local import start  # noqa: PLC0415  # each launch needs one of the two
+
+    for job in resuming.jobs:
+        _add(job, resuming, context)
+    executor = start(launch, context, [job.index for job in resuming.jobs])
+    where = on_this_machine(executor)
+    return Started(launch=load_launch(launch.folder), jobs={}, main_jobs=(), where=where)
+
+
+def _start_on_slurm(resuming: Resuming, context: Context) -> Started:
+    from hpckit.cli.submission import Submission, slurm_commands  # noqa: PLC0415  # as above
+
+    launch = resuming.launch
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    runs: dict[int, str] = {}
+    main_jobs: list[str] = []
+    for job in resuming.jobs:
+        _add(job, resuming, context)
+        # One by one: what Slurm accepted goes on, and another resume sees to the rest.
+        submission = Submission(
+            launch=launch, jobs=(job,), new=False, commands=commands, context=context
+        )
+        try:
+            runs |= submission.submit()
+        except SchedulerError:
+            if main_jobs:
+                context.note(f"resumed before that: {on_slurm(main_jobs)}; these go on")
+            raise
+        main_jobs += submission.accepted.values()
+    return Started(
+        launch=load_launch(launch.folder),
+        jobs=runs,
+        main_jobs=tuple(main_jobs),
+        where=on_slurm(main_jobs),
+    )
+
+
+def _add(job: JobSpec, resuming: Resuming, context: Context) -> None:
+    """Make a job part of the launch: its script, and the record that supervisors find it by."""
+    paths = resuming.launch.paths
+    after = tuple(resuming.attempts[run] for run in job.runs)
+    try:
+        write_text(paths.script(job.index), resuming.scripts[job.index])
+        append_event(paths.events, JobAdded(at=context.now(), job=job, after=after))
+    except OSError as error:
+        raise UsageError(
+            f"the launch folder {paths.folder} cannot be written: {error.strerror or error}",
+            hint="check quota and free space, and that the folder is still yours to write",
+        ) from error
+
+
+def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
+    launch = resuming.launch
+    resumed = tuple(launch.runs[run] for run in resuming.choice.resumed)
+    jobs, main_jobs = (started.jobs, started.main_jobs) if started else ({}, ())
+    document = launch_document(replace(launch, runs=resumed), jobs, main_jobs)
+    return {**document, "skipped": resuming.choice.skipped}
+
+
+def _show(resuming: Resuming, context: Context, *, as_json: bool) -> None:
+    if as_json:
+        scripts = script_documents(resuming.launch, resuming.scripts)
+        context.say_json({**_document(resuming, None), "scripts": scripts})
+        return
+    for text in resuming.scripts.values():
+        context.stdout.write(text)
+    if not resuming.jobs:
+        _say_nothing_to_do(resuming, context)
+
+
+def _say(resuming: Resuming, started: Started | None, context: Context, *, as_json: bool) -> None:
+    if as_json:
+        context.say_json(_document(resuming, started))
+        return
+    if started is None:
+        _say_nothing_to_do(resuming, context)
+        return
+    launch, count = started.launch, len(resuming.choice.resumed)
+    context.say(f"resumed {launch.id}: {count} of {len(launch.runs)} run(s)")
+    context.say(f"  folder  {launch.folder}")
+    context.say(f"  on      {started.where}")
+    for line in _left_alone(resuming.choice.skipped):
+        context.say(f"  left    {line}")
+    context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
+
+
+def _say_nothing_to_do(resuming: Resuming, context: Context) -> None:
+    context.say(f"nothing to resume in {resuming.launch.id}")
+    for line in _left_alone(resuming.choice.skipped):
+        context.say(f"  {line}")
+
+
+def _left_alone(skipped: Sequence[Skipped]) -> list[str]:
+    """Return a line for each reason: how many runs in which state, or the run where it is one."""
+    lines: list[str] = []
+    for reason in dict.fromkeys(one.reason for one in skipped):
+        alike = [one for one in skipped if one.reason == reason]
+        if len(alike) == 1:
+            lines.append(f"{alike[0].run}: {reason}")
+            continue
+        counts = count_states(one.state for one in alike)
+        said = ", ".join(f"{count} {state}" for state, count in counts.items())
+        lines.append(said if reason == "completed" else f"{said}: {reason}")
+    return lines

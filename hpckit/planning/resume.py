@@ -1,0 +1,140 @@
+"""Which runs to submit again, and as which jobs. Pure: same views, same answer.
+
+Responsible for telling runs that are over from those that may still go on, and for grouping; it
+must not look at files, clock or scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
+
+from hpckit.model.plan import JobSpec, ResourceSpec
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+
+_SINGLETON = "singleton"
+"""The one dependency that is about the moment, not about a job that is over by now."""
+
+
+_WAITS = "it waits already"
+_RUNS = "it is running"
+_UNSETTLED = "Slurm may still start it again by itself"
+_GOING_ON = frozenset({_WAITS, _RUNS, _UNSETTLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What views do not tell: runs nobody was ever given, and those that perhaps somebody was."""
+
+    unsubmitted: Collection[int] = frozenset()
+    doubtful: Collection[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A run that is left alone, and why."""
+
+    run: str
+    index: int
+    state: RunState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The runs to submit again (indices), and all others; `open` are those that still go on."""
+
+    resumed: tuple[int, ...]
+    skipped: tuple[Skipped, ...]
+    open: tuple[int, ...]
+
+
+def choose(views: Iterable[RunView], known: Known, *, cancelled: bool) -> Choice:
+    """Return which runs are to be submitted again; `cancelled` is whether those count, too."""
+    reasons = {
+        view.record.index: (view, _reason(view, known, cancelled=cancelled)) for view in views
+    }
+    return Choice(
+        resumed=tuple(index for index, (_, reason) in reasons.items() if reason is None),
+        skipped=tuple(
+            Skipped(run=view.record.id, index=index, state=view.state, reason=reason)
+            for index, (view, reason) in reasons.items()
+            if reason is not None
+        ),
+        open=tuple(index for index, (_, reason) in reasons.items() if reason in _GOING_ON),
+    )
+
+
+def _reason(view: RunView, known: Known, *, cancelled: bool) -> str | None:
+    """Return why a run is left alone, or None where it is to be submitted again."""
+    index = view.record.index
+    if view.state is RunState.completed:
+        return "completed"
+    if index in known.doubtful:
+        return "it is not known whether Slurm accepted it: see `hpckit doctor`"
+    if view.state is RunState.cancelled and not cancelled:
+        return "it was cancelled: name the run, or add --cancelled"
+    if view.state is RunState.pending and index in known.unsubmitted:
+        return None
+    if view.state in {RunState.pending, RunState.running}:
+        return _WAITS if view.state is RunState.pending else _RUNS
+    return None if view.settled else _UNSETTLED
+
+
+def added_jobs(
+    launch: str,
+    runs: Iterable[int],
+    *,
+    job_of: Callable[[int], JobSpec],
+    begun: Collection[int],
+    first_index: int,
+) -> tuple[JobSpec, ...]:
+    """Return the jobs of these runs: one for all that ask the same of Slurm, as they did before.
+
+    `begun` are runs that had an attempt: what those depended on has come about, and Slurm may not
+    know those jobs any more. `first_index` is the number of jobs the launch has by now.
+    """
+    groups: dict[tuple[ResourceSpec, bool], list[int]] = {}
+    for run in runs:
+        job = job_of(run)
+        resources = _without_dependency(job.resources) if run in begun else job.resources
+        groups.setdefault((resources, job.requeue), []).append(run)
+    return tuple(
+        JobSpec(
+            index=index,
+            name=f"{launch}-{index}",
+            runs=tuple(members),
+            resources=resources,
+            requeue=requeue,
+        )
+        for index, ((resources, requeue), members) in enumerate(groups.items(), first_index)
+    )
+
+
+def _without_dependency(resources: ResourceSpec) -> ResourceSpec:
+    if resources.dependency is None:
+        return resources
+    words = resources.dependency.replace("?", ",").split(",")
+    return replace(resources, dependency=_SINGLETON if _SINGLETON in words else None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tries:
+    """How often each run was resumed since it last got further: `limit` times is enough."""
+
+    limit: int
+    steps: dict[int, int] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def affordable(self, views: Iterable[RunView], runs: Iterable[int]) -> tuple[int, ...]:
+        """Return which of these runs may be resumed once more; a further step refills."""
+        for record in (view.record for view in views):
+            if record.step is not None and record.step > self.steps.get(record.index, -1):
+                self.steps[record.index], self.counts[record.index] = record.step, 0
+        return tuple(run for run in runs if self.counts.get(run, 0) < self.limit)
+
+    def spend(self, runs: Iterable[int]) -> None:
+        """Count one resume of each of these runs."""
+        for run in runs:
+            self.counts[run] = self.counts.get(run, 0) + 1

@@ -1,0 +1,109 @@
+"""Whether the code a launch was frozen with is still what it was.
+
+Responsible for the snapshot's checksums and for naming what differs; it must not mend anything.
+What runs wrote beside the frozen files does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpckit.errors import UsageError
+from hpckit.record.code import CodeSnapshot
+from hpckit.record.git import Git
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.store import PRIVATE_FILE, read_json
+
+_GAP = "  "
+"""Between digest and path: the file is what `sha256sum --check` reads."""
+
+
+def write_sums(snapshot: CodeSnapshot, paths: LaunchPaths) -> None:
+    """Write the checksums of the snapshot as copied, links aside; raises OSError."""
+    lines = [
+        _line(file.path, digest)
+        for file in snapshot.files or ()
+        if file.link is None and (digest := _digest(paths.code / file.path)) is not None
+    ]
+    paths.code_sums.touch(mode=PRIVATE_FILE)
+    paths.code_sums.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
+
+
+def changes(paths: LaunchPaths, git: Git) -> tuple[str, ...]:
+    """Return what of the code differs from what was frozen, a phrase each; none where nothing does.
+
+    Without a snapshot it is the checkout that counts: its commit, and what git tracks in it.
+    Raises UsageError where the record of the code cannot be read.
+    """
+    try:
+        record = read_json(paths.code_record)
+        if record["snapshot"]:
+            return tuple(_changed_files(paths))
+        return tuple(_changed_checkout(paths, record["commit"], Path(record["project"]), git))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"it cannot be told whether the code of {paths.folder} has changed: {error}",
+            hint="see that the folder is whole and still yours to read",
+        ) from error
+
+
+def _changed_files(paths: LaunchPaths) -> Iterator[str]:
+    for path, digest in _sums(paths.code_sums):
+        now = _digest(paths.code / path)
+        if now is None:
+            yield f"code/{path} is gone"
+        elif now != digest:
+            yield f"code/{path} was edited"
+
+
+def _changed_checkout(
+    paths: LaunchPaths, commit: str | None, project: Path, git: Git
+) -> Iterator[str]:
+    if not project.is_dir():
+        yield f"the project {project} is gone"
+        return
+    if commit is None:
+        # Outside git nothing was recorded to compare with.
+        return
+    state = git.state(project)
+    if state.commit != commit:
+        yield f"{project} is at commit {state.commit or '(none)'}, not {commit}"
+    elif state.diff != _frozen_diff(paths.code_diff):
+        yield f"{project} has other changes since commit {commit} than it had"
+
+
+def _frozen_diff(path: Path) -> str:
+    if not path.exists():
+        return ""
+    return path.read_text(encoding="utf-8", errors="surrogateescape")
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+
+
+def _line(path: str, digest: str) -> str:
+    # As sha256sum writes names that hold its own separators.
+    if "\\" in path or "\n" in path:
+        escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
+        return f"\\{digest}{_GAP}{escaped}\n"
+    return f"{digest}{_GAP}{path}\n"
+
+
+def _sums(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield path and digest of every frozen file; none for launches that have no such record."""
+    if not file.exists():
+        return
+    text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    for line in text.split("\n")[:-1]:
+        digest, _, path = line.partition(_GAP)
+        if digest.startswith("\\"):
+            digest = digest[1:]
+            path = "\\".join(part.replace("\\n", "\n") for part in path.split("\\\\"))
+        yield path, digest
