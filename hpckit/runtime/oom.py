@@ -1,0 +1,132 @@
+"""Whether the kernel killed for want of memory: its own counts, before and after.
+
+Responsible for reading the counts and for saying what a difference means; it must not say which
+process it was (the caller knows who died by SIGKILL), and it imports no torch. The kernel counts
+before it sends SIGKILL (mm/oom_kill.c), so a count read after a death holds that death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+_EVENTS = "memory.events"
+"""cgroup v2: `oom_kill` counts the kills in this group and all below it."""
+
+_CONTROL = "memory.oom_control"
+"""cgroup v1: `oom_kill` counts the kills in this very group (Linux 4.13 and newer)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillCount:
+    """How often the kernel has killed for want of memory, by one file.
+
+    `own` is whether only the asking process's own group is counted: a rank, its agent's child, is
+    in there too. Otherwise the count is shared with processes that are none of ours.
+    """
+
+    where: str
+    kills: int
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomKills:
+    """All counts that can be read, the most telling first: own group, those above it, the host."""
+
+    counts: tuple[KillCount, ...] = ()
+
+    def since(self, before: OomKills) -> str | None:
+        """Return in words what speaks for a kill since then, None where nothing does.
+
+        The most telling count decides alone: when a process's own group counted none, a kill in a
+        group above it, or elsewhere on the host, was somebody else's.
+        """
+        earlier = {count.where: count.kills for count in before.counts}
+        known = [count for count in self.counts if count.where in earlier]
+        if not known:
+            return None
+        kills = known[0].kills - earlier[known[0].where]
+        return _words(known[0], kills) if kills > 0 else None
+
+
+def _words(count: KillCount, kills: int) -> str:
+    text = f"{count.where} counted {kills} OOM kill{'s' if kills > 1 else ''}"
+    return text if count.own else f"{text} (it counts other processes too)"
+
+
+def read_kills(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> OomKills:
+    """Return the counts of this process's groups and of the host; what is missing is left out."""
+    v1, v2 = _memberships(proc)
+    counts = [*_of_v1(cgroup, v1), *_of_v2(cgroup, v2)]
+    counts.sort(key=lambda count: not count.own)
+    kills = _field(proc / "vmstat", "oom_kill")
+    host = [] if kills is None else [KillCount(where="the whole host", kills=kills)]
+    return OomKills(counts=(*counts, *host))
+
+
+def _memberships(proc: Path) -> tuple[str | None, str | None]:
+    """Return this process's group in the v1 memory hierarchy and in v2 (see cgroups(7))."""
+    v1 = v2 = None
+    for line in _lines(proc / "self" / "cgroup"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            v1 = path
+        elif number == "0" and not controllers:
+            v2 = path
+    return v1, v2
+
+
+def _of_v1(cgroup: Path, group: str | None) -> Iterator[KillCount]:
+    """Yield the own group's count; those above it hold nothing of it in v1."""
+    if group is None:
+        return
+    # A container sees its own group as the root of the mount, but may be told its path outside.
+    for depth, at in enumerate(_upwards(group)):
+        kills = _field(cgroup / "memory" / at / _CONTROL, "oom_kill")
+        if kills is not None:
+            yield KillCount(where=_name(at), kills=kills, own=depth == 0)
+            return
+
+
+def _of_v2(cgroup: Path, group: str | None) -> Iterator[KillCount]:
+    """Yield the counts of the own group and all above it; a group without memory has none."""
+    if group is None:
+        return
+    for mount in (cgroup, cgroup / "unified"):
+        for depth, at in enumerate(_upwards(group)):
+            kills = _field(mount / at / _EVENTS, "oom_kill")
+            if kills is not None:
+                yield KillCount(where=_name(at), kills=kills, own=depth == 0)
+
+
+def _upwards(group: str) -> Iterator[str]:
+    """Yield a group's path and those above it, relative to the mount; the root is the last.
+
+    A path above the namespace's root begins with `/..` and cannot be followed.
+    """
+    path = PurePosixPath(group.lstrip("/"))
+    if ".." not in path.parts:
+        yield from (str(at) for at in (path, *path.parents) if str(at) != ".")
+    yield "."
+
+
+def _name(at: str) -> str:
+    return f"cgroup /{'' if at == '.' else at}"
+
+
+def _field(file: Path, name: str) -> int | None:
+    for line in _lines(file):
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdecimal():
+            return int(value)
+    return None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,157 @@
+"""What ranks were doing when they hung: their stacks, and what the kernel knows of them.
+
+Responsible for the asking (the agent's side) and for the answering (the rank's); it must not
+decide who hangs or end anybody, and it imports no torch. The answer needs neither the GIL nor a
+running interpreter: faulthandler writes it in a C signal handler. A rank that is stopped or inside
+an uninterruptible system call cannot answer; the kernel's state names it then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import signal
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TextIO
+
+from hpckit.record.store import PRIVATE_FILE
+
+DUMP_SIGNAL = signal.SIGRTMIN + 3
+"""Asks a rank for its stacks.
+
+Every ordinary signal already means something to somebody in a training process: USR1 and USR2 are
+notices (Slurm, submitit) and profilers' triggers, QUIT is the terminal's. Real-time signals are
+free of that; the first few are taken by habit (SIGRTMIN itself is what examples use).
+"""
+
+_POLL_S = 0.05
+_SETTLED_S = 0.2
+"""A dump that has not grown for this long is taken to be whole: it has no end mark."""
+_MOST_BYTES = 256 * 1024
+"""Kept of one dump, of its end: the main thread comes last."""
+
+_files: list[TextIO] = []
+"""Keeps the dump file open: faulthandler holds its descriptor only."""
+
+
+def arm(file: Path) -> None:
+    """Answer DUMP_SIGNAL from now on by appending the stacks of all threads to this file.
+
+    System calls that the kernel can restart go on (signal(7)). Where the file cannot be opened
+    the rank stays unarmed, and is not asked: a run is worth more than its stacks.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+        stream = os.fdopen(descriptor, "w")
+        faulthandler.register(DUMP_SIGNAL, stream, all_threads=True, chain=False)
+        for earlier in _files:
+            earlier.close()
+        _files[:] = [stream]
+
+
+def armed(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether this process catches DUMP_SIGNAL, by the kernel: it would end any other."""
+    caught = _status(proc / str(pid)).get("SigCgt", "0")
+    return bool(int(caught, 16) >> (DUMP_SIGNAL - 1) & 1)
+
+
+async def dump(
+    pids: Mapping[int, int], files: Mapping[int, Path], wait: timedelta
+) -> dict[int, str]:
+    """Return each rank's stacks, by rank; empty for one that cannot answer within `wait`.
+
+    `pids` and `files` are those of the ranks' processes and of their `arm()`. All are asked at
+    once; only those that catch the signal are. A stopped process answers when it goes on again.
+    """
+    sizes = {rank: _size(files[rank]) for rank in pids if rank in files and armed(pids[rank])}
+    for rank in list(sizes):
+        try:
+            os.kill(pids[rank], DUMP_SIGNAL)
+        except (ProcessLookupError, PermissionError):
+            del sizes[rank]
+    # One that is stopped will not answer: do not let it use up everybody's wait.
+    running = [rank for rank in sizes if _state(Path("/proc") / str(pids[rank]))[:1] != "T"]
+    await _settled({files[rank]: sizes[rank] for rank in running}, wait)
+    return {rank: _since(files[rank], sizes[rank]) if rank in sizes else "" for rank in pids}
+
+
+async def _settled(before: Mapping[Path, int], wait: timedelta) -> None:
+    """Return once every file has grown and grows no more, or after the wait."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + wait.total_seconds()
+    seen, since = dict(before), clock()
+    while clock() < deadline:
+        sizes = {file: _size(file) for file in before}
+        if sizes != seen:
+            seen, since = sizes, clock()
+        grown = all(sizes[file] > size for file, size in before.items())
+        if grown and (not before or clock() - since >= _SETTLED_S):
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _since(file: Path, size: int) -> str:
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(size, _size(file) - _MOST_BYTES))
+            return stream.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def process_state(pid: int, proc: Path = Path("/proc")) -> str:
+    """Return what the kernel says of a process, such as `T (stopped)` or `S (sleeping) in …`.
+
+    The words after `in` are the kernel function it waits in, where that may be read. Threads that
+    wait uninterruptibly (D, usually for a file system) are named beside the main thread.
+    """
+    folder = proc / str(pid)
+    state = _state(folder)
+    if not state:
+        return "gone"
+    others = [at for at in _threads(folder) if at.name != str(pid) and _state(at)[:1] == "D"]
+    text = state + _waiting_in(folder)
+    if others:
+        text += f"; {len(others)} of its threads D (disk sleep){_waiting_in(others[0])}"
+    return text
+
+
+def _threads(folder: Path) -> list[Path]:
+    try:
+        return sorted((folder / "task").iterdir())
+    except OSError:
+        return []
+
+
+def _waiting_in(folder: Path) -> str:
+    """Return ` in FUNCTION`, nothing where it runs (`0`) or the kernel does not tell."""
+    try:
+        name = (folder / "wchan").read_text().strip()
+    except OSError:
+        return ""
+    return f" in {name}" if name not in {"", "0"} else ""
+
+
+def _state(folder: Path) -> str:
+    return _status(folder).get("State", "")
+
+
+def _status(folder: Path) -> dict[str, str]:
+    """Return the fields of a process's or thread's status; none where it is gone."""
+    try:
+        lines = (folder / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    fields = (line.partition(":") for line in lines)
+    return {key: value.strip() for key, _, value in fields}
