@@ -11,6 +11,7 @@ HpckitError                      exit code
 │   ├── FrozenFolderError        1   a node cannot read its frozen folder
 │   ├── RankInfoError            1   the environment does not say which rank this is
 │   ├── RendezvousError          1   ranks are missing, doubled or cannot reach each other
+│   ├── NonFiniteLossError       1   training has diverged
 │   └── ChannelError             1   a peer on the control channel is not who it should be
 └── SchedulerError               3   the scheduler refused or is away
     ├── SchedulerRefusedError    3   it answered: no
@@ -79,6 +80,10 @@ class RankInfoError(RunError):
 
 class RendezvousError(RunError):
     """Ranks are missing, doubled, or cannot reach each other."""
+
+
+class NonFiniteLossError(RunError):
+    """The loss was NaN or infinite for too long."""
 
 
 class ChannelError(RunError):

@@ -131,4 +131,5 @@ _NOTHING_ASKED: dict[str, Any] = {
     "exclusive": False,
     "array_parallelism": 256,
     "additional_parameters": (),
+    "spare_nodes": 0,
 }

@@ -21,7 +21,7 @@ from hpckit.model.history import job_ids
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
 from hpckit.record.find import find
-from hpckit.record.launches import Launch, read_runs
+from hpckit.record.launches import Launch, read_launch_history, read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import append_event
 
@@ -40,9 +40,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     indices = None if selection.index is None else [selection.index]
     view = launch_view(launch, context, indices=indices)
     targets = [one for one in view.runs if not one.settled]
-    if targets:
-        _record(launch, targets, context)
-        _tell(launch, targets, whole=selection.index is None, context=context)
+    _record(launch, targets, context)
+    _tell(launch, view.runs, targets, whole=selection.index is None, context=context)
     _report(launch, view.runs, targets, arguments, context)
     return 0
 
@@ -53,14 +52,38 @@ def _record(launch: Launch, targets: Iterable[RunView], context: Context) -> Non
         append_event(launch.paths.events, CancelRequested(at=context.now(), runs=wished))
 
 
-def _tell(launch: Launch, targets: Sequence[RunView], *, whole: bool, context: Context) -> None:
-    if launch.cluster.kind is ClusterKind.local:
+def _tell(
+    launch: Launch,
+    views: Sequence[RunView],
+    targets: Sequence[RunView],
+    *,
+    whole: bool,
+    context: Context,
+) -> None:
+    if launch.cluster.kind is not ClusterKind.local:
+        _tell_slurm(
+            launch, _behind(launch, views, whole=whole), targets, whole=whole, context=context
+        )
+    elif targets:
         _tell_processes(launch, targets, whole=whole)
-    else:
-        _tell_slurm(launch, targets, context)
 
 
-def _tell_slurm(launch: Launch, targets: Sequence[RunView], context: Context) -> None:
+def _behind(launch: Launch, views: Sequence[RunView], *, whole: bool) -> list[str]:
+    """Return the jobs that wait for others to end: successors of these runs, and the janitor."""
+    history = read_launch_history(launch)
+    jobs = [history.janitor_job] if whole else []
+    jobs += [history.successor_of(one.record.index) for one in views]
+    return [job for job in jobs if job is not None]
+
+
+def _tell_slurm(
+    launch: Launch,
+    behind: Sequence[str],
+    targets: Sequence[RunView],
+    *,
+    whole: bool,
+    context: Context,
+) -> None:
     # Imported here: only launches on Slurm have somebody to tell.
     from hpckit.slurm.cancel import cancel  # noqa: PLC0415
     from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415
@@ -68,15 +91,18 @@ def _tell_slurm(launch: Launch, targets: Sequence[RunView], context: Context) ->
 
     commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
     known = {one.record.index: one.record.job for one in targets if one.record.job is not None}
+    wanted = {one.record.index for one in targets}
+    found: list[str] = []
     for spec_index in unconfirmed(launch):
         # sbatch may have been accepted although its answer never came: look for it by name.
         spec = launch.jobs[spec_index]
-        for main in find_by_name(spec.name, commands):
-            known |= job_ids(spec, main)
-    wanted = {one.record.index for one in targets}
-    jobs = [job for index, job in sorted(known.items()) if index in wanted]
+        for main in find_by_name(spec.name, commands) if wanted or whole else ():
+            found += [job for index, job in job_ids(spec, main).items() if index in wanted]
+            found += [] if spec.runs or not whole else [main]
+    # What waits for the others goes first, so that their end does not start it.
+    jobs = dict.fromkeys([*behind, *(job for _, job in sorted(known.items())), *found])
     if jobs:
-        cancel(jobs, commands)
+        cancel(list(jobs), commands)
 
 
 def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) -> None:

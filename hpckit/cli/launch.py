@@ -9,32 +9,44 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from hpckit.cli.context import Context
 from hpckit.cli.prepare import (
     Prepared,
     add_composing,
+    compose_request,
     launch_document,
     prepare,
     script_documents,
     show_instead,
     write,
 )
+from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.events import LocalStarted
 from hpckit.model.launch import ClusterKind
+from hpckit.planning.janitor import janitor_job
 from hpckit.record.launches import Launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A launch under way: the Slurm job of each run, the main jobs, and where it goes on."""
+    """A launch under way: the Slurm job of each run, the main jobs, and where it goes on.
+
+    `janitor` is the job that will resume runs by itself, null without one.
+    """
 
     launch: Launch
     jobs: Mapping[int, str]
     main_jobs: tuple[str, ...]
     where: str
+    janitor: str | None = None
+
+
+_OTHERS = timedelta(minutes=2)
+"""How long supervisors that have begun may add their successors before the janitor is queued."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_composing(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="print the batch scripts, and leave nothing behind"
+    )
+    parser.add_argument(
+        "--auto-resume",
+        action="store_true",
+        help="queue a small job that resumes runs once all have ended, within their budgets",
     )
     parser.add_argument(
         "--wait", action="store_true", help="wait for the end: exit code 1 unless all completed"
@@ -52,10 +69,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or show what would be launched."""
     if show_instead(arguments, context):
         return 0
+    prepared = prepare(arguments, context)
+    janitor = _janitor_script(prepared, arguments, context) if arguments.auto_resume else None
     if arguments.dry_run:
-        _print_scripts(prepare(arguments, context), context, as_json=arguments.json)
+        _print_scripts(prepared, janitor, context, as_json=arguments.json)
         return 0
-    started = _start(arguments, context)
+    started = _start(prepared, context)
+    if arguments.auto_resume:
+        started = _with_janitor(started, context)
     _say(started, context, as_json=arguments.json)
     if not arguments.wait:
         return 0
@@ -64,17 +85,64 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return wait(started.launch, context, quiet=arguments.json)
 
 
-def _print_scripts(prepared: Prepared, context: Context, *, as_json: bool) -> None:
+def _janitor_script(prepared: Prepared, arguments: argparse.Namespace, context: Context) -> str:
+    """Return the script of the first janitor, with names for the ids that Slurm has yet to give.
+
+    Raises UsageError where there can be none.
+    """
+    if prepared.plan.cluster.kind is not ClusterKind.slurm:
+        raise UsageError(
+            "--auto-resume queues a job, and this launch runs on this machine (cluster.kind is "
+            f"{prepared.plan.cluster.kind})",
+            hint="`hpckit watch` resumes here what can be, for as long as it runs",
+        )
+    if arguments.wait:
+        raise UsageError(
+            "--auto-resume and --wait contradict each other: who is to resume?",
+            hint="take --auto-resume and look with `hpckit status`, or launch and `hpckit watch`",
+        )
+    from hpckit.config.search_path import template_folders  # noqa: PLC0415  # lazy: Hydra is slow
+    from hpckit.slurm.script import render  # noqa: PLC0415
+
+    plan, jobs = prepared.plan, prepared.plan.jobs
+    names = [f"JOB{job.index}" for job in jobs]
+    job = janitor_job(plan.id, index=len(jobs), like=jobs[0].resources, after=names)
+    return render(plan, job, template_folders(compose_request(arguments, context)))
+
+
+def _with_janitor(started: Started, context: Context) -> Started:
+    """Queue the first janitor; raises SchedulerError where it cannot be, and the runs go on."""
+    from hpckit.cli.adding import alone  # noqa: PLC0415  # only for those who ask for one
+    from hpckit.cli.janitor import queue_janitor  # noqa: PLC0415
+
+    launch = started.launch
+    try:
+        with alone(launch, context, patience=_OTHERS) as fresh:
+            janitor = queue_janitor(fresh, started.main_jobs, context)
+    except SchedulerError as error:
+        raise type(error)(
+            f"{launch.id} is under way ({started.where}), but nothing will resume it by itself: "
+            f"{error.message}",
+            hint=f"`hpckit watch {reference(launch, context)}` does, for as long as it runs",
+        ) from error
+    return replace(started, janitor=janitor)
+
+
+def _print_scripts(
+    prepared: Prepared, janitor: str | None, context: Context, *, as_json: bool
+) -> None:
+    scripts = dict(prepared.scripts)
+    if janitor is not None:
+        scripts[len(prepared.plan.jobs)] = janitor
     if as_json:
-        scripts = script_documents(prepared.plan, prepared.scripts)
-        context.say_json({**launch_document(prepared.plan, {}, ()), "scripts": scripts})
+        shown = script_documents(prepared.plan, scripts)
+        context.say_json({**launch_document(prepared.plan, {}, ()), "scripts": shown})
         return
-    for text in prepared.scripts.values():
+    for text in scripts.values():
         context.stdout.write(text)
 
 
-def _start(arguments: argparse.Namespace, context: Context) -> Started:
-    prepared = prepare(arguments, context)
+def _start(prepared: Prepared, context: Context) -> Started:
     if prepared.plan.cluster.kind is ClusterKind.slurm:
         return _start_on_slurm(prepared, context)
     from hpckit.cli.local import start  # noqa: PLC0415  # each launch needs one of the two
@@ -115,12 +183,15 @@ def on_this_machine(executor: LocalStarted) -> str:
 def _say(started: Started, context: Context, *, as_json: bool) -> None:
     launch = started.launch
     if as_json:
-        context.say_json(launch_document(launch, started.jobs, started.main_jobs))
+        document = launch_document(launch, started.jobs, started.main_jobs)
+        context.say_json({**document, "janitor": started.janitor})
         return
     count = len(launch.runs)
     context.say(f"launched {launch.id}: {count} {'run' if count == 1 else 'runs'}")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
+    if started.janitor is not None:
+        context.say(f"  then    janitor, job {started.janitor}: resumes what can be")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
 
 

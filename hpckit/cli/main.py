@@ -31,6 +31,7 @@ VERBS = {
     "cancel": "stop runs, waiting or running",
     "resume": "submit again what failed, was interrupted, or is missing",
     "watch": "wait for a launch, and resume what can be until all is done",
+    "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",
     "ls": "the launches there are",
     "doctor": "find what a broken submission left behind, and adopt or cancel it",
@@ -38,6 +39,8 @@ VERBS = {
 HIDDEN_VERBS = {
     "supervise": "work through one attempt of a run (batch scripts call this)",
     "local": "work through a launch on this machine (launch calls this)",
+    "orphaned": "see to a run whose supervisor is gone (agents call this)",
+    "janitor": "resume what can be of a launch, once (its janitor's batch script calls this)",
 }
 INTERRUPTED = 130
 PIPE_CLOSED = 141

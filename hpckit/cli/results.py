@@ -8,12 +8,21 @@ from __future__ import annotations
 import argparse
 import csv
 
+from hpckit.cli.accounting import accounts
 from hpckit.cli.context import Context, add_output_dir, add_reference, output_dir
 from hpckit.cli.show import show_page
 from hpckit.cli.views import Ask, launch_view
 from hpckit.record.find import find
 from hpckit.report.machine import results_document
-from hpckit.report.results import Results, cells, header, make_results, sort_results
+from hpckit.report.results import (
+    ACCOUNT_COLUMNS,
+    Results,
+    account_values,
+    cells,
+    header,
+    make_results,
+    sort_results,
+)
 from hpckit.report.rows import run_row
 from hpckit.report.text import results_page
 
@@ -27,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sort",
         metavar="KEY",
-        help="column to sort by: index, state, step, time, an override, a metric",
+        help="column to sort by: index, state, step, time, goodput, an override, a metric",
     )
     parser.add_argument("--descending", action="store_true", help="largest first")
     add_output_dir(parser)
@@ -40,7 +49,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     view = launch_view(selection.launch, context, ask=Ask.open_runs, indices=indices)
     if view.warning:
         context.note(f"warning: {view.warning}")
-    results = make_results([run_row(one) for one in view.runs], context.now())
+    now = context.now()
+    kept = accounts(selection.launch, view.runs, now)
+    results = make_results([run_row(one, kept.get(one.record.index)) for one in view.runs], now)
     if arguments.sort or arguments.descending:
         key = arguments.sort or "index"
         results = sort_results(results, key, descending=arguments.descending)
@@ -56,6 +67,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _write_csv(results: Results, context: Context) -> None:
     """Write a header and one line per run; numbers in full, `time` in seconds, nothing as empty."""
     writer = csv.writer(context.stdout, lineterminator="\n")
-    writer.writerow(header(results))
-    writer.writerows(cells(results))
+    writer.writerow((*header(results), *ACCOUNT_COLUMNS))
+    for line, row in zip(cells(results), results.rows, strict=True):
+        account = account_values(row.goodput)
+        writer.writerow((*line, *(account.get(name) for name in ACCOUNT_COLUMNS)))
     context.stdout.flush()

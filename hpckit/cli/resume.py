@@ -7,58 +7,60 @@ or change what was frozen: the code, the configurations and the template are tho
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hpckit.cli.adding import add_job, alone
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.eligible import check_unchanged, known_of, spent_of
 from hpckit.cli.launch import Started, on_slurm, on_this_machine, reference
 from hpckit.cli.prepare import launch_document, script_documents
-from hpckit.cli.rerender import changed_scripts, rendered
-from hpckit.cli.views import Ask, LaunchView, Scheduler, launch_view, unconfirmed
-from hpckit.errors import SchedulerAwayError, SchedulerError, UsageError
+from hpckit.cli.rerender import rendered
+from hpckit.cli.views import Ask, Scheduler, launch_view
+from hpckit.errors import SchedulerAwayError, SchedulerError
 from hpckit.model.events import JobAdded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
-from hpckit.model.run import RunView
-from hpckit.planning.resume import Choice, Known, Skipped, added_jobs, choose
-from hpckit.planning.signature import signature
-from hpckit.record.changed import changes
+from hpckit.model.run import Observation, RunView
+from hpckit.planning.resume import Choice, Skipped, added_jobs, choose
 from hpckit.record.find import find
-from hpckit.record.git import Git
 from hpckit.record.launches import (
     Launch,
     latest_attempt,
     load_launch,
-    load_settings,
     read_launch_history,
 )
-from hpckit.record.lock import exclusive
-from hpckit.record.store import append_event, write_text
 from hpckit.report.rows import count_states
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be resumed: `indices` null means all runs, `allowed` has the last word."""
+    """What is to be resumed: `indices` null means all runs.
+
+    `bounded` is whether the runs' own budgets hold: nobody has asked for these very runs.
+    """
 
     indices: Sequence[int] | None = None
     cancelled: bool = False
     changed_code: bool = False
-    allowed: Callable[[Sequence[RunView], Sequence[int]], Sequence[int]] | None = None
+    bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resuming:
-    """What would be submitted again: `attempts` is how many each resumed run has had."""
+    """What would be submitted again: `attempts` is how many each resumed run has had.
+
+    `janitor` is the job that resumes runs by itself, while Slurm has one.
+    """
 
     launch: Launch
+    order: Order
     views: tuple[RunView, ...]
     choice: Choice
     jobs: tuple[JobSpec, ...]
     scripts: dict[int, str]
     attempts: dict[int, int]
+    janitor: Observation | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,11 +116,15 @@ def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, St
 
     Returns None for what was started where there was nothing to resume.
     """
-    lock = launch.paths.resume_lock
-    with exclusive(lock, at=context.now(), what=f"is resuming {launch.id}"):
-        # Read anew: somebody may have resumed between the first look and the lock.
-        resuming = prepare_resume(load_launch(launch.folder), order, context)
-        return resuming, _start(resuming, context) if resuming.jobs else None
+    # Read anew: somebody may have resumed between the first look and the lock.
+    with alone(launch, context) as fresh:
+        resuming = prepare_resume(fresh, order, context)
+        started = start(resuming, context) if resuming.jobs else None
+        if started is not None and launch.cluster.kind is ClusterKind.slurm:
+            from hpckit.cli.janitor import keep_janitor  # noqa: PLC0415  # only on Slurm
+
+            keep_janitor(resuming, started, context)
+        return resuming, started
 
 
 def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
@@ -129,11 +135,13 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
             f"what became of the runs of {launch.id} cannot be told: {view.warning}",
             hint="try again when Slurm answers: what it still has must not be started twice",
         )
-    choice = choose(view.runs, _known(view), cancelled=order.cancelled)
-    if order.allowed is not None:
-        choice = replace(choice, resumed=tuple(order.allowed(view.runs, choice.resumed)))
-    attempts = {run: latest_attempt(launch.paths.run(run).attempts) for run in choice.resumed}
     history = read_launch_history(launch)
+    known = known_of(view, history)
+    choice = choose(view.runs, known, cancelled=order.cancelled)
+    if order.bounded:
+        spent = spent_of(view, choice, history)
+        choice = choose(view.runs, replace(known, spent=spent), cancelled=order.cancelled)
+    attempts = {run: latest_attempt(launch.paths.run(run).attempts) for run in choice.resumed}
     jobs = added_jobs(
         launch.id,
         choice.resumed,
@@ -143,53 +151,22 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
     )
     if jobs and not order.changed_code:
         earlier = {history.job_of(run).index: history.job_of(run) for run in choice.resumed}
-        _check_unchanged(launch, choice.resumed, tuple(earlier.values()), context)
+        check_unchanged(launch, choice.resumed, tuple(earlier.values()), context)
     scripts = {job.index: rendered(launch, job, context) for job in jobs}
     return Resuming(
         launch=launch,
+        order=order,
         views=view.runs,
         choice=choice,
         jobs=jobs,
         scripts=scripts,
         attempts=attempts,
+        janitor=view.janitor,
     )
 
 
-def _known(view: LaunchView) -> Known:
-    launch, history = view.launch, read_launch_history(view.launch)
-    doubtful = {run for job in unconfirmed(launch) for run in launch.jobs[job].runs}
-    waiting = {one.record.index for one in view.runs if not one.record.begun}
-    of_slurm = launch.cluster.kind is ClusterKind.slurm
-    given = set(history.slurm_jobs if of_slurm else history.executors)
-    return Known(unsubmitted=waiting - given, doubtful=doubtful & waiting - given)
-
-
-def _check_unchanged(
-    launch: Launch, runs: Iterable[int], earlier: Sequence[JobSpec], context: Context
-) -> None:
-    found = [
-        *changes(launch.paths, Git(context.environ)),
-        *_changed_configurations(launch, runs),
-        *changed_scripts(launch, earlier, context),
-    ]
-    if not found:
-        return
-    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    raise UsageError(
-        f"what {launch.id} was frozen with has changed: {'; '.join(found[:_SHOWN])}{more}",
-        hint="undo that, or launch anew; --changed-code resumes with what is there now",
-    )
-
-
-def _changed_configurations(launch: Launch, runs: Iterable[int]) -> list[str]:
-    return [
-        f"the configuration of run {run} was edited"
-        for run in runs
-        if signature(load_settings(launch, run)[1]) != launch.runs[run].signature
-    ]
-
-
-def _start(resuming: Resuming, context: Context) -> Started:
+def start(resuming: Resuming, context: Context) -> Started:
+    """Add the jobs to the launch and hand them out; raises SchedulerError."""
     launch = resuming.launch
     if launch.cluster.kind is ClusterKind.slurm:
         return _start_on_slurm(resuming, context)
@@ -231,17 +208,13 @@ def _start_on_slurm(resuming: Resuming, context: Context) -> Started:
 
 
 def _add(job: JobSpec, resuming: Resuming, context: Context) -> None:
-    """Make a job part of the launch: its script, and the record that supervisors find it by."""
-    paths = resuming.launch.paths
-    after = tuple(resuming.attempts[run] for run in job.runs)
-    try:
-        write_text(paths.script(job.index), resuming.scripts[job.index])
-        append_event(paths.events, JobAdded(at=context.now(), job=job, after=after))
-    except OSError as error:
-        raise UsageError(
-            f"the launch folder {paths.folder} cannot be written: {error.strerror or error}",
-            hint="check quota and free space, and that the folder is still yours to write",
-        ) from error
+    added = JobAdded(
+        at=context.now(),
+        job=job,
+        after=tuple(resuming.attempts[run] for run in job.runs),
+        fresh=not resuming.order.bounded,
+    )
+    add_job(resuming.launch, added, resuming.scripts[job.index])
 
 
 def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
@@ -274,18 +247,18 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
     context.say(f"resumed {launch.id}: {count} of {len(launch.runs)} run(s)")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
-    for line in _left_alone(resuming.choice.skipped):
+    for line in left_alone(resuming.choice.skipped):
         context.say(f"  left    {line}")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
 
 
 def _say_nothing_to_do(resuming: Resuming, context: Context) -> None:
     context.say(f"nothing to resume in {resuming.launch.id}")
-    for line in _left_alone(resuming.choice.skipped):
+    for line in left_alone(resuming.choice.skipped):
         context.say(f"  {line}")
 
 
-def _left_alone(skipped: Sequence[Skipped]) -> list[str]:
+def left_alone(skipped: Sequence[Skipped]) -> list[str]:
     """Return a line for each reason: how many runs in which state, or the run where it is one."""
     lines: list[str] = []
     for reason in dict.fromkeys(one.reason for one in skipped):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 
+from hpckit.cli.accounting import accounts
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
 from hpckit.cli.show import launch_head, show_page
 from hpckit.cli.views import launch_view, unconfirmed
 from hpckit.record.find import find
+from hpckit.report.account import account_page
 from hpckit.report.machine import status_document
 from hpckit.report.rows import run_row
 from hpckit.report.text import status_page
@@ -20,6 +22,11 @@ from hpckit.report.text import status_page
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `status` understands."""
     add_reference(parser)
+    parser.add_argument(
+        "--goodput",
+        action="store_true",
+        help="also of many runs, say where their time went (of one run it is always said)",
+    )
     add_json(parser)
     add_output_dir(parser)
 
@@ -36,9 +43,16 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             f"warning: it is not known whether Slurm accepted {launch.jobs[job].name}; "
             f"`hpckit doctor {launch.id}` finds out"
         )
-    rows = [run_row(one) for one in view.runs]
+    single, now = len(view.runs) == 1, context.now()
+    # It reads every attempt of a run: a glance at a thousand runs must not wait for that.
+    kept = accounts(launch, view.runs, now) if single or arguments.goodput else {}
+    rows = [run_row(one, kept.get(one.record.index)) for one in view.runs]
+    janitor = None if view.janitor is None else view.janitor.job
     if arguments.json:
-        context.say_json(status_document(launch.id, rows, view.scheduler))
+        document = status_document(launch.id, rows, view.scheduler)
+        context.say_json({**document, "janitor": janitor})
     else:
-        show_page(status_page(launch_head(launch), rows, context.now()), context)
+        page = [*status_page(launch_head(launch), rows, now)]
+        page += [] if janitor is None else [f"janitor: job {janitor}, resumes what can be"]
+        show_page([*page, *(account_page(rows[0]) if single else ())], context)
     return 0

@@ -9,10 +9,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hpckit.cli.context import Context
+from hpckit.cli.views import unconfirmed
 from hpckit.errors import (
+    HeldError,
     SchedulerAbsentError,
     SchedulerAwayError,
     SchedulerError,
@@ -22,9 +24,13 @@ from hpckit.model.events import CancelRequested, Event, SubmitIntended, SubmitRe
 from hpckit.model.history import job_ids
 from hpckit.model.plan import JobSpec
 from hpckit.record.freeze import remove
-from hpckit.record.launches import Launch
+from hpckit.record.launches import Launch, read_launch_events
 from hpckit.record.store import append_event
 from hpckit.slurm.commands import SlurmCommands
+
+_PAUSE_S = 5.0
+_UNDER_WAY = timedelta(seconds=90)
+"""A submission older than this is not under way any more: sbatch is stopped before."""
 
 
 def slurm_commands(launch_bin_dir: str | None, context: Context) -> SlurmCommands:
@@ -32,6 +38,28 @@ def slurm_commands(launch_bin_dir: str | None, context: Context) -> SlurmCommand
     commands = SlurmCommands(bin_dir=launch_bin_dir, environ=context.environ)
     commands.argv("sbatch")
     return commands
+
+
+def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None:
+    """Settle the submissions that nobody answered by what Slurm has under their names.
+
+    Raises SchedulerAwayError where it does not say, HeldError where one may be under way still.
+    """
+    from hpckit.slurm.query import find_by_name  # noqa: PLC0415  # only where there are any
+
+    intents = [event for event in read_launch_events(launch) if isinstance(event, SubmitIntended)]
+    began = {event.job_index: event.at for event in intents}
+    for index in unconfirmed(launch):
+        name, now = launch.jobs[index].name, context.now()
+        if now - began[index] < _UNDER_WAY:
+            raise HeldError(f"{name} is being submitted", hint="wait for that")
+        found = find_by_name(name, commands)
+        settled = (
+            Submitted(at=now, job_index=index, job=found[-1], adopted=True)
+            if found
+            else SubmitRefused(at=now, job_index=index, message=f"Slurm has no job named {name}")
+        )
+        append_event(launch.paths.events, settled)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,6 +75,46 @@ class Submission:
     commands: SlurmCommands
     context: Context
     accepted: dict[int, str] = field(default_factory=dict)
+
+    def submit_patiently(self, patience: timedelta) -> dict[int, str]:
+        """Submit as `submit` does, and ask again while Slurm does not answer, for that long.
+
+        What it may have accepted without an answer is looked for first: nothing is submitted twice.
+        """
+        deadline = self._now + patience
+        while True:
+            try:
+                return self.submit()
+            except SchedulerAbsentError:
+                raise
+            except SchedulerAwayError:
+                if self._now >= deadline:
+                    raise
+                adopted = self._adopted(deadline)
+                if adopted is not None:
+                    return adopted
+
+    def _adopted(self, deadline: datetime) -> dict[int, str] | None:
+        """Return the jobs of the runs where Slurm has all of them; None where it has none."""
+        from hpckit.slurm.query import find_by_name  # noqa: PLC0415  # lazy: as above
+
+        while True:
+            self.context.sleep(_PAUSE_S)
+            try:
+                found = {job: find_by_name(job.name, self.commands) for job in self.jobs}
+            except SchedulerAwayError:
+                if self._now >= deadline:
+                    raise
+                continue
+            break
+        runs: dict[int, str] = {}
+        for job, mains in found.items():
+            if not mains:
+                return None
+            self._record(Submitted(at=self._now, job_index=job.index, job=mains[-1], adopted=True))
+            self.accepted[job.index] = mains[-1]
+            runs |= job_ids(job, mains[-1])
+        return runs
 
     def submit(self) -> dict[int, str]:
         """Submit every job and return the Slurm job of each run.

@@ -6,18 +6,34 @@ Hidden from `--help`: people launch, scripts supervise. It must not decide anyth
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.cli.context import Context
+from hpckit.cli.successor import drop_successor, queue_successor
 from hpckit.errors import UsageError
+from hpckit.model.allocation import Ending, Limits, Requeued, Wish
+from hpckit.model.events import AttemptEnded
+from hpckit.model.failure import Cause
 from hpckit.model.launch import ClusterKind
 from hpckit.model.nodes import expand
 from hpckit.model.plan import JobSpec
-from hpckit.record.launches import Launch, load_launch, load_settings
-from hpckit.runtime.environ import without_rank
-from hpckit.runtime.supervise import AgentCommand, Assignment, supervise
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch, load_launch, load_settings, read_attempts
+from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
+from hpckit.runtime.environ import job_key, without_rank
+from hpckit.runtime.supervise import supervise
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.deadlines import EndCause, ending, job_limits
+from hpckit.slurm.requeue import Attempt, requeue
 from hpckit.slurm.step import agent_step, step_environment
+
+_CAUSES = {
+    EndCause.preempted: Cause.preempted,
+    EndCause.time_limit: Cause.time_limit,
+    EndCause.requeued: Cause.notice,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,16 +49,106 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     job = _job(launch, arguments.job)
     index = arguments.run if arguments.run is not None else _index(job, context.environ)
     settings, _ = load_settings(launch, index)
+    _, restarts = job_key(context.environ)
+    if (restarts or settings.recovery.successor) and _has_completed(launch, index):
+        # Nobody asked for this: a requeue that came too late, or a successor left in the queue.
+        context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
+        return 0
+    on_slurm = launch.cluster.kind is ClusterKind.slurm
+    agents = _agent_command(launch, job, context.environ)
+    if on_slurm and (job.requeue or settings.recovery.successor):
+        verb = ("-P", "-m", "hpckit", "orphaned", str(launch.folder))
+        will = (launch.python, *verb, f"--job={job.index}", f"--run={index}")
+        agents = replace(agents, last_will=will)
     assignment = Assignment(
         launch=launch,
         index=index,
         job_index=job.index,
         settings=settings,
-        requeue=job.requeue and launch.cluster.kind is ClusterKind.slurm,
-        agents=_agent_command(launch, job, context.environ),
+        requeue=job.requeue and on_slurm,
+        agents=agents,
         environ=context.environ,
+        allocation=_SlurmJob.of(launch, index, job, context) if on_slurm else None,
     )
     return supervise(assignment)
+
+
+def _has_completed(launch: Launch, index: int) -> bool:
+    ends = [
+        event.state
+        for _, told in read_attempts(launch, index)
+        for event in told
+        if isinstance(event, AttemptEnded)
+    ]
+    return RunState.completed in ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SlurmJob:
+    """The job this supervisor runs in, and what can be asked of Slurm for it."""
+
+    launch: Launch
+    index: int
+    spec: JobSpec
+    context: Context
+    commands: SlurmCommands
+    job: str
+    restarts: int
+
+    @classmethod
+    def of(cls, launch: Launch, index: int, spec: JobSpec, context: Context) -> Allocation | None:
+        """Return what the supervisor may ask for; None outside of a job."""
+        job, restarts = job_key(context.environ)
+        if job is None:
+            return None
+        ours = cls(
+            launch=launch,
+            index=index,
+            spec=spec,
+            context=context,
+            commands=SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ),
+            job=job,
+            restarts=restarts,
+        )
+        successor = load_settings(launch, index)[0].recovery.successor
+        return Allocation(
+            limits=ours.limits,
+            why=ours.why,
+            requeue=ours.requeue,
+            queue_successor=ours.queue_successor if successor else None,
+            drop_successor=ours.drop_successor if successor else None,
+        )
+
+    def limits(self) -> Limits:
+        """Return how long the job has."""
+        known = job_limits(self.commands, self.job, self.context.environ)
+        return Limits(end_at=known.end_at, kill_wait=known.kill_wait, grace=known.grace)
+
+    def why(self) -> Ending:
+        """Return why Slurm is ending the job."""
+        told = ending(self.commands, self.job, self.restarts)
+        return Ending(cause=_CAUSES.get(told.cause), cancelled=told.cause is EndCause.cancelled)
+
+    def requeue(self, wish: Wish, owns_run: Callable[[], bool]) -> Requeued:
+        """Ask for a new attempt."""
+        attempt = Attempt(
+            job=self.job,
+            restart_count=self.restarts,
+            nodes=self.spec.resources.allocated_nodes,
+            owns_run=owns_run,
+            lost=wish.lost,
+        )
+        outcome = requeue(self.commands, attempt, exclude=wish.excluded)
+        words = [word for word in (outcome.message, outcome.warning) if word]
+        return Requeued(outcome=outcome.answer, message="; ".join(words), excluded=outcome.excluded)
+
+    def queue_successor(self) -> None:
+        """Queue the next attempt behind this one."""
+        queue_successor(self.launch, self.index, self.spec, self.job, self.context)
+
+    def drop_successor(self) -> None:
+        """Take the next attempt out of the queue."""
+        drop_successor(self.launch, self.index, self.job, self.context)
 
 
 def _job(launch: Launch, index: int) -> JobSpec:

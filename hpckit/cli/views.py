@@ -15,9 +15,11 @@ from enum import StrEnum
 from hpckit.cli.context import Context
 from hpckit.errors import SchedulerError
 from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
+from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.model.succession import carried_on
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
 
@@ -34,12 +36,16 @@ class Scheduler(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchView:
-    """All runs of a launch, and how the scheduler was; `warning` says why it is away."""
+    """All runs of a launch, and how the scheduler was; `warning` says why it is away.
+
+    `janitor` is the job that will resume runs when all have ended, while Slurm has it.
+    """
 
     launch: Launch
     runs: tuple[RunView, ...]
     scheduler: Scheduler
     warning: str = ""
+    janitor: Observation | None = None
 
 
 class Ask(StrEnum):
@@ -72,7 +78,8 @@ def launch_view(
     """Return the views of all runs, or of these; a scheduler that is away is said, not raised."""
     executors = local_executors(launch)
     records = read_runs(launch, indices)
-    jobs = _jobs(records, ask) if launch.cluster.kind is ClusterKind.slurm else ()
+    history = read_launch_history(launch)
+    jobs = _jobs(records, history, ask) if launch.cluster.kind is ClusterKind.slurm else ()
     observations: Mapping[str, Observation] = {}
     scheduler, warning = Scheduler.none, ""
     if jobs:
@@ -86,11 +93,19 @@ def launch_view(
         asked=frozenset(jobs) if scheduler is Scheduler.answered else frozenset(),
         executors=executors,
         living=_living(executors, records),
+        successors={run: job for run in history.successors if (job := history.successor_of(run))},
     )
     runs = tuple(world.view(record) for record in records)
     if any(view.settled and not view.record.state.ended for view in runs):
         runs = tuple(world.view(record) for record in read_runs(launch, indices))
-    return LaunchView(launch=launch, runs=runs, scheduler=scheduler, warning=warning)
+    janitor = observations.get(history.janitor_job or "")
+    return LaunchView(
+        launch=launch,
+        runs=runs,
+        scheduler=scheduler,
+        warning=warning,
+        janitor=None if janitor is None or janitor.state.ended else janitor,
+    )
 
 
 def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
@@ -117,15 +132,17 @@ class _World:
     asked: frozenset[str]
     executors: Mapping[int, LocalStarted]
     living: Mapping[Carrier, bool | None]
+    successors: Mapping[int, str]
 
     def view(self, record: RunRecord) -> RunView:
         carrier = _carrier(record, self.executors)
-        return RunView(
+        present = RunView(
             record=record,
             observation=self.observations.get(record.job or ""),
             asked=record.job in self.asked,
             alive=None if carrier is None else self.living.get(carrier),
         )
+        return carried_on(present, self.observations.get(self.successors.get(record.index, "")))
 
 
 def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> Carrier | None:
@@ -145,16 +162,15 @@ def _living(
     return {carrier: alive(*carrier) for carrier in carriers if carrier is not None}
 
 
-def _jobs(records: Iterable[RunRecord], ask: Ask) -> tuple[str, ...]:
-    """Return the jobs to ask about."""
+def _jobs(records: Iterable[RunRecord], history: LaunchHistory, ask: Ask) -> tuple[str, ...]:
+    """Return the jobs to ask about: of these runs, of their successors, and the janitor."""
     if ask is Ask.nothing:
         return ()
-    return tuple(
-        record.job
-        for record in records
-        if record.job is not None
-        and (ask is Ask.all_runs or record.state is not RunState.completed)
-    )
+    asked = [one for one in records if ask is Ask.all_runs or one.state is not RunState.completed]
+    jobs = [one.job for one in asked]
+    jobs += [history.successor_of(one.index) for one in asked]
+    jobs += [history.janitor_job] if any(jobs) else []
+    return tuple(dict.fromkeys(job for job in jobs if job is not None))
 
 
 def _observe(launch: Launch, jobs: Sequence[str], context: Context) -> Mapping[str, Observation]:

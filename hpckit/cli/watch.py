@@ -1,23 +1,31 @@
 """`hpckit watch`: waits for a launch and resumes what can be, until all of it is done.
 
 Responsible for when to resume and when to give up; it must not stop anything: after Ctrl-C the
-runs go on. Each run is resumed so many times without getting further, and no more.
+runs go on. How often a run is resumed is bounded by its own budgets (recovery), as its supervisor
+is.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.cli.context import Context, add_json, add_output_dir, output_dir
 from hpckit.cli.launch import reference
-from hpckit.cli.resume import Order, add_judgement, prepare_resume, resume
+from hpckit.cli.resume import (
+    Order,
+    Resuming,
+    add_judgement,
+    left_alone,
+    prepare_resume,
+    resume,
+)
 from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, UsageError
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.planning.resume import Tries
+from hpckit.planning.resume import Skipped
 from hpckit.record.find import find
 from hpckit.record.launches import Launch, load_launch
 from hpckit.report.rows import count_states
@@ -34,13 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "reference", nargs="?", metavar="LAUNCH", help="the launch (default: the latest)"
     )
-    parser.add_argument(
-        "--max-resumes",
-        type=int,
-        default=3,
-        metavar="N",
-        help="how often a run is resumed without getting further (default: 3)",
-    )
     add_judgement(parser)
     add_json(parser)
     add_output_dir(parser)
@@ -48,11 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Watch a launch until nothing more is to be done: 0 where every run completed, else 1."""
-    if arguments.max_resumes < 0:
-        raise UsageError(
-            f"--max-resumes is {arguments.max_resumes}; 0 or more is allowed",
-            hint="0 waits and resumes nothing",
-        )
     selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
     if selection.index is not None:
         raise UsageError(
@@ -62,8 +58,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     watch = Watching(
         launch=selection.launch,
         context=context,
-        tries=Tries(limit=arguments.max_resumes),
-        order=Order(cancelled=arguments.cancelled, changed_code=arguments.changed_code),
+        order=Order(
+            cancelled=arguments.cancelled, changed_code=arguments.changed_code, bounded=True
+        ),
         quiet=arguments.json,
     )
     try:
@@ -81,11 +78,11 @@ class Watching:
 
     launch: Launch
     context: Context
-    tries: Tries
     order: Order
     quiet: bool
     counts: Counter[int] = field(default_factory=Counter, init=False)
     views: tuple[RunView, ...] = field(default=(), init=False)
+    skipped: tuple[Skipped, ...] = field(default=(), init=False)
     said: str = field(default="", init=False)
 
     def follow(self) -> None:
@@ -100,27 +97,25 @@ class Watching:
 
     def _step(self) -> bool:
         """Look once and resume what is to be resumed; returns whether all is over."""
-        order = replace(self.order, allowed=self.tries.affordable)
         try:
-            seen = prepare_resume(load_launch(self.launch.folder), order, self.context)
-            self._see(seen.views)
+            seen = prepare_resume(load_launch(self.launch.folder), self.order, self.context)
+            self._see(seen)
             if not seen.jobs:
                 return not seen.choice.open
-            done, started = resume(self.launch, order, self.context)
+            done, started = resume(self.launch, self.order, self.context)
         except SchedulerAbsentError:
             raise
         except (SchedulerAwayError, HeldError) as error:
             self._remark(error.message)
             return False
         if started is not None:
-            self.tries.spend(done.choice.resumed)
             self.counts.update(done.choice.resumed)
             self._say(f"resumed {len(done.choice.resumed)} run(s): {started.where}")
         return False
 
-    def _see(self, views: tuple[RunView, ...]) -> None:
-        self.views = views
-        counts = count_states(view.state for view in views)
+    def _see(self, seen: Resuming) -> None:
+        self.views, self.skipped = seen.views, seen.choice.skipped
+        counts = count_states(view.state for view in seen.views)
         self._say(", ".join(f"{count} {state}" for state, count in counts.items()))
 
     def _say(self, text: str) -> None:
@@ -137,6 +132,7 @@ class Watching:
 
 def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:
     launch = watch.launch
+    reasons = {one.index: one.reason for one in watch.skipped}
     if as_json:
         runs = [
             {
@@ -144,6 +140,7 @@ def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:
                 "index": view.record.index,
                 "state": view.state,
                 "resumes": watch.counts[view.record.index],
+                "reason": reasons.get(view.record.index),
             }
             for view in watch.views
         ]
@@ -153,4 +150,6 @@ def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:
         context.say(f"{launch.id} is done")
     else:
         context.say(f"{launch.id} is not done, and nothing more is tried")
+        for line in left_alone(watch.skipped):
+            context.say(f"  left    {line}")
         context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, resume)")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from hpckit.model.failure import Failure, RankExit
+from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
@@ -61,11 +61,15 @@ class JobAdded(Event):
     """A resume added a job to the launch; `after[i]` attempts of run `job.runs[i]` came before.
 
     It takes back what was asked of these runs earlier: a cancellation, and other executors' turn.
+    `fresh` is whether somebody asked for it, so that failures before it count no more. With
+    `successor` it only waits for the end of the run's present job.
     """
 
     kind: ClassVar[str] = "job_added"
     job: JobSpec
     after: tuple[int, ...]
+    fresh: bool = False
+    successor: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +146,70 @@ class RankExited(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint was committed. Training stood still for `stall_s` of the save's `duration_s`."""
+
+    kind: ClassVar[str] = "checkpoint_saved"
+    round: int
+    step: int
+    size: int
+    stall_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost(Event):
+    """Nothing was heard of a node's agent any more, or its connection ended."""
+
+    kind: ClassVar[str] = "node_lost"
+    node: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundEnded(Event):
+    """No rank of a round is left. `failure` is null where all completed.
+
+    `first_step` and `step` are the first and the last step that began; `because` says what was
+    decided: `completed`, `restart` (a new round), `again` (a new attempt) or `end`. `silent_s` is
+    how long nothing had been heard when a hang or a lost node was noticed.
+    """
+
+    kind: ClassVar[str] = "round_ended"
+    round: int
+    first_step: int | None
+    step: int | None
+    action: str
+    failure: Failure | None = None
+    silent_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeueAsked(Event):
+    """Slurm was asked to start the run anew; `outcome` is what came of it, in a word."""
+
+    kind: ClassVar[str] = "requeue_asked"
+    outcome: str
+    message: str = ""
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Event):
+    """Something the user should know, and that did not stop the run."""
+
+    kind: ClassVar[str] = "warned"
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeHeard(Event):
-    """The attempt was told that it will be stopped."""
+    """The attempt was told that it will be stopped; `deadline` is the end that is known."""
 
     kind: ClassVar[str] = "notice_heard"
     signal: str
+    cause: Cause = Cause.notice
+    deadline: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

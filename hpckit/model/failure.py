@@ -14,15 +14,27 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """Why a run did not complete."""
+    """Why a run did not complete.
+
+    `signal` came from somebody else (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
+    """
 
     exception = "exception"
     exit_code = "exit_code"
     signal = "signal"
+    crash = "crash"
+    hang = "hang"
+    nan = "nan"
+    cuda_oom = "cuda_oom"
+    host_oom = "host_oom"
+    disk_full = "disk_full"
+    communication = "communication"
     rendezvous = "rendezvous"
     agents_missing = "agents_missing"
     node_lost = "node_lost"
     frozen_folder = "frozen_folder"
+    preempted = "preempted"
+    time_limit = "time_limit"
     notice = "notice"
     launcher_lost = "launcher_lost"
     scheduler = "scheduler"
@@ -38,7 +50,8 @@ class RankExit:
     """One rank's exit record. `signal` is a name such as SIGKILL; `step` the last one begun.
 
     `stopped` is true where hpckit itself ended the rank because another had failed; `at` is when
-    the exception was raised or the end was seen.
+    the exception was raised or the end was seen; `oom` is what shows that the kernel killed it
+    for want of memory.
     """
 
     rank: int
@@ -50,6 +63,7 @@ class RankExit:
     message: str | None = None
     traceback: str | None = None
     stopped: bool = False
+    oom: str | None = None
     at: datetime | None = None
 
     @property
@@ -59,8 +73,22 @@ class RankExit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankStack:
+    """What a rank was doing: its state by the kernel, its last step, and its stacks, if it told."""
+
+    rank: int
+    node: str
+    state: str
+    step: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A classified end: cause, where, at which step, and the words of who failed."""
+    """A classified end: cause, where, at which step, and the words of who failed.
+
+    `signature` is the same where the same happened, whichever rank, node or step it happened at.
+    """
 
     cause: Cause
     message: str
@@ -68,6 +96,7 @@ class Failure:
     node: str | None = None
     step: int | None = None
     traceback: str | None = None
+    signature: str = ""
 
 
 def signal_name(number: int) -> str:

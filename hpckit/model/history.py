@@ -27,8 +27,11 @@ class LaunchHistory:
     """What is recorded of a launch's runs, by their index.
 
     `jobs` are all there are, in the order of their indices; `slurm_jobs` what Slurm calls the
-    latest submission of a run; `refused` is the scheduler's reason; `executors` the local
-    executor whose turn a run is.
+    latest submission of a run, by job index `accepted` what it calls a job; `refused` is the
+    scheduler's reason; `executors` the local executor whose turn a run is. `successors` wait for
+    the end of a run's present job. `fresh` is how many attempts came before somebody last resumed
+    the run by hand, `idle` how many jobs in a row it was given since and never began in.
+    `janitor` is the index of the latest job without runs, which resumes others.
     """
 
     jobs: list[JobSpec]
@@ -37,7 +40,11 @@ class LaunchHistory:
     refused: dict[int, str] = field(default_factory=dict)
     resumed: dict[int, Resumption] = field(default_factory=dict)
     executors: dict[int, events.LocalStarted] = field(default_factory=dict)
-    _accepted: dict[int, str] = field(default_factory=dict)
+    accepted: dict[int, str] = field(default_factory=dict)
+    successors: dict[int, Resumption] = field(default_factory=dict)
+    fresh: dict[int, int] = field(default_factory=dict)
+    idle: dict[int, int] = field(default_factory=dict)
+    janitor: int | None = None
 
     def job_of(self, run: int) -> JobSpec:
         """Return the job that a run was given to last."""
@@ -50,6 +57,16 @@ class LaunchHistory:
         """Return how many attempts a run had when it was given to its job; 0 where frozen so."""
         resumption = self.resumed.get(run)
         return 0 if resumption is None else resumption.after
+
+    def successor_of(self, run: int) -> str | None:
+        """Return what Slurm calls the successor of a run's present job, None without one."""
+        successor = self.successors.get(run)
+        return None if successor is None else self.accepted.get(successor.job_index)
+
+    @property
+    def janitor_job(self) -> str | None:
+        """What Slurm calls the latest janitor, None where it never had one."""
+        return None if self.janitor is None else self.accepted.get(self.janitor)
 
     def take(self, event: events.Event) -> None:
         """Take the next event into account; one about a job nobody knows changes nothing."""
@@ -73,27 +90,64 @@ class LaunchHistory:
             self.jobs.append(job)
         if job.index > len(self.jobs) or self.jobs[job.index] != job:
             return
+        if not job.runs:
+            self.janitor = job.index
         for run, after in zip(job.runs, event.after, strict=False):
-            self.resumed[run] = Resumption(job_index=job.index, after=after)
+            given = Resumption(job_index=job.index, after=after)
+            if event.successor:
+                self._add_successor(run, given)
+            else:
+                self._resume(run, given, fresh=event.fresh)
+
+    def _add_successor(self, run: int, given: Resumption) -> None:
+        """Queue a job behind a run's present one: that is the earlier successor if it has begun."""
+        earlier = self.successors.get(run)
+        if earlier is not None and earlier.after < given.after:
+            self.resumed[run] = earlier
             self.slurm_jobs.pop(run, None)
-            self.refused.pop(run, None)
-            self.cancelled.discard(run)
+            if earlier.job_index in self.accepted:
+                self.slurm_jobs[run] = self.accepted[earlier.job_index]
+        self.successors[run] = given
+
+    def _resume(self, run: int, given: Resumption, *, fresh: bool) -> None:
+        begun = given.after > self.attempts_before(run)
+        had_a_job = run in self.slurm_jobs or run in self.executors
+        self.idle[run] = 0 if begun or fresh or not had_a_job else self.idle.get(run, 0) + 1
+        if fresh:
+            self.fresh[run] = given.after
+        self.resumed[run] = given
+        self.slurm_jobs.pop(run, None)
+        self.successors.pop(run, None)
+        self.refused.pop(run, None)
+        self.cancelled.discard(run)
 
     def _submitted(self, job: JobSpec, event: events.Submitted) -> None:
+        earlier = self.accepted.setdefault(job.index, event.job)
+        self.accepted[job.index] = event.job
+        if not job.runs or self._succeeds(job):
+            return
         self.slurm_jobs |= job_ids(job, event.job)
         for run in job.runs:
             self.refused.pop(run, None)
         # Submitted once more, by hand: the cancellation was meant for the earlier job.
-        if self._accepted.setdefault(job.index, event.job) != event.job:
+        if earlier != event.job:
             self.cancelled.difference_update(job.runs)
-        self._accepted[job.index] = event.job
 
     def _refused(self, job: JobSpec, event: events.SubmitRefused) -> None:
+        if self._succeeds(job):
+            for run in job.runs:
+                del self.successors[run]
+            return
         for run in job.runs:
             resumption = self.resumed.get(run)
             if resumption is not None and resumption.job_index == job.index:
                 del self.resumed[run]
             self.refused[run] = event.message
+
+    def _succeeds(self, job: JobSpec) -> bool:
+        """Whether this is the job that waits for the end of the present job of its run."""
+        given = (self.successors.get(run) for run in job.runs)
+        return any(one is not None and one.job_index == job.index for one in given)
 
     def _started(self, event: events.LocalStarted) -> None:
         for run in (run for job in self.jobs for run in job.runs):
@@ -115,5 +169,5 @@ def job_ids(job: JobSpec, main: str) -> dict[int, str]:
     """Return the Slurm job of each run of a submitted job: `123`, or `123_4` in an array."""
     number = JobId.parse(main).main
     if not job.is_array:
-        return {job.runs[0]: str(number)}
+        return dict.fromkeys(job.runs, str(number))
     return {run: str(JobId(number, element)) for element, run in enumerate(job.runs)}

@@ -62,10 +62,14 @@ class Resources:
     """What one run needs, in submitit's words.
 
     `mem_gb` is per node; `timeout_min` is Slurm's time limit (null: the partition's default);
+    `spare_nodes` are allocated beside `nodes` and stand in for one that is lost; `min_nodes` is
+    how far a run may shrink inside its allocation before it waits for a new one (null: not);
     `additional_parameters` goes to sbatch as it is, for what is not named here.
     """
 
     nodes: int = 1
+    min_nodes: int | None = None
+    spare_nodes: int = 0
     tasks_per_node: int = 1
     cpus_per_task: int = 1
     gpus_per_node: int = 0
@@ -108,12 +112,24 @@ class Checkpoint:
 class Recovery:
     """What happens after a failure.
 
-    `max_rounds` is how often all ranks may be started inside one attempt (1: never again);
-    `requeue` lets Slurm start the run anew after a preemption or a node failure.
+    `requeue` lets Slurm start the run anew: after a preemption, a node failure, at the time limit;
+    `successor` queues the next attempt ahead instead, so that it need not wait out Slurm's delay.
+    `restarts` is, for each cause (model.failure.Cause), how often the run is started again after
+    it without getting further; a step further than ever before refills all of them, and causes
+    that are not named get none. After `identical_failures` of one signature without getting
+    further the run ends, whatever is left. A node is left out once `node_failures` were its own.
+    The first restart is at once, the next ones after `pause_s`, doubled each time. A loss that was
+    logged `nan_patience` times in a row without being finite is a failure (0: never).
     """
 
-    max_rounds: int = 1
     requeue: bool = False
+    successor: bool = False
+    restarts: dict[str, int] = field(default_factory=dict)
+    identical_failures: int = 3
+    node_failures: int = 2
+    pause_s: float = 1.0
+    longest_pause_s: float = 60.0
+    nan_patience: int = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +139,13 @@ class Runtime:
     `agent_timeout_s`: until every node has reported; `rendezvous_timeout_s`: until every rank
     has; `notice_grace_s`: for ranks in a step loop to save and leave after a notice (Slurm's
     KillWait, 30 s by default, is the limit of all); `stop_grace_s`: between SIGTERM and SIGKILL
-    of a rank that has to go.
+    of a rank that has to go; `node_timeout_s`: without a sign of life from a node's agent, until
+    the node counts as lost; `time_limit_lead_s`: how long before the time limit ranks save and
+    leave, at least, until a save has been measured (0: not at all).
+
+    A rank hangs when no step of it begins for `hang_factor` times its usual step, but never less
+    than `hang_min_s` (0: ranks are never taken to hang), and `hang_first_s` before its steps are
+    known.
     """
 
     device: DeviceKind = DeviceKind.auto
@@ -131,6 +153,11 @@ class Runtime:
     rendezvous_timeout_s: float = 120.0
     notice_grace_s: float = 15.0
     stop_grace_s: float = 10.0
+    node_timeout_s: float = 6.0
+    time_limit_lead_s: float = 60.0
+    hang_min_s: float = 300.0
+    hang_factor: float = 10.0
+    hang_first_s: float = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +180,8 @@ class LaunchConfig:
 
     A composed configuration may hold more (a user's own keys); those reach the user's code and
     nothing else. Exactly one of `entry_point` ("module:function") and `command` (a list, or one
-    string that is split as a shell would split it) says what a rank runs.
+    string that is split as a shell would split it) says what a rank runs. `chaos` are faults to
+    inject, for trying out recovery.
     """
 
     name: str | None = None
@@ -169,3 +197,4 @@ class LaunchConfig:
     recovery: Recovery = field(default_factory=Recovery)
     runtime: Runtime = field(default_factory=Runtime)
     code: Code = field(default_factory=Code)
+    chaos: list[str] = field(default_factory=list)

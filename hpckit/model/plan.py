@@ -43,7 +43,11 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSpec:
-    """What sbatch is asked for, for every run of one job. Slurm's terms; null means not said."""
+    """What sbatch is asked for, for every run of one job. Slurm's terms; null means not said.
+
+    `nodes` is how many a run trains on, `spare_nodes` how many are allocated beside them;
+    `min_nodes` is how far it may shrink inside an allocation (null: not at all).
+    """
 
     nodes: int
     tasks_per_node: int
@@ -66,11 +70,24 @@ class ResourceSpec:
     mail_user: str | None
     array_parallelism: int
     additional_parameters: tuple[tuple[str, str | bool | None], ...]
+    spare_nodes: int = 0
+    min_nodes: int | None = None
 
     @property
     def world_size(self) -> int:
-        """Number of ranks of one run."""
+        """Number of ranks of one run, when it has all its nodes."""
         return self.nodes * self.tasks_per_node
+
+    @property
+    def allocated_nodes(self) -> int:
+        """Number of nodes that Slurm is asked for, the spare ones included."""
+        return self.nodes + self.spare_nodes
+
+    @property
+    def outlives_a_node(self) -> bool:
+        """Whether a run goes on in its allocation when one of its nodes is lost."""
+        fewest = self.nodes if self.min_nodes is None else self.min_nodes
+        return self.allocated_nodes > fewest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

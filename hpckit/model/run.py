@@ -14,6 +14,9 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import BaseState, RunState, SlurmState
 
+KEPT_WARNINGS = 5
+"""How many warnings a record keeps, the latest: the rest is in the events."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
@@ -36,7 +39,7 @@ class RunRecord:
     """A run by our own record alone. `attempt` counts from 1, 0 before the first.
 
     `supervisor` is (host, pid, start mark of the process) of the latest attempt, `restart_count`
-    Slurm's count of restarts when that attempt began.
+    Slurm's count of restarts when that attempt began; `warnings` the latest few.
     """
 
     id: str
@@ -57,6 +60,7 @@ class RunRecord:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def begun(self) -> bool:
@@ -100,6 +104,8 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
                 failure=event.failure,
                 ended_at=event.at,
             )
+        case events.Warned():
+            return replace(record, warnings=(*record.warnings, event.message)[-KEPT_WARNINGS:])
         case _:
             return record
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.plan import SweepPoint
+from hpckit.planning.check_recovery import check_recovery
 from hpckit.planning.command import command_words
 
 SHARED_KEYS = ("name", "output_dir", "cluster", "code")
@@ -58,8 +59,10 @@ def check_settings(settings: LaunchConfig) -> None:
                 f"{key} is {value:g}; it has to be more than 0", hint=f"for example {key}=60"
             )
     _check_variables(settings)
+    _check_nodes(settings.resources, settings.cluster)
     _check_devices(settings.resources, settings.cluster)
     _check_partition(settings.resources, settings.cluster)
+    check_recovery(settings)
 
 
 def _check_shared(points: Sequence[SweepPoint]) -> None:
@@ -98,6 +101,8 @@ def _check_task(settings: LaunchConfig) -> None:
 def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     resources = settings.resources
     yield "resources.nodes", resources.nodes, 1
+    yield "resources.min_nodes", resources.min_nodes, 1
+    yield "resources.spare_nodes", resources.spare_nodes, 0
     yield "resources.tasks_per_node", resources.tasks_per_node, 1
     yield "resources.cpus_per_task", resources.cpus_per_task, 1
     yield "resources.gpus_per_node", resources.gpus_per_node, 0
@@ -105,7 +110,8 @@ def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     yield "resources.array_parallelism", resources.array_parallelism, 1
     yield "checkpoint.keep", settings.checkpoint.keep, 2
     yield "checkpoint.interval_steps", settings.checkpoint.interval_steps, 1
-    yield "recovery.max_rounds", settings.recovery.max_rounds, 1
+    yield "recovery.identical_failures", settings.recovery.identical_failures, 1
+    yield "recovery.node_failures", settings.recovery.node_failures, 1
     yield "cluster.max_parallel", settings.cluster.max_parallel, 1
 
 
@@ -130,17 +136,34 @@ def _check_variables(settings: LaunchConfig) -> None:
                 )
 
 
+def _check_nodes(resources: Resources, cluster: Cluster) -> None:
+    local = cluster.kind is ClusterKind.local
+    if local and resources.nodes > 1:
+        raise ConfigError(
+            f"resources.nodes is {resources.nodes}, but the local executor has this one machine",
+            hint="use resources.tasks_per_node for several ranks here, or cluster=slurm",
+        )
+    if local and resources.spare_nodes:
+        raise ConfigError(
+            f"resources.spare_nodes is {resources.spare_nodes}, but the local executor has this "
+            "one machine",
+            hint="set resources.spare_nodes=0 here, or use cluster=slurm",
+        )
+    if resources.min_nodes is not None and resources.min_nodes > resources.nodes:
+        raise ConfigError(
+            f"resources.min_nodes is {resources.min_nodes}, more than resources.nodes, which is "
+            f"{resources.nodes}; a run shrinks from nodes to min_nodes, and no further",
+            hint=f"set resources.min_nodes to 1 … {resources.nodes}, or resources.spare_nodes to "
+            "have nodes beside those that train",
+        )
+
+
 def _check_devices(resources: Resources, cluster: Cluster) -> None:
     if resources.gpus_per_node > cluster.gpus_per_node:
         raise ConfigError(
             f"resources.gpus_per_node is {resources.gpus_per_node}, but a node of this cluster "
             f"has {cluster.gpus_per_node} (cluster.gpus_per_node)",
             hint="ask for fewer, or state what the nodes have: cluster.gpus_per_node=N",
-        )
-    if cluster.kind is ClusterKind.local and resources.nodes > 1:
-        raise ConfigError(
-            f"resources.nodes is {resources.nodes}, but the local executor has this one machine",
-            hint="use resources.tasks_per_node for several ranks here, or cluster=slurm",
         )
 
 

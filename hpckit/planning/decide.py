@@ -1,18 +1,21 @@
 """What to do when a round has ended. Pure: no clock, no environment, no file, no process.
 
-Responsible for the choice between a new round and the end of the attempt, and for naming the
+Responsible for the choice between a new round, a new attempt and the end, and for naming the
 failure; it must not carry anything out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, shell_code
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RunState
+from hpckit.planning.classify import classify, signature
+from hpckit.planning.ledger import Ledger
 
 NOTICE_CODE = 143
 """Exit code of an attempt that was told to stop: 128 + SIGTERM."""
@@ -20,82 +23,239 @@ NOTICE_CODE = 143
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Signals that somebody else sends; others a process brings upon itself."""
 
+_SENT_AWAY = frozenset({Cause.preempted, Cause.notice})
+"""Ends that say nothing of the run, however alike they are."""
+
 _FELT_EARLIER = timedelta(seconds=1)
 """How much earlier than its agent the peers of a killed rank may have failed of it."""
 
 _LAST = datetime.max.replace(tzinfo=UTC)
+
+_NOTICES = {
+    Cause.preempted: "preempted",
+    Cause.time_limit: "the time limit was about to end the job",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """That the attempt will be stopped: the signal that said so, and why, as far as is known."""
+
+    signal: str
+    cause: Cause = Cause.notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundView:
     """One ended round: its exit records, and what else is known of its end.
 
-    `notice` names the signal that announced the attempt's end, `cut_short` is whether ranks were
-    still running then; `failure` is set where the round ended for another reason than its ranks;
-    `cancelled` is whether the user asked for the end.
+    `saved` is whether the attempt has saved state; `cut_short` whether ranks were still running
+    when the notice came; `cancelled` whether the user asked for the end; `failure` is set where
+    the round ended for another reason than its ranks. `members` are the nodes it ran on,
+    `standing` those that are there now, spares included, in the allocation's order; `ran` is how
+    long the round lasted, `silent` for how long nothing had been heard of what made it end.
+    `wanted` and `fewest` say how many nodes a round has, and must have. `requeues` is whether a
+    new attempt can be asked for.
     """
 
     round: int
+    at: datetime
     exits: Sequence[RankExit]
-    notice: str | None = None
+    attempt: int = 1
+    first_step: int | None = None
+    step: int | None = None
+    saved: bool = False
+    notice: Notice | None = None
     cut_short: bool = False
     cancelled: bool = False
     failure: Failure | None = None
+    members: tuple[str, ...] = ()
+    standing: tuple[str, ...] = ()
+    ran: timedelta = timedelta()
+    silent: timedelta = timedelta()
+    wanted: int = 1
+    fewest: int = 1
+    requeues: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRound:
-    """Start all ranks again, inside the same attempt."""
+    """Start all ranks again on these nodes, inside the same attempt, after a pause."""
 
     because: Failure
+    nodes: tuple[str, ...]
+    pause: timedelta = timedelta()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAttempt:
-    """End the attempt in this state, with this exit code."""
+    """End the attempt in this state, with this exit code.
+
+    `again` asks for a new attempt, on other nodes than those `excluded`.
+    """
 
     state: RunState
     exit_code: int
     failure: Failure | None = None
+    again: bool = False
+    excluded: tuple[str, ...] = ()
 
 
 Action = NewRound | EndAttempt
 
 
-def decide(view: RoundView, policy: Recovery) -> Action:
-    """Return what follows an ended round.
+def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
+    """Return what follows an ended round; `past` is what happened before it.
 
-    A rank that was killed gets a new round while the policy has one left. What the user's code
-    raised or returned would only happen again, and ends the attempt.
+    The ladder: a new round where enough nodes stand, else a new attempt, else the end. Whatever
+    the rung, the budgets of `policy` are those of the whole run.
     """
     failure = view.failure or first_failure(view.exits)
     fine = bool(view.exits) and not any(exit_.failed for exit_ in view.exits)
     if fine and failure is None and not view.cut_short:
         return EndAttempt(state=RunState.completed, exit_code=0)
     if view.notice is not None:
-        return _stopped(view)
-    if failure is None:
-        failure = Failure(cause=Cause.signal, message="all ranks were stopped, nobody said why")
-    if _may_pass(view, failure) and view.round + 1 < policy.max_rounds:
-        return NewRound(because=failure)
+        return _stopped(view, view.notice, policy, past)
+    failure = failure or Failure(
+        cause=Cause.unknown, message="all ranks were stopped, nobody said why"
+    )
+    ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
+    left_out = _left_out(view, policy, ledger)
+    spent = exhausted(ledger, failure, policy, left_out)
+    if spent is not None:
+        message = f"{failure.message}; {spent}" if spent else failure.message
+        return _failed(view, replace(failure, message=message))
+    return _restart(view, failure, policy, ledger, left_out)
+
+
+def round_ended(view: RoundView, failure: Failure | None, action: str) -> events.RoundEnded:
+    """Return what is recorded of an ended round."""
+    return events.RoundEnded(
+        at=view.at,
+        round=view.round,
+        first_step=view.first_step,
+        step=view.step,
+        action=action,
+        failure=failure,
+        silent_s=round(view.silent.total_seconds(), 3),
+    )
+
+
+def exhausted(
+    ledger: Ledger, failure: Failure, policy: Recovery, left_out: frozenset[str] = frozenset()
+) -> str | None:
+    """Return why the latest failure, which is in the ledger, ends the run; None where not.
+
+    Empty where the policy has no restart for such a failure at all: that needs no words.
+    """
+    allowed = policy.restarts.get(failure.cause, 0)
+    if allowed == 0:
+        return ""
+    count = 0 if failure.cause in _SENT_AWAY else ledger.repeated()
+    if count >= policy.identical_failures:
+        return f"the same failure {count} times without getting further"
+    spent = ledger.spent(failure.cause, left_out)
+    if spent > allowed:
+        return (
+            f"{spent} failures of this kind without getting further; "
+            f"recovery.restarts.{failure.cause} is {allowed}"
+        )
+    return None
+
+
+def _left_out(view: RoundView, policy: Recovery, ledger: Ledger) -> frozenset[str]:
+    """Return the nodes to do without from now on; none where there is no other to be had."""
+    bad = ledger.excluded(policy)
+    good = [node for node in view.standing if node not in bad]
+    return bad if len(good) >= view.fewest or view.requeues else frozenset()
+
+
+def _restart(
+    view: RoundView,
+    failure: Failure,
+    policy: Recovery,
+    ledger: Ledger,
+    left_out: frozenset[str],
+) -> Action:
+    """Return the lowest rung of the ladder that holds."""
+    good = [node for node in view.standing if node not in left_out]
+    if len(good) >= view.fewest:
+        return NewRound(
+            because=failure,
+            nodes=_placed(view.members, good, view.wanted),
+            pause=_pause(policy, ledger),
+        )
+    if not view.requeues:
+        return _failed(view, failure)
+    return EndAttempt(
+        state=RunState.interrupted,
+        exit_code=_exit_code(view, failure),
+        failure=failure,
+        again=True,
+        excluded=tuple(sorted(left_out)),
+    )
+
+
+def _placed(members: Sequence[str], good: Sequence[str], wanted: int) -> tuple[str, ...]:
+    """Return up to `wanted` good nodes: members keep their places, others fill the gaps."""
+    spares = [node for node in good if node not in members]
+    places: list[str] = []
+    for member in [*members, *([""] * (wanted - len(members)))]:
+        if member in good:
+            places.append(member)
+        elif spares:
+            places.append(spares.pop(0))
+    return tuple(places[:wanted])
+
+
+def first_nodes(
+    standing: Sequence[str], past: Ledger, policy: Recovery, wanted: int
+) -> tuple[str, ...]:
+    """Return the nodes of an attempt's first round: those that never failed first."""
+    bad = past.excluded(policy)
+    return tuple(sorted(standing, key=lambda node: node in bad)[:wanted])
+
+
+def _pause(policy: Recovery, ledger: Ledger) -> timedelta:
+    count = len(ledger.without_progress)
+    if count < 2:  # noqa: PLR2004  # the first failure is followed at once
+        return timedelta()
+    return timedelta(seconds=min(policy.pause_s * 2 ** (count - 2), policy.longest_pause_s))
+
+
+def _failed(view: RoundView, failure: Failure) -> EndAttempt:
     return EndAttempt(state=RunState.failed, exit_code=_exit_code(view, failure), failure=failure)
 
 
-def _may_pass(view: RoundView, failure: Failure) -> bool:
-    """Whether a new round may help: only where a rank was killed from outside.
-
-    SIGSEGV, SIGABRT and the like come from the rank's own code, and would come again.
-    """
-    guilty = guilty_rank(view.exits)
-    killed = guilty is not None and guilty.signal in _FROM_OUTSIDE
-    return failure.cause is Cause.signal and view.failure is None and killed
-
-
-def _stopped(view: RoundView) -> EndAttempt:
+def _stopped(view: RoundView, notice: Notice, policy: Recovery, past: Ledger) -> EndAttempt:
     if view.cancelled:
         return EndAttempt(state=RunState.cancelled, exit_code=NOTICE_CODE)
-    failure = Failure(cause=Cause.notice, message=f"told to stop by {view.notice}")
-    return EndAttempt(state=RunState.interrupted, exit_code=NOTICE_CODE, failure=failure)
+    failure = Failure(
+        cause=notice.cause,
+        message=_NOTICES.get(notice.cause, f"told to stop by {notice.signal}"),
+        step=view.step,
+        signature=notice.cause,
+    )
+    if notice.cause is not Cause.time_limit or not (view.requeues and view.saved):
+        # Who stopped the attempt starts it again, where that was the intention; and a run that
+        # keeps no state would only come to the same limit once more.
+        return EndAttempt(state=RunState.interrupted, exit_code=NOTICE_CODE, failure=failure)
+    ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
+    spent = exhausted(ledger, failure, policy)
+    if spent is None:
+        return EndAttempt(
+            state=RunState.interrupted,
+            exit_code=NOTICE_CODE,
+            failure=failure,
+            again=True,
+            excluded=tuple(sorted(ledger.excluded(policy))),
+        )
+    message = f"{failure.message}; {spent}" if spent else failure.message
+    return EndAttempt(
+        state=RunState.failed if spent else RunState.interrupted,
+        exit_code=NOTICE_CODE,
+        failure=replace(failure, message=message),
+    )
 
 
 def _exit_code(view: RoundView, failure: Failure) -> int:
@@ -106,19 +266,21 @@ def _exit_code(view: RoundView, failure: Failure) -> int:
 def guilty_rank(exits: Sequence[RankExit]) -> RankExit | None:
     """Return the rank that failed first, None where none failed by itself.
 
-    The others usually fail of it (a broken connection, our own SIGTERM). The order is that of the
-    exceptions' own times, since a raising rank's peers may be gone before it has left Python. A
-    killed rank's end is seen by its agent only, a little after its peers felt it: it comes first
-    where it is about as early.
+    The others usually fail of it (a broken connection, our own SIGTERM): who lost a connection is
+    never guilty while somebody else failed otherwise. The order is that of the exceptions' own
+    times, since a raising rank's peers may be gone before it has left Python. A killed rank's end
+    is seen by its agent only, a little after its peers felt it: it comes first where it is about
+    as early.
     """
     failed = [exit_ for exit_ in exits if exit_.failed and not exit_.stopped]
     return min(failed, key=_failed_at, default=None)
 
 
-def _failed_at(exit_: RankExit) -> datetime:
+def _failed_at(exit_: RankExit) -> tuple[bool, datetime]:
     at = exit_.at or _LAST
     killed = exit_.signal in _FROM_OUTSIDE and exit_.exception is None
-    return at - _FELT_EARLIER if killed else at
+    felt = classify(exit_) is Cause.communication
+    return felt, at - _FELT_EARLIER if killed else at
 
 
 def first_failure(exits: Sequence[RankExit]) -> Failure | None:
@@ -127,26 +289,20 @@ def first_failure(exits: Sequence[RankExit]) -> Failure | None:
     if guilty is None:
         return None
     return Failure(
-        cause=_cause(guilty),
+        cause=classify(guilty),
         message=_message(guilty),
         rank=guilty.rank,
         node=guilty.node,
         step=guilty.step,
         traceback=guilty.traceback,
+        signature=signature(guilty),
     )
-
-
-def _cause(exit_: RankExit) -> Cause:
-    if exit_.exception == "RendezvousError":
-        return Cause.rendezvous
-    if exit_.exception is not None:
-        return Cause.exception
-    return Cause.exit_code if exit_.signal is None else Cause.signal
 
 
 def _message(exit_: RankExit) -> str:
     if exit_.exception is not None:
         return f"{exit_.exception}: {exit_.message}"
     if exit_.signal is not None:
-        return f"rank {exit_.rank} was killed by {exit_.signal}"
+        evidence = f" ({exit_.oom})" if exit_.oom else ""
+        return f"rank {exit_.rank} was killed by {exit_.signal}{evidence}"
     return f"rank {exit_.rank} ended with exit code {exit_.code}"

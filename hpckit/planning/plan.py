@@ -81,7 +81,9 @@ def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
 def _jobs(launch: str, points: Sequence[SweepPoint]) -> tuple[JobSpec, ...]:
     groups: dict[tuple[ResourceSpec, bool], list[int]] = {}
     for index, point in enumerate(points):
-        key = (resource_spec(point.settings), point.settings.recovery.requeue)
+        recovery = point.settings.recovery
+        # A successor waits for the job's end, and a job that is requeued does not end.
+        key = (resource_spec(point.settings), recovery.requeue and not recovery.successor)
         groups.setdefault(key, []).append(index)
     return tuple(
         JobSpec(
@@ -100,6 +102,8 @@ def resource_spec(settings: LaunchConfig) -> ResourceSpec:
     asked, cluster = settings.resources, settings.cluster
     return ResourceSpec(
         nodes=asked.nodes,
+        spare_nodes=asked.spare_nodes,
+        min_nodes=asked.min_nodes,
         tasks_per_node=asked.tasks_per_node,
         cpus_per_task=asked.cpus_per_task,
         gpus_per_node=asked.gpus_per_node,

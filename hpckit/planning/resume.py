@@ -6,7 +6,7 @@ must not look at files, clock or scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hpckit.model.plan import JobSpec, ResourceSpec
@@ -25,10 +25,14 @@ _GOING_ON = frozenset({_WAITS, _RUNS, _UNSETTLED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What views do not tell: runs nobody was ever given, and those that perhaps somebody was."""
+    """What views do not tell: runs nobody was ever given, and those that perhaps somebody was.
+
+    `spent` says of runs whose budgets are used up why they are not started again.
+    """
 
     unsubmitted: Collection[int] = frozenset()
     doubtful: Collection[int] = frozenset()
+    spent: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,7 @@ def _reason(view: RunView, known: Known, *, cancelled: bool) -> str | None:
         return None
     if view.state in {RunState.pending, RunState.running}:
         return _WAITS if view.state is RunState.pending else _RUNS
-    return None if view.settled else _UNSETTLED
+    return known.spent.get(index) if view.settled else _UNSETTLED
 
 
 def added_jobs(
@@ -117,24 +121,3 @@ def _without_dependency(resources: ResourceSpec) -> ResourceSpec:
         return resources
     words = resources.dependency.replace("?", ",").split(",")
     return replace(resources, dependency=_SINGLETON if _SINGLETON in words else None)
-
-
-@dataclass(slots=True, kw_only=True)
-class Tries:
-    """How often each run was resumed since it last got further: `limit` times is enough."""
-
-    limit: int
-    steps: dict[int, int] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
-
-    def affordable(self, views: Iterable[RunView], runs: Iterable[int]) -> tuple[int, ...]:
-        """Return which of these runs may be resumed once more; a further step refills."""
-        for record in (view.record for view in views):
-            if record.step is not None and record.step > self.steps.get(record.index, -1):
-                self.steps[record.index], self.counts[record.index] = record.step, 0
-        return tuple(run for run in runs if self.counts.get(run, 0) < self.limit)
-
-    def spend(self, runs: Iterable[int]) -> None:
-        """Count one resume of each of these runs."""
-        for run in runs:
-            self.counts[run] = self.counts.get(run, 0) + 1

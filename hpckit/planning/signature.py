@@ -15,7 +15,8 @@ LENGTH = 16
 """Hex digits kept: 64 bits, of which a million runs share none by chance."""
 
 IGNORED_KEYS = frozenset(
-    {"name", "output_dir", "cluster", "recovery", "checkpoint", "runtime", "code", "resources"}
+    {"name", "output_dir", "cluster", "recovery", "checkpoint", "runtime", "code", "chaos"}
+    | {"resources"}
 )
 COUNTED_RESOURCES = ("nodes", "tasks_per_node", "gpus_per_node")
 """Of `resources`, these set the number and kind of ranks and so the result."""

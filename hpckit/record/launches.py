@@ -6,7 +6,7 @@ no process is asked. It must not write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from hpckit.errors import FrozenFolderError, NotFoundError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.goodput import Progress
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.plain import from_plain
@@ -102,6 +103,13 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
         raise _unreadable(path, f"it is not a configuration ({error})") from error
 
 
+def checkpoint_folder(launch: Launch, index: int, settings: LaunchConfig) -> Path:
+    """Return where a run keeps its checkpoints: its own folder, or one below `checkpoint.dir`."""
+    if settings.checkpoint.dir is None:
+        return launch.paths.run(index).checkpoints
+    return Path(settings.checkpoint.dir).expanduser() / launch.id / f"{index:05d}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frozen:
     """The part of launch.json that reads back by itself."""
@@ -167,6 +175,25 @@ def read_runs(launch: Launch, indices: Iterable[int] | None = None) -> tuple[Run
     return tuple(_read_run(launch, index, history) for index in wanted)
 
 
+def read_attempts(launch: Launch, index: int) -> Iterator[tuple[int, tuple[events.Event, ...]]]:
+    """Yield every attempt of a run, oldest first: its number, and its events in order.
+
+    Each is read when it is asked for; one without events (its supervisor was killed at once, or
+    could not write) has none.
+    """
+    attempts = launch.paths.run(index).attempts
+    for number in attempt_numbers(attempts):
+        yield number, tuple(read_events(launch.paths.run(index).attempt(number).events))
+
+
+def read_progress(launch: Launch, index: int, attempt: int) -> Progress | None:
+    """Return the latest step of an attempt, None where it began none or the file cannot be read."""
+    try:
+        return from_plain(Progress, read_json(launch.paths.run(index).attempt(attempt).progress))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def _read_run(launch: Launch, index: int, history: LaunchHistory) -> RunRecord:
     paths = launch.paths.run(index)
     head = launch.runs[index]
@@ -197,11 +224,16 @@ def _waiting_again(record: RunRecord, attempt: AttemptPaths, number: int) -> Run
 
 def latest_attempt(attempts: Path) -> int:
     """Return the number of the latest attempt in a run's folder of attempts, 0 without one."""
+    return max(attempt_numbers(attempts), default=0)
+
+
+def attempt_numbers(attempts: Path) -> tuple[int, ...]:
+    """Return the numbers of the attempts in a run's folder of attempts, from the first."""
     try:
         names = [entry.name for entry in attempts.iterdir()]
     except OSError:
-        return 0
-    return max((int(name) for name in names if name.isdecimal()), default=0)
+        return ()
+    return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
 
 def _read_attempt(record: RunRecord, attempt: AttemptPaths) -> RunRecord:

@@ -19,6 +19,10 @@ class RoundPaths:
         """Where a rank's standard output and error go."""
         return self.folder / f"rank-{rank:05d}.log"
 
+    def stacks(self, rank: int) -> Path:
+        """Where a rank writes its stacks when it is taken to hang."""
+        return self.folder / f"rank-{rank:05d}.stacks.txt"
+
     def exit_record(self, rank: int) -> Path:
         """Where a rank leaves the exception that ended it."""
         return self.folder / f"rank-{rank:05d}.exit.json"
@@ -90,6 +94,16 @@ class RunPaths:
     def checkpoints(self) -> Path:
         """Where state is kept unless configured elsewhere."""
         return self.folder / "checkpoints"
+
+    @property
+    def chaos_marks(self) -> Path:
+        """The folder of one mark for each time a planned fault has happened."""
+        return self.folder / "chaos"
+
+    @property
+    def chaos_log(self) -> Path:
+        """What was injected from outside."""
+        return self.folder / "chaos.jsonl"
 
     @property
     def attempts(self) -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 from hpckit.model.events import Event, decode, encode
 
 PRIVATE_FOLDER = 0o700
+_TAIL_BYTES = 64 * 1024
 PRIVATE_FILE = 0o600
 
 
@@ -95,3 +96,14 @@ def read_events(path: Path) -> Iterator[Event]:
         event = decode(record)
         if event is not None:
             yield event
+
+
+def tail(path: Path, lines: int = 12) -> str:
+    """Return the last lines of a log, however long it is; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])

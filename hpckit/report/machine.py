@@ -7,11 +7,13 @@ Fields are only ever added.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from hpckit.model.goodput import Goodput
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
-from hpckit.report.results import Results
+from hpckit.report.results import ResultRow, Results
 from hpckit.report.rows import LaunchHead, RunRow
 
 _RUN_FIELDS = (
@@ -27,6 +29,7 @@ _RUN_FIELDS = (
     "exit_code",
     "failure",
     "metrics",
+    "warnings",
 )
 
 
@@ -37,7 +40,30 @@ def status_document(launch: str, rows: Iterable[RunRow], scheduler: str) -> dict
 
 def run_object(row: RunRow) -> dict[str, Any]:
     """Return one run as it stands in `runs` of `status --json`."""
-    return {name: to_plain(getattr(row, name)) for name in _RUN_FIELDS}
+    own = {name: to_plain(getattr(row, name)) for name in _RUN_FIELDS}
+    return {**own, "goodput": None if row.goodput is None else goodput_object(row.goodput)}
+
+
+def goodput_object(account: Goodput) -> dict[str, Any]:
+    """Return the account of a run: durations in seconds, shares from 0 to 1."""
+    parts = to_plain(account.parts)
+    return {
+        "goodput": account.goodput,
+        "ettr": account.ettr,
+        "ettr_since_first_step": account.ettr_since_first_step,
+        "ettr_expected": account.ettr_expected,
+        "wall_s": account.parts.wall.total_seconds(),
+        **{f"{name}_s": span for name, span in parts.items()},
+        "attempts": account.attempts,
+        "rounds": account.rounds,
+        "failures": to_plain(account.failures),
+        "planned": to_plain(account.planned),
+        "lost_steps": account.lost_steps,
+        "saves": account.saves,
+        "saved_bytes": account.saved_bytes,
+        "measured": {f"{name}_s": span for name, span in to_plain(account.measured).items()},
+        "history": to_plain(account.interruptions),
+    }
 
 
 def results_document(launch: str, results: Results) -> dict[str, Any]:
@@ -46,8 +72,13 @@ def results_document(launch: str, results: Results) -> dict[str, Any]:
         "launch": launch,
         "overrides": list(results.overrides),
         "metrics": list(results.metrics),
-        "runs": [to_plain(row) for row in results.rows],
+        "runs": [_result_object(row) for row in results.rows],
     }
+
+
+def _result_object(row: ResultRow) -> dict[str, Any]:
+    account = None if row.goodput is None else goodput_object(row.goodput)
+    return {**to_plain(replace(row, goodput=None)), "goodput": account}
 
 
 def launches_document(

@@ -6,18 +6,29 @@ Responsible for finding the overrides that differ and for sorting; pure, it must
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
 from hpckit.errors import UsageError
+from hpckit.model.goodput import Goodput, Parts
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
+
+_PARTS = tuple(field.name for field in fields(Parts))
+ACCOUNT_COLUMNS = (
+    *("goodput", "ettr", "ettr_expected", "wall_s", *(f"{name}_s" for name in _PARTS)),
+    *("attempts", "rounds", "failures", "planned", "lost_steps", "saves", "saved_bytes"),
+)
+"""What --csv adds of a run's account; `wall_s` is the sum of its parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
-    """One run: its differing overrides, its last value per metric, `wall_s` seconds run."""
+    """One run: its differing overrides, its last value per metric, and its account.
+
+    `wall_s` is how long its latest attempt has run.
+    """
 
     run: str
     index: int
@@ -26,6 +37,7 @@ class ResultRow:
     step: int | None
     wall_s: float | None
     metrics: Mapping[str, Any]
+    goodput: Goodput | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +73,7 @@ def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> Res
         step=row.step,
         wall_s=None if elapsed is None else round(elapsed.total_seconds(), 3),
         metrics=row.metrics,
+        goodput=row.goodput,
     )
 
 
@@ -83,7 +96,10 @@ def sort_results(results: Results, key: str, *, descending: bool = False) -> Res
 
     Raises UsageError for a column that is none, naming those there are.
     """
-    columns = ("index", "state", "step", "time", *results.overrides, *results.metrics)
+    columns = (
+        *("index", "state", "step", "time", *results.overrides, *results.metrics),
+        *ACCOUNT_COLUMNS,
+    )
     if key not in columns:
         raise UsageError(
             f"results have no column {key!r}; they have {', '.join(columns)}",
@@ -98,9 +114,10 @@ def sort_results(results: Results, key: str, *, descending: bool = False) -> Res
 def value(row: ResultRow, column: str) -> Any:
     """Return what a row has in a column, None where nothing; our own columns come first."""
     own = {"index": row.index, "state": row.state, "step": row.step, "time": row.wall_s}
-    if column in own:
-        return own[column]
-    return row.overrides[column] if column in row.overrides else row.metrics.get(column)
+    for known in (own, row.overrides, row.metrics):
+        if column in known:
+            return known[column]
+    return account_values(row.goodput).get(column)
 
 
 def _rank(item: Any) -> tuple[int, float, str]:
@@ -124,3 +141,24 @@ def cells(results: Results) -> Iterable[tuple[Any, ...]]:
         own = (row.overrides.get(name) for name in results.overrides)
         metrics = (row.metrics.get(name) for name in results.metrics)
         yield (row.index, *own, row.state.value, *metrics, row.step, row.wall_s)
+
+
+def account_values(account: Goodput | None) -> Mapping[str, Any]:
+    """Return an account by ACCOUNT_COLUMNS: seconds, shares of 1, counts; empty without one."""
+    if account is None:
+        return {}
+    spans = {f"{name}_s": getattr(account.parts, name).total_seconds() for name in _PARTS}
+    return {
+        "goodput": account.goodput,
+        "ettr": account.ettr,
+        "ettr_expected": account.ettr_expected,
+        "wall_s": account.parts.wall.total_seconds(),
+        **spans,
+        "attempts": account.attempts,
+        "rounds": account.rounds,
+        "failures": sum(account.failures.values()),
+        "planned": sum(account.planned.values()),
+        "lost_steps": account.lost_steps,
+        "saves": account.saves,
+        "saved_bytes": account.saved_bytes,
+    }

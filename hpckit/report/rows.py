@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.goodput import Goodput
 from hpckit.model.nodes import expand
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
@@ -36,7 +37,7 @@ class RunRow:
     """One run, flat. `note` says where our record and Slurm disagree, or what is being waited for.
 
     `slurm_state` is Slurm's own wording, None where Slurm said nothing; `attempt` is 0 before the
-    first.
+    first; `goodput` is the run's account, where one was asked for.
     """
 
     run: str
@@ -56,6 +57,8 @@ class RunRow:
     started_at: datetime | None
     ended_at: datetime | None
     note: str
+    warnings: tuple[str, ...] = ()
+    goodput: Goodput | None = None
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None before it, or where no end is known."""
@@ -66,8 +69,8 @@ class RunRow:
         return max((self.ended_at or now) - self.started_at, timedelta(0))
 
 
-def run_row(view: RunView) -> RunRow:
-    """Return the row of a run."""
+def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
+    """Return the row of a run, with its account where there is one."""
     record, seen = view.record, view.observation
     return RunRow(
         run=record.id,
@@ -87,6 +90,8 @@ def run_row(view: RunView) -> RunRow:
         started_at=record.started_at,
         ended_at=record.ended_at,
         note=note(view),
+        warnings=record.warnings,
+        goodput=goodput,
     )
 
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from hpckit.model.failure import Failure
+from hpckit.model.goodput import Goodput
 from hpckit.model.nodes import compress
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
@@ -57,6 +58,8 @@ def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page
     failed = [row for row in rows if row.failure is not None]
     page: list[Sheet | str] = [head_line(head, now), _runs_sheet(rows, now), count_line(rows)]
     page += [f"note: {row.run}: {row.note}" for row in rows if row.note]
+    warned = [row for row in rows if row.warnings and len(rows) > 1]
+    page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_FAILURES]]
     page += ["\n" + failure_text(row) for row in failed[:SHOWN_FAILURES]]
     if len(failed) > SHOWN_FAILURES:
         page.append(f"\n… and {len(failed) - SHOWN_FAILURES} more; `hpckit status RUN` shows one")
@@ -85,7 +88,10 @@ def states_text(counts: Mapping[RunState, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
 
 
-_STATUS_HEADER = ("run", "state", "slurm", "job", "attempt", "step", "nodes", "time", "metrics")
+_STATUS_HEADER = (
+    *("run", "state", "slurm", "job", "attempt", "step", "nodes", "time"),
+    *("failures", "goodput", "metrics"),
+)
 
 
 def _runs_sheet(rows: Iterable[RunRow], now: datetime) -> Sheet:
@@ -109,8 +115,22 @@ def _status_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
         "" if row.step is None else str(row.step),
         compress(row.nodes),
         duration(row.elapsed(now)),
+        *goodput_cells(row.goodput),
         metrics_text(row.metrics),
     )
+
+
+def goodput_cells(account: Goodput | None) -> tuple[str, str]:
+    """Return the cells `failures` and `goodput` of a run; empty where there is no account."""
+    if account is None:
+        return ("", "")
+    failures = sum(account.failures.values())
+    return (str(failures) if failures else "", percent(account.goodput))
+
+
+def percent(share: float | None) -> str:
+    """Return a share of 1 as `94.1 %`."""
+    return "" if share is None else f"{share:.1%}".replace("%", " %")
 
 
 def _attempt(row: RunRow) -> str:
@@ -190,11 +210,18 @@ def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str
 
 def results_page(results: sweep.Results) -> Page:
     """Return the page of `results`."""
-    rows = tuple(
-        tuple(number(cell) for cell in (*line[:-1], _seconds(line[-1])))
-        for line in sweep.cells(results)
-    )
-    return [Sheet(header=sweep.header(results), rows=rows)]
+    header = (*sweep.header(results), "failures", "goodput")
+    lines = [
+        (*map(number, line[:-1]), _seconds(line[-1]), *goodput_cells(row.goodput))
+        for line, row in zip(sweep.cells(results), results.rows, strict=True)
+    ]
+    shown = [
+        place
+        for place, name in enumerate(header)
+        if name not in {"failures", "goodput"} or any(line[place] for line in lines)
+    ]
+    rows = tuple(tuple(line[place] for place in shown) for line in lines)
+    return [Sheet(header=tuple(header[place] for place in shown), rows=rows)]
 
 
 def _seconds(wall_s: float | None) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,25 @@ from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.store import read_json
 from hpckit.runtime import control, messages
-from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.agents import BEAT_S
+from hpckit.runtime.environ import LAST_WILL, environment, rank_info
 from hpckit.runtime.ranks import LocalRanks, RankOutlook
 
 FOLDER_WAIT_S = 30.0
 """How long a node may take to see files that another has just written (NFS attribute caches
 hold up to 30 s)."""
 
+SUPERVISOR_LOST = 70
+"""Exit code of an agent whose supervisor is gone (EX_SOFTWARE)."""
+
 UNREADABLE = 66
 """Exit code where the frozen folder cannot be read (EX_NOINPUT of sysexits.h)."""
+
+
+_TURN_S = 3.0
+_PATIENCE = 5
+"""How many node timeouts an agent waits for its silent supervisor, which may only be held up by a
+file system: a supervisor that is taken for dead costs the attempt."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,21 +61,46 @@ class Agent:
         await self.channel.send(
             messages.Hello(node=node_name(), node_rank=self.info.rank, pid=os.getpid())
         )
-        while (message := await self.channel.receive()) is not None:
+        beating = asyncio.create_task(self._beat())
+        while (message := await self._receive()) is not None:
             if isinstance(message, messages.Shutdown):
+                beating.cancel()
                 await asyncio.gather(*self._tasks)
                 return 0
             await self._follow(message)
+        beating.cancel()
         await self._stop(self.outlook.settings.runtime.stop_grace_s)
-        return 1
+        return SUPERVISOR_LOST
+
+    async def _receive(self) -> messages.Message | None:
+        """Return the next message; None where the supervisor is gone, or silent for too long."""
+        limit_s = _PATIENCE * self.outlook.settings.runtime.node_timeout_s
+        try:
+            return await asyncio.wait_for(self.channel.receive(), limit_s)
+        except TimeoutError:
+            return None
+
+    async def _beat(self) -> None:
+        """Give a sign of life, and tell of ranks that hang."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            with contextlib.suppress(OSError):
+                self.channel.post(messages.Beat())
+            if self.ranks is not None and (hung := self.ranks.hung()) is not None:
+                await self.tell(hung)
 
     async def _follow(self, message: messages.Message) -> None:
         match message:
+            case messages.Beat():
+                pass
             case messages.ReservePort():
                 await self.channel.send(messages.PortReserved(port=self._reserve()))
             case messages.StartRound():
                 self.ranks = LocalRanks(outlook=self.outlook, order=message, tell=self.tell)
                 await self.ranks.start()
+            case messages.SaveStacks():
+                if self.ranks is not None:
+                    self._background(self.ranks.save_stacks())
             case messages.StopRound():
                 self._background(self._stop(message.grace_s))
             case messages.StoreAddress() | messages.Notice():
@@ -156,9 +192,21 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         loop.add_signal_handler(number, agent.hear, number)
     try:
-        return await agent.serve()
+        code = await agent.serve()
     finally:
         await channel.close()
+    if code == SUPERVISOR_LOST:
+        await execute_will(environment(), info.rank)
+    return code
+
+
+async def execute_will(environ: Mapping[str, str], place: int) -> None:
+    """Run what the supervisor left for the case that it is gone; the first agents go first."""
+    words = json.loads(environ.get(LAST_WILL, "[]"))
+    if words:
+        await asyncio.sleep(_TURN_S * place)
+        process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
+        await process.wait()
 
 
 def say(message: str, hint: str) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Literal
 
 from hpckit.errors import ChannelError
@@ -19,9 +18,13 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_text
 from hpckit.runtime import control, messages
+from hpckit.runtime.clock import now
 from hpckit.runtime.listen import listener
 
 LOOPBACK = "127.0.0.1"
+
+BEAT_S = 1.0
+"""How often supervisor and agents give each other a sign of life."""
 
 
 class AgentsError(Exception):
@@ -34,23 +37,25 @@ class AgentsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost(messages.Message):
-    """Not sent by anybody: the connection to this node's agent ended."""
+    """Not sent by anybody: the connection to this node's agent ended, or it fell silent."""
 
     node_rank: int
+    silent_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Peer:
-    """One agent that has come."""
+    """One agent that has come. `heard_at` is when it last said anything, by the loop's clock."""
 
     node: str
     node_rank: int
     channel: control.Channel
+    heard_at: float
 
 
 @dataclass(slots=True, kw_only=True)
 class Agents:
-    """All agents of an attempt. `inbox` carries what they say, with their node rank."""
+    """All agents of an attempt that are there. `inbox` carries what they say, with their rank."""
 
     settings: LaunchConfig
     secret: str
@@ -61,8 +66,11 @@ class Agents:
         default_factory=asyncio.Queue, init=False
     )
     _server: asyncio.Server | None = field(default=None, init=False)
+    _beating: asyncio.Task[None] | None = field(default=None, init=False)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _problem: str = field(default="", init=False)
+    _closing: bool = field(default=False, init=False)
+    _names: dict[int, str] = field(default_factory=dict, init=False)
 
     async def listen(self, paths: AttemptPaths, hosts: list[str]) -> None:
         """Bind first, then publish the address."""
@@ -72,6 +80,7 @@ class Agents:
         )
         port = int(bound.getsockname()[1])
         write_text(paths.address, control.address_record(hosts, port))
+        self._beating = asyncio.create_task(self._beat())
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take in one caller; whoever does not know the secret is turned away, and said so."""
@@ -81,31 +90,62 @@ class Agents:
         except (ChannelError, ConnectionError):
             writer.close()
             return
-        if isinstance(hello, messages.Hello) and hello.node_rank not in self.peers:
+        if isinstance(hello, messages.Hello) and hello.node_rank not in self._names:
             await self._attend(channel, hello)
         elif isinstance(hello, messages.Hello):
-            first = self.peers[hello.node_rank].node
+            first = self._names[hello.node_rank]
             self._problem = f"node rank {hello.node_rank} came twice: {first} and {hello.node}"
             self._arrived.set()
         await channel.close()
 
     async def _attend(self, channel: control.Channel, hello: messages.Hello) -> None:
         rank = hello.node_rank
-        self.peers[rank] = Peer(node=hello.node, node_rank=rank, channel=channel)
+        peer = Peer(node=hello.node, node_rank=rank, channel=channel, heard_at=_clock())
+        self.peers[rank], self._names[rank] = peer, hello.node
         self._arrived.set()
         try:
             self.record(
-                events.AgentJoined(at=_now(), node=hello.node, node_rank=rank, pid=hello.pid)
+                events.AgentJoined(at=now(), node=hello.node, node_rank=rank, pid=hello.pid)
             )
             while (message := await channel.receive()) is not None:
+                peer.heard_at = _clock()
                 if isinstance(message, messages.Noticed):
                     self.on_notice(message.signal)
-                else:
+                elif not isinstance(message, messages.Beat):
                     self.inbox.put_nowait((rank, message))
         except ChannelError:
             pass  # forged or broken: as good as gone
         finally:
-            self.inbox.put_nowait((rank, Lost(node_rank=rank)))
+            self._lose(rank)
+
+    def _lose(self, rank: int) -> None:
+        """Count an agent as gone, once."""
+        peer = self.peers.pop(rank, None)
+        if peer is None or self._closing:
+            return
+        silent_s = round(_clock() - peer.heard_at, 3)
+        self.record(events.NodeLost(at=now(), node=peer.node, silent_s=silent_s))
+        self.inbox.put_nowait((rank, Lost(node_rank=rank, silent_s=silent_s)))
+        peer.channel.abort()
+
+    async def _beat(self) -> None:
+        """Give signs of life and miss those of others.
+
+        Where this very process was held up (a file system that does not answer), nobody else's
+        silence can be told from its own: then all get their time anew.
+        """
+        before = _clock()
+        while True:
+            await asyncio.sleep(BEAT_S)
+            at, held_up = _clock(), _clock() - before > 2 * BEAT_S
+            before = at
+            for peer in list(self.peers.values()):
+                if held_up:
+                    peer.heard_at = at
+                elif at - peer.heard_at > self.settings.runtime.node_timeout_s:
+                    self._lose(peer.node_rank)
+                else:
+                    peer.channel.post(messages.Beat())
 
     async def gather(
         self,
@@ -116,13 +156,13 @@ class Agents:
         names: tuple[str, ...],
     ) -> None:
         """Return once all agents have come; raises AgentsError naming those that have not."""
-        deadline = asyncio.get_running_loop().time() + self.settings.runtime.agent_timeout_s
+        deadline = _clock() + self.settings.runtime.agent_timeout_s
         ended = asyncio.ensure_future(step.wait())
         stopped = asyncio.ensure_future(noticed.wait())
         try:
             while len(self.peers) < wanted and not self._problem:
                 self._arrived.clear()
-                left = deadline - asyncio.get_running_loop().time()
+                left = deadline - _clock()
                 arrival = asyncio.ensure_future(self._arrived.wait())
                 await asyncio.wait(
                     {arrival, ended, stopped},
@@ -159,7 +199,19 @@ class Agents:
             message = f"waited {self.settings.runtime.agent_timeout_s:g} s for the agents: {who}"
         else:
             return
-        raise AgentsError(Failure(cause=Cause.agents_missing, message=message))
+        raise AgentsError(
+            Failure(
+                cause=Cause.agents_missing,
+                message=message,
+                node=missing or None,
+                signature=Cause.agents_missing,
+            )
+        )
+
+    @property
+    def standing(self) -> tuple[Peer, ...]:
+        """The agents that are there now, in the allocation's order."""
+        return tuple(self.peers[rank] for rank in sorted(self.peers))
 
     async def broadcast(self, message: messages.Message) -> None:
         """Send to every agent; one that is gone is noticed by its own reader."""
@@ -168,28 +220,23 @@ class Agents:
 
     async def send(self, node_rank: int, message: messages.Message) -> None:
         """Send to one agent; nothing where it is gone."""
-        with contextlib.suppress(ConnectionError, OSError):
-            await self.peers[node_rank].channel.send(message)
-
-    def master_host(self) -> str:
-        """Return under which name or address all nodes reach the node of rank 0.
-
-        The address its agent calls from is the one that routes between nodes; a loopback
-        address (its agent is on this very host) is good only where there is no other node.
-        """
-        first = self.peers[0]
-        loopback = first.channel.peer.startswith("127.") or first.channel.peer == "::1"
-        return first.node if loopback and len(self.peers) > 1 else first.channel.peer
+        peer = self.peers.get(node_rank)
+        if peer is not None:
+            with contextlib.suppress(ConnectionError, OSError):
+                await peer.channel.send(message)
 
     async def close(self, leave_s: float) -> None:
         """Tell all agents to leave and stop listening."""
+        self._closing = True
+        if self._beating is not None:
+            self._beating.cancel()
         await self.broadcast(messages.Shutdown())
-        leaving = [asyncio.ensure_future(peer.channel.close()) for peer in self.peers.values()]
+        leaving = [asyncio.ensure_future(peer.channel.close()) for peer in self.standing]
         if leaving:
             await asyncio.wait(leaving, timeout=leave_s)
         if self._server is not None:
             self._server.close()
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+def _clock() -> float:
+    return asyncio.get_running_loop().time()

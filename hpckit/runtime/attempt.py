@@ -13,17 +13,19 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from hpckit.errors import RunError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
+from hpckit.planning.ledger import Ledger, read_ledger
 from hpckit.record.launches import Launch, latest_attempt, read_runs
 from hpckit.record.layout import AttemptPaths, RunPaths
+from hpckit.record.ledgers import counted_events
 from hpckit.record.process import start_mark
 from hpckit.record.store import append_event, make_folder, read_events, write_text
 from hpckit.runtime import control
+from hpckit.runtime.clock import now
 from hpckit.runtime.environ import job_key
 
 _LAST_WORD_TRIES = 5
@@ -58,6 +60,17 @@ class Attempt:
             sys.stderr.write(f"hpckit: error: cannot record {event.kind}: {error}\n")
             return False
         return True
+
+    def owns_run(self) -> bool:
+        """Whether no later attempt of the run has begun: a cut-off node may wake up again."""
+        return latest_attempt(self.launch.paths.run(self.index).attempts) <= self.number
+
+    def past(self) -> Ledger:
+        """Return what failed in the attempts before this one; nothing where that is unreadable."""
+        try:
+            return read_ledger(counted_events(self.launch, self.index, before=self.number))
+        except OSError:
+            return Ledger()
 
     def cancelled(self) -> bool:
         """Whether the user has asked to cancel the run; an unreadable record says no."""
@@ -111,7 +124,7 @@ def _begin(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None
     append_event(
         attempt.paths.events,
         events.AttemptStarted(
-            at=datetime.now(UTC),
+            at=now(),
             attempt=attempt.number,
             job=job,
             restart_count=restarts,
@@ -128,19 +141,9 @@ def _adopt(path: Path, job_index: int, main: str) -> None:
     known = any(isinstance(event, events.Submitted) and event.job == main for event in history)
     intended = bool(history) and isinstance(history[-1], events.SubmitIntended)
     if not known and not intended:
-        now = datetime.now(UTC)
-        append_event(path, events.Submitted(at=now, job_index=job_index, job=main, adopted=True))
+        append_event(path, events.Submitted(at=now(), job_index=job_index, job=main, adopted=True))
 
 
 def _concerns(event: events.Event, job_index: int) -> bool:
     kinds = (events.SubmitIntended, events.Submitted, events.SubmitRefused)
     return isinstance(event, kinds) and event.job_index == job_index
-
-
-def tail(path: Path, lines: int = 12) -> str:
-    """Return the last lines of a log, empty where there is none."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.splitlines()[-lines:])

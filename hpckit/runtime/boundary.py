@@ -89,23 +89,27 @@ class Boundary:
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.noticed = True
 
-    def agree(self, step: int, *, save: bool, within: int | None = None) -> Agreement:
+    def agree(
+        self, step: int, *, save: bool, veto: bool = False, within: int | None = None
+    ) -> Agreement:
         """Return what all ranks do before this step; `save` is what this rank would like.
 
-        `within` is in how many steps to agree again at the latest; it is the same on all ranks.
+        Ranks that leave save, too, unless one of them has a `veto`: a state that is good for
+        nothing must not take the place of a good one. `within` is in how many steps to agree
+        again at the latest; it is the same on all ranks.
         """
         self._poll()
         if not self._together:
-            return Agreement(save=save, leave=self.noticed)
+            return Agreement(save=(save or self.noticed) and not veto, leave=self.noticed)
         if self._next is not None and step < self._next:
             return Agreement()
-        wishes = torch.tensor([self.noticed, save, self._distance(step)], dtype=torch.int64)
+        wishes = torch.tensor([self.noticed, save, veto, self._distance(step)], dtype=torch.int64)
         dist.all_reduce(wishes, op=dist.ReduceOp.MAX, group=self._group)
-        leave, wanted, distance = wishes.tolist()
+        leave, wanted, vetoed, distance = wishes.tolist()
         self._next = step + (distance if within is None else min(distance, within))
         # Never the other way: a signal may have come while the ranks were agreeing.
         self.noticed = self.noticed or bool(leave)
-        return Agreement(save=bool(wanted), leave=bool(leave))
+        return Agreement(save=bool(wanted or leave) and not vetoed, leave=bool(leave))
 
     def _poll(self) -> None:
         while self.link is not None and (message := self.link.poll()) is not None:

@@ -50,11 +50,15 @@ class Channel:
 
     async def send(self, message: Message) -> None:
         """Send one message; raises ConnectionError where the other side is gone."""
+        self.post(message)
+        await self.writer.drain()
+
+    def post(self, message: Message) -> None:
+        """Send one small message without waiting until the other side takes it."""
         body = encode(message)
         mac = _mac(self.key, self.sends_as, b"%d" % self._sent, body)
         self._sent += 1
         self.writer.write(mac + b" " + body + b"\n")
-        await self.writer.drain()
 
     async def receive(self) -> Message | None:
         """Return the next message, None at the end; raises ChannelError for a forged line."""
@@ -70,6 +74,10 @@ class Channel:
             raise ChannelError(f"a line from {self.peer} is not signed by this attempt's secret")
         self._heard += 1
         return decode(body)
+
+    def abort(self) -> None:
+        """Drop the connection, without waiting for what was not sent yet."""
+        self.writer.transport.abort()
 
     async def close(self) -> None:
         """Close the connection; never raises for one that is gone already."""

@@ -13,6 +13,9 @@ from hpckit.errors import RankInfoError
 from hpckit.model.nodes import task_counts
 from hpckit.model.rank import RankInfo, RankSource
 
+LAST_WILL = "HPCKIT_LAST_WILL"
+"""For agents: the words to run when their supervisor is gone, as JSON."""
+
 _HIGHEST_STEP = 0xFFFFFFF0
 """Slurm numbers its own steps (batch 4294967291, interactive 4294967290 …) from here upwards."""
 
@@ -260,4 +263,5 @@ def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
 
 def without_agent(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what is true of the agent only."""
-    return {name: value for name, value in environ.items() if name not in _OF_THE_AGENT}
+    left_out = {*_OF_THE_AGENT, LAST_WILL}
+    return {name: value for name, value in environ.items() if name not in left_out}

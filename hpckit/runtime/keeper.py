@@ -10,13 +10,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hpckit.model.launch import Checkpoint
 from hpckit.runtime.boundary import Position
 from hpckit.runtime.cadence import Cadence
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer
 from hpckit.runtime.checkpoint.loading import Restored
 from hpckit.runtime.checkpoint.saving import SaveOutcome
 
@@ -31,6 +29,7 @@ class Keeper:
     checkpointer: Checkpointer
     objects: Mapping[str, Any]
     cadence: Cadence
+    on_outcome: Callable[[SaveOutcome], None]
     logger: logging.Logger
     _saved_step: int | None = field(default=None, init=False)
     _prove_at: int | None = field(default=None, init=False)
@@ -79,6 +78,7 @@ class Keeper:
         if outcome is None:
             return
         self.cadence.cost = outcome.stall
+        self.on_outcome(outcome)
         if outcome.warning:
             self.logger.warning("step=%d: %s", outcome.step, outcome.warning)
         if outcome.committed:
@@ -94,21 +94,3 @@ class Keeper:
     def close(self) -> None:
         """Wait for the save in flight; raises what it raised."""
         self._tell(self.checkpointer.close())
-
-
-def open_keeper(
-    folder: Path,
-    objects: Mapping[str, Any],
-    settings: Checkpoint,
-    *,
-    kept: Settings,
-    owns_run: Callable[[], bool],
-    logger: logging.Logger,
-) -> Keeper:
-    """Make the keeper of a run; `owns_run` is asked before every commit."""
-    return Keeper(
-        checkpointer=Checkpointer(folder, kept, may_commit=owns_run),
-        objects=objects,
-        cadence=Cadence(settings=settings, clock=time.monotonic),
-        logger=logger,
-    )

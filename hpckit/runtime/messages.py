@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpckit.errors import ChannelError
-from hpckit.model.failure import RankExit
+from hpckit.model.failure import RankExit, RankStack
 from hpckit.model.plain import from_plain, to_plain
 
 
@@ -42,15 +42,17 @@ class PortReserved(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRound(Message):
-    """Supervisor → agent: start your ranks."""
+    """Supervisor → agent: start your ranks. `failure_hours` is the expected time to a failure."""
 
     round: int
+    node_rank: int
     first_rank: int
     local_world_size: int
     world_size: int
     num_nodes: int
     master_addr: str
     master_port: int
+    failure_hours: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,59 @@ class StepBegun(Message):
 
     rank: int
     step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched(Message):
+    """Rank → its agent: from now on judge, or do not judge, how long its steps take."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved(Message):
+    """Rank 0 → its agent → supervisor: a checkpoint was committed."""
+
+    step: int
+    size: int
+    stall_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warn(Message):
+    """Rank 0 → its agent → supervisor: something the user should know."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat(Message):
+    """Supervisor ↔ agent: a sign of life."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hung(Message):
+    """Agent → supervisor: a rank has begun no step for longer than its limit."""
+
+    round: int
+    rank: int
+    step: int
+    silent_s: float
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveStacks(Message):
+    """Supervisor → agent: save what your ranks are doing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StacksSaved(Message):
+    """Agent → supervisor: what its ranks were doing."""
+
+    round: int
+    stacks: tuple[RankStack, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

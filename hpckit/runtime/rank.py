@@ -30,8 +30,10 @@ from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
 from hpckit.planning.command import command_words
 from hpckit.record.launches import Launch, load_launch, load_settings
-from hpckit.record.layout import AttemptPaths
+from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import write_json
+from hpckit.runtime import stacks
+from hpckit.runtime.children import shield_children, shield_this_child
 from hpckit.runtime.environ import environment, rank_info
 from hpckit.runtime.link import open_link
 
@@ -107,19 +109,21 @@ class RankProcess:
         function = load_entry_point(str(settings.entry_point))
         import torch  # noqa: PLC0415  # seconds; commands must not wait for it
 
-        from hpckit.runtime import process_group, run  # noqa: PLC0415  # likewise
+        from hpckit.runtime import attach, process_group  # noqa: PLC0415  # likewise
 
+        stacks.arm(self._round().stacks(self.info.rank))
+        shield_children()
         link = open_link(self.environ)
         assert link is not None, "the agent passes a line to every rank it starts"  # noqa: S101
         visible = torch.cuda.device_count()
         device = process_group.choose_device(settings.runtime.device, self.info, visible)
-        self.run = run.make_run(self.environ, self.info, device, link)
+        self.run = attach.make_run(self.environ, self.info, device, link)
         timeout = timedelta(seconds=settings.runtime.rendezvous_timeout_s)
         rendezvous = process_group.AgentRendezvous(link)
         store = process_group.make_store(self.info, rendezvous, timeout)
-        run.export_address(self.info, store)
+        attach.export_address(self.info, store)
         process_group.initialise(self.info, device, store, timeout)
-        run.seed_everything(settings.seed)
+        attach.seed_everything(settings.seed)
         function(self.run.config, self.run)
         self.run.registered.clear()
         process_group.close()
@@ -140,10 +144,12 @@ class RankProcess:
             else "".join(told.format())[-_TRACEBACK_CHARACTERS:],
             at=datetime.now(UTC),
         )
-        attempt = AttemptPaths(Path(self.environ["HPCKIT_ATTEMPT_DIR"]))
-        ours = attempt.round(int(self.environ["HPCKIT_ROUND"]))
         with contextlib.suppress(OSError):
-            write_json(ours.exit_record(self.info.rank), to_plain(record))
+            write_json(self._round().exit_record(self.info.rank), to_plain(record))
+
+    def _round(self) -> RoundPaths:
+        attempt = AttemptPaths(Path(self.environ["HPCKIT_ATTEMPT_DIR"]))
+        return attempt.round(int(self.environ["HPCKIT_ROUND"]))
 
 
 def _of_user(trace: TracebackType | None) -> TracebackType | None:
@@ -223,5 +229,7 @@ def _code_of(error: HpckitError) -> int:
             return 1
 
 
+if __name__ == "__mp_main__":  # a child that is not forked imports its parent's main module
+    shield_this_child()
 if __name__ == "__main__":
     sys.exit(main())

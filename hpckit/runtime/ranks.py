@@ -11,22 +11,34 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from hpckit.errors import ChannelError
-from hpckit.model.failure import RankExit, signal_name
+from hpckit.model.failure import Cause, RankExit, RankStack, signal_name
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.rank import RankInfo, RankSource
+from hpckit.planning.classify import with_log
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths, RoundPaths, RunPaths
-from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, write_json
+from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
 from hpckit.runtime import messages
+from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, rank_variables, without_agent
 from hpckit.runtime.link import VARIABLE
+from hpckit.runtime.oom import OomKills, read_kills
+from hpckit.runtime.stacks import dump, process_state
+from hpckit.runtime.stalls import HangLimits, StepWatch
+
+_TELL_S = 0.5
+"""Steps are passed on at most this often; the supervisor needs liveness, not every number."""
+_STACKS = timedelta(seconds=2)
+_STACK_CHARACTERS = 20_000
+_LOG_LINES = 200
 
 Tell = Callable[[messages.Message], Awaitable[None]]
 
@@ -56,13 +68,14 @@ class RankOutlook:
             "PATH": os.pathsep.join([str(Path(self.launch.python).parent), merged.get("PATH", "")]),
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_RUN_ID": self.run.folder.name,
-            "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.max_rounds - 1),
+            "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
             "HPCKIT_LAUNCH_DIR": str(self.launch.folder),
             "HPCKIT_RUN_DIR": str(self.run.folder),
             "HPCKIT_ATTEMPT_DIR": str(self.attempt.folder),
             "HPCKIT_RUN_INDEX": str(int(self.run.folder.name)),
             "HPCKIT_PROJECT": code.project,
             "HPCKIT_ROUND": str(order.round),
+            "HPCKIT_FAILURE_HOURS": str(order.failure_hours),
         }
 
 
@@ -76,8 +89,22 @@ class LocalRanks:
     processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
     _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
     _steps: dict[int, int] = field(default_factory=dict, init=False)
+    _told_step: int = field(default=-1, init=False)
+    _told_at: float = field(default=0.0, init=False)
+    _hangs: StepWatch = field(init=False)
+    _kills: OomKills = field(default_factory=OomKills, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _stopping: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        limits = self.outlook.settings.runtime
+        self._hangs = StepWatch(
+            limits=HangLimits(
+                floor=timedelta(seconds=limits.hang_min_s),
+                factor=limits.hang_factor,
+                first=timedelta(seconds=limits.hang_first_s),
+            )
+        )
 
     @property
     def paths(self) -> RoundPaths:
@@ -87,6 +114,7 @@ class LocalRanks:
     async def start(self) -> None:
         """Start all ranks of this node and begin to watch them."""
         make_folder(self.paths.folder)
+        self._kills = read_kills()
         shared = self.outlook.variables(environment(), self.order)
         for local_rank in range(self.order.local_world_size):
             info = self._info(local_rank)
@@ -99,7 +127,7 @@ class LocalRanks:
             world_size=order.world_size,
             local_rank=local_rank,
             local_world_size=order.local_world_size,
-            node_rank=self.outlook.info.rank,
+            node_rank=order.node_rank,
             num_nodes=order.num_nodes,
             source=RankSource.agent,
             node=self.outlook.node,
@@ -136,17 +164,71 @@ class LocalRanks:
         reader, writer = await asyncio.open_unix_connection(sock=line)
         with contextlib.suppress(ChannelError, ConnectionError, ValueError):
             while data := await reader.readline():
-                message = messages.decode(data)
-                if isinstance(message, messages.StepBegun):
-                    self._steps[rank] = message.step
-                    message = replace(message, rank=rank)
-                if isinstance(message, messages.StepBegun | messages.StoreBound):
-                    await self.tell(message)
+                await self._heed(rank, messages.decode(data))
         writer.close()
+
+    async def _heed(self, rank: int, message: messages.Message) -> None:
+        """Act on what a rank says, and pass on what is of interest beyond this node."""
+        match message:
+            case messages.StepBegun():
+                self._hangs.began(rank, message.step, time.monotonic())
+                self._steps[rank] = message.step
+                await self._tell_step(replace(message, rank=rank))
+            case messages.Watched(on=True):
+                self._hangs.resumed(rank, time.monotonic())
+            case messages.Watched():
+                self._hangs.paused(rank)
+            case messages.StoreBound() | messages.Saved() | messages.Warn():
+                await self.tell(message)
+            case _:
+                pass
+
+    async def _tell_step(self, message: messages.StepBegun) -> None:
+        """Pass on that a step began, for all ranks of this node together and not too often."""
+        at = time.monotonic()
+        first = self._told_step < 0
+        if message.step > self._told_step and (first or at - self._told_at >= _TELL_S):
+            self._told_step, self._told_at = message.step, at
+            await self.tell(message)
+
+    def hung(self) -> messages.Hung | None:
+        """Return the rank that has begun no step for longer than its limit, if there is one.
+
+        To be asked at a steady pace.
+        """
+        stall = self._hangs.stalled(time.monotonic())
+        if stall is None or self._stopping or not self.outlook.settings.runtime.hang_min_s:
+            return None
+        return messages.Hung(
+            round=self.order.round,
+            rank=stall.rank,
+            step=stall.step,
+            silent_s=stall.silent_for.total_seconds(),
+            limit_s=stall.limit.total_seconds(),
+        )
+
+    async def save_stacks(self) -> None:
+        """Save what every rank is doing, and tell the supervisor."""
+        alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
+        pids = {rank: process.pid for rank, process in alive.items()}
+        files = {rank: self.paths.stacks(rank) for rank in pids}
+        texts = await dump(pids, files, _STACKS)
+        stacks = tuple(
+            RankStack(
+                rank=rank,
+                node=self.outlook.node,
+                state=process_state(pid),
+                step=self._steps.get(rank),
+                text=texts[rank][-_STACK_CHARACTERS:],
+            )
+            for rank, pid in pids.items()
+        )
+        await self.tell(messages.StacksSaved(round=self.order.round, stacks=stacks))
 
     async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
         code = await self.processes[rank].wait()
-        ended_at = datetime.now(UTC)
+        ended_at = now()
+        self._hangs.ended(rank)
         self._end_children(rank)
         # Its last words came before its end; what holds the line open now is none of the rank.
         await asyncio.wait({listening}, timeout=0.2)
@@ -176,12 +258,15 @@ class LocalRanks:
             signal=name,
             step=self._steps.get(rank),
             stopped=ended_by_us,
+            oom=read_kills().since(self._kills) if code and not ended_by_us else None,
             at=ended_at,
         )
         if said is None:
-            return seen
+            return with_log(seen, tail(self.paths.log(rank), _LOG_LINES)) if code else seen
         step = seen.step if said.step is None else said.step
-        return replace(said, node=seen.node, code=seen.code, signal=seen.signal, step=step)
+        return replace(
+            said, node=seen.node, code=seen.code, signal=seen.signal, step=step, oom=seen.oom
+        )
 
     def pass_on(self, message: messages.Message) -> None:
         """Tell every rank what the supervisor says."""

@@ -10,16 +10,18 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import Any, Literal
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
-from hpckit.planning.decide import RoundView
+from hpckit.planning.decide import RoundView, first_failure
+from hpckit.planning.stall import Stall, blame
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_json
 from hpckit.runtime import messages
-from hpckit.runtime.agents import Agents, Lost
+from hpckit.runtime.agents import Agents, Lost, Peer
+from hpckit.runtime.clock import now
 
 _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that we have not heard yet."""
@@ -28,43 +30,66 @@ _PROGRESS_S = 1.0
 _GRACE_OF_PEERS_S = 2.0
 _PATIENCE_S = 5.0
 """Beyond the grace period, for agents to report the ends of their ranks."""
+_STACKS_S = 3.0
+"""How long agents may take to save what a hung round was doing."""
 
 
 @dataclass(slots=True)
 class Round:
-    """One start of all ranks."""
+    """One start of all ranks, on the nodes of `members`, in that order.
+
+    `between_failures` is the mean time to be expected; `on_saved` hears of committed checkpoints.
+    """
 
     number: int
     agents: Agents
+    members: tuple[Peer, ...]
+    between_failures: timedelta
     paths: AttemptPaths
     noticed: asyncio.Event
     record: Callable[[events.Event], None]
+    on_saved: Callable[[messages.Saved], None]
+    first_step: int | None = field(default=None, init=False)
+    step: int | None = field(default=None, init=False)
+    longest_step: timedelta = field(default=timedelta(), init=False)
+    _began_at: float = field(default_factory=time.monotonic, init=False)
     _exits: dict[int, RankExit] = field(default_factory=dict, init=False)
     _lost: set[int] = field(default_factory=set, init=False)
+    _hung: messages.Hung | None = field(default=None, init=False)
+    _stacks: dict[int, messages.StacksSaved] = field(default_factory=dict, init=False)
+    _silent_s: float = field(default=0.0, init=False)
     _cut_short: bool = field(default=False, init=False)
-    _step: int | None = field(default=None, init=False)
     _progress_at: float = field(default=0.0, init=False)
+    _advanced_at: float | None = field(default=None, init=False)
 
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
         if not await self._start():
             return self._view()
         await self._watch()
-        if self.noticed.is_set() and self._step is not None:
+        if self._hung is not None and not self._troubled():
+            await self._save_stacks()
+        if self.noticed.is_set() and self.step is not None and self._hung is None:
             await self._let_leave()
         if not self._done() or self._troubled():
             await self._stop()
-        if any(exit_.signal for exit_ in self._exits.values()) and not self.noticed.is_set():
-            await self._wait_for_notice()
+        await self._look_closer()
         self._tell_progress(force=True)
         return self._view()
 
     def _view(self) -> RoundView:
         return RoundView(
             round=self.number,
+            at=now(),
             exits=tuple(self._exits[rank] for rank in sorted(self._exits)),
+            first_step=self.first_step,
+            step=self.step,
             cut_short=self._cut_short,
-            failure=self._loss(),
+            failure=self._loss() or self._hang(),
+            members=tuple(peer.node for peer in self.members),
+            standing=tuple(peer.node for peer in self.agents.standing),
+            silent=timedelta(seconds=self._silent_s),
+            ran=timedelta(seconds=time.monotonic() - self._began_at),
         )
 
     @property
@@ -73,42 +98,53 @@ class Round:
 
     @property
     def _world_size(self) -> int:
-        return self._tasks_per_node * len(self.agents.peers)
+        return self._tasks_per_node * len(self.members)
 
     async def _start(self) -> bool:
-        """Have every agent start its ranks; false where the first one does not answer."""
-        await self.agents.send(0, messages.ReservePort())
+        """Have every member start its ranks; false where the first one does not answer."""
+        await self.agents.send(self.members[0].node_rank, messages.ReservePort())
         port = await self._reserved_port()
         if port is None:
             return False
-        peers = [self.agents.peers[rank] for rank in sorted(self.agents.peers)]
         self.record(
             events.RoundStarted(
-                at=_now(),
+                at=now(),
                 round=self.number,
                 world_size=self._world_size,
-                nodes=tuple(peer.node for peer in peers),
+                nodes=tuple(peer.node for peer in self.members),
             )
         )
-        for place, peer in enumerate(peers):
+        for place, peer in enumerate(self.members):
             order = messages.StartRound(
                 round=self.number,
+                node_rank=place,
                 first_rank=place * self._tasks_per_node,
                 local_world_size=self._tasks_per_node,
                 world_size=self._world_size,
-                num_nodes=len(peers),
-                master_addr=self.agents.master_host(),
+                num_nodes=len(self.members),
+                master_addr=self._master_host(),
                 master_port=port,
+                failure_hours=self.between_failures / timedelta(hours=1),
             )
             await self.agents.send(peer.node_rank, order)
         return True
+
+    def _master_host(self) -> str:
+        """Return under which name or address all nodes reach the node of rank 0.
+
+        The address its agent calls from is the one that routes between nodes; a loopback
+        address (its agent is on this very host) is good only where there is no other node.
+        """
+        first = self.members[0]
+        loopback = first.channel.peer.startswith("127.") or first.channel.peer == "::1"
+        return first.node if loopback and len(self.members) > 1 else first.channel.peer
 
     async def _reserved_port(self) -> int | None:
         """Return the port reserved on rank 0's node; None at a notice, or when it is lost."""
         deadline = time.monotonic() + self.agents.settings.runtime.agent_timeout_s
         stopped = asyncio.ensure_future(self.noticed.wait())
         try:
-            while 0 not in self._lost and not stopped.done() and time.monotonic() < deadline:
+            while not self._lost and not stopped.done() and time.monotonic() < deadline:
                 message = await self._hear(stopped, deadline - time.monotonic())
                 if isinstance(message, messages.PortReserved):
                     return message.port
@@ -117,10 +153,10 @@ class Round:
         return None
 
     async def _watch(self) -> None:
-        """Follow the agents until all ranks ended, one failed, or a notice came."""
+        """Follow the agents until all ranks ended, one failed or hangs, or a notice came."""
         stopped = asyncio.ensure_future(self.noticed.wait())
         try:
-            while not self._done() and not self._troubled() and not stopped.done():
+            while not (self._done() or self._troubled() or self._hung or stopped.done()):
                 await self._hear(stopped, None)
         finally:
             stopped.cancel()
@@ -142,33 +178,68 @@ class Round:
     async def _take(self, sender: int, message: messages.Message) -> None:
         match message:
             case messages.StoreBound():
-                host = self.agents.master_host()
+                host = self._master_host()
                 await self.agents.broadcast(messages.StoreAddress(host=host, port=message.port))
             case messages.StepBegun():
                 self._advance(message.step)
+            case messages.Saved():
+                self._saved(message)
+            case messages.Warn():
+                self.record(events.Warned(at=now(), message=message.message))
+            case messages.Hung() if message.round == self.number and self._hung is None:
+                self._hung = message
+                self._silent_s = message.silent_s
+            case messages.StacksSaved() if message.round == self.number:
+                self._stacks[sender] = message
             case messages.RankEnded() if message.round == self.number:
                 self._exits[message.exit.rank] = message.exit
                 self._cut_short = self._cut_short or self.noticed.is_set()
-                self.record(events.RankExited(at=_now(), round=message.round, exit=message.exit))
-            case Lost():
+                if message.exit.step is not None:
+                    self._advance(message.exit.step)
+                self.record(events.RankExited(at=now(), round=message.round, exit=message.exit))
+            case Lost() if sender in {peer.node_rank for peer in self.members}:
                 self._lost.add(sender)
+                self._silent_s = max(self._silent_s, message.silent_s)
             case _:
                 pass
 
+    def _saved(self, message: messages.Saved) -> None:
+        self.on_saved(message)
+        self.record(
+            events.CheckpointSaved(
+                at=now(),
+                round=self.number,
+                step=message.step,
+                size=message.size,
+                stall_s=message.stall_s,
+                duration_s=message.duration_s,
+            )
+        )
+
     def _advance(self, step: int) -> None:
-        if self._step is None:
-            self.record(events.StepReached(at=_now(), round=self.number, step=step))
-        self._step = step if self._step is None else max(step, self._step)
+        if self.first_step is None:
+            self.first_step = step
+            self.record(events.StepReached(at=now(), round=self.number, step=step))
+        if self.step is None or step > self.step:
+            self._time_step(step)
+            self.step = step
         self._tell_progress(force=False)
 
+    def _time_step(self, step: int) -> None:
+        at, before = time.monotonic(), self._advanced_at
+        if before is not None and self.step is not None:
+            took = timedelta(seconds=(at - before) / (step - self.step))
+            self.longest_step = max(self.longest_step, took)
+        self._advanced_at = at
+
     def _tell_progress(self, *, force: bool) -> None:
-        now = time.monotonic()
-        if self._step is None or (not force and now - self._progress_at < _PROGRESS_S):
+        at = time.monotonic()
+        if self.step is None or (not force and at - self._progress_at < _PROGRESS_S):
             return
-        self._progress_at = now
-        at = _now().isoformat(timespec="milliseconds")
+        self._progress_at = at
+        said = now().isoformat(timespec="milliseconds")
         with contextlib.suppress(OSError):  # a courtesy; a full disk must not end training
-            write_json(self.paths.progress, {"round": self.number, "step": self._step, "at": at})
+            write_json(self.paths.progress, {"round": self.number, "step": self.step, "at": said})
 
     def _done(self) -> bool:
         return len(self._exits) == self._world_size
@@ -179,45 +250,76 @@ class Round:
     async def _let_leave(self) -> None:
         """Pass the notice on, and give ranks that run a step loop the time to act on it."""
         await self.agents.broadcast(messages.Notice())
-        deadline = time.monotonic() + self.agents.settings.runtime.notice_grace_s
-        while not self._accounted() and not self._troubled():
-            if (left := deadline - time.monotonic()) <= 0:
-                return
-            await self._hear(None, left)
+        await self._wait(
+            self.agents.settings.runtime.notice_grace_s,
+            lambda: self._accounted() or self._troubled(),
+        )
+
+    async def _save_stacks(self) -> None:
+        """Have every member save what its ranks are doing, before they are killed for it."""
+        await self.agents.broadcast(messages.SaveStacks())
+        await self._wait(
+            _STACKS_S, lambda: len(self._stacks) >= len(self.members) - len(self._lost)
+        )
 
     async def _stop(self) -> None:
         """End what is left and take in every exit record that still comes."""
         grace_s = self.agents.settings.runtime.stop_grace_s
-        if self._troubled():
+        if self._troubled() or self._hung is not None:
             # The peers of a failed rank wait in a collective: nothing is gained by patience.
             grace_s = min(grace_s, _GRACE_OF_PEERS_S)
         await self.agents.broadcast(messages.StopRound(grace_s=grace_s))
-        deadline = time.monotonic() + grace_s + _PATIENCE_S
-        while not self._accounted() and (left := deadline - time.monotonic()) > 0:
+        await self._wait(grace_s + _PATIENCE_S, self._accounted)
+
+    async def _wait(self, limit_s: float, enough: Callable[[], bool]) -> None:
+        """Take in messages until it is enough, or for so long."""
+        deadline = time.monotonic() + limit_s
+        while not enough() and (left := deadline - time.monotonic()) > 0:
             await self._hear(None, left)
 
     def _accounted(self) -> bool:
         """Whether every rank has ended, or its node is lost."""
-        gone = len(self._lost) * self._tasks_per_node
-        return len(self._exits) + gone >= self._world_size
+        lost = {peer.node_rank: place for place, peer in enumerate(self.members)}
+        gone = {lost[node_rank] for node_rank in self._lost}
+        ranks = range(self._world_size)
+        return all(rank in self._exits or rank // self._tasks_per_node in gone for rank in ranks)
 
-    async def _wait_for_notice(self) -> None:
-        stopped = asyncio.ensure_future(self.noticed.wait())
-        await asyncio.wait({stopped}, timeout=_NOTICE_WAIT_S)
-        stopped.cancel()
+    async def _look_closer(self) -> None:
+        """Wait a little where what the ranks died of may have a cause not heard of yet.
+
+        A rank that a signal ended may have died of a notice; one that lost its connection, of a
+        node that has fallen silent.
+        """
+        if self._hung is not None or self._lost or self.noticed.is_set():
+            return
+        failure = first_failure(tuple(self._exits.values()))
+        if failure is not None and failure.cause is Cause.communication:
+            limit_s = self.agents.settings.runtime.node_timeout_s + 2.0
+            await self._wait(limit_s, lambda: bool(self._lost) or self.noticed.is_set())
+        elif any(exit_.signal for exit_ in self._exits.values()):
+            await self._wait(_NOTICE_WAIT_S, self.noticed.is_set)
 
     def _loss(self) -> Failure | None:
         """Name the nodes of the ranks that nothing was heard of, if there are any."""
         silent = [rank for rank in range(self._world_size) if rank not in self._exits]
         if not silent:
             return None
-        order = sorted(self.agents.peers)
-        places = sorted({order[rank // self._tasks_per_node] for rank in silent})
-        nodes = ", ".join(self.agents.peers[place].node for place in places)
+        places = {rank // self._tasks_per_node for rank in silent}
+        places |= {place for place, one in enumerate(self.members) if one.node_rank in self._lost}
+        nodes = ", ".join(self.members[place].node for place in sorted(places))
         words = "lost the agent of" if self._lost else "no exit record came from"
         names = ", ".join(map(str, silent))
-        return Failure(cause=Cause.node_lost, message=f"{words} {nodes} (rank {names})", node=nodes)
+        return Failure(
+            cause=Cause.node_lost,
+            message=f"{words} {nodes} (rank {names})",
+            node=nodes,
+            step=self.step,
+            signature=f"{Cause.node_lost} {nodes}",
+        )
 
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+    def _hang(self) -> Failure | None:
+        if self._hung is None or self._loss() is not None:
+            return None
+        hung = self._hung
+        stall = Stall(rank=hung.rank, step=hung.step, silent_s=hung.silent_s, limit_s=hung.limit_s)
+        return blame(stall, [one for saved in self._stacks.values() for one in saved.stacks])

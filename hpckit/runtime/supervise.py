@@ -2,70 +2,61 @@
 
 Responsible for an attempt from its folder to its exit code: it starts the agents, hears notices,
 runs rounds and records what happened. It must not choose what follows a failure
-(planning.decide does), know about Slurm (it is handed the command that starts agents), or import
-torch.
+(planning.decide does), know about Slurm (it is handed what it may ask of it), or import torch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
-from collections.abc import Mapping
+import sys
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from hpckit.model import events
+from hpckit.model.allocation import Wish
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.launch import LaunchConfig
 from hpckit.model.states import RunState
-from hpckit.planning.decide import EndAttempt, NewRound, RoundView, decide
-from hpckit.record.launches import Launch
-from hpckit.record.store import PRIVATE_FILE
-from hpckit.runtime.agents import LOOPBACK, Agents, AgentsError
-from hpckit.runtime.attempt import Attempt, open_attempt, tail
+from hpckit.planning.decide import (
+    Action,
+    EndAttempt,
+    NewRound,
+    Notice,
+    RoundView,
+    decide,
+    first_nodes,
+    round_ended,
+)
+from hpckit.planning.ledger import Ledger
+from hpckit.record.store import PRIVATE_FILE, tail
+from hpckit.runtime import messages
+from hpckit.runtime.agents import LOOPBACK, Agents, AgentsError, Peer
+from hpckit.runtime.aside import aside
+from hpckit.runtime.assignment import Allocation, Assignment
+from hpckit.runtime.attempt import Attempt, open_attempt
+from hpckit.runtime.clock import now
+from hpckit.runtime.deadline import Deadline
+from hpckit.runtime.environ import LAST_WILL
 from hpckit.runtime.rounds import Round
 
-_NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What sbatch --signal is used with: a warning ahead of the time limit."""
+_NOTICES = (signal.SIGTERM, signal.SIGINT, *_WARNINGS)
+_TIME_LIMIT = "the time limit"
+"""Stands for a signal's name where nobody sent one."""
 _GRACE_AT_MOST_S = 900.0
 """How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
 _LEAVE_S = 3.0
 """How long agents may take to leave after Shutdown before their step is ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentCommand:
-    """How agents are started: words put in front of the agent's own, and the environment.
-
-    `nodes` are the names that should come, as far as they are known.
-    """
-
-    prefix: tuple[str, ...]
-    environ: Mapping[str, str]
-    nodes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """One run to attempt, for a job of its launch. `environ` is the supervisor's own environment.
-
-    `requeue` is whether Slurm is expected to start the job again after a preemption.
-    """
-
-    launch: Launch
-    index: int
-    job_index: int
-    settings: LaunchConfig
-    agents: AgentCommand
-    requeue: bool
-    environ: Mapping[str, str]
-
-
-def now() -> datetime:
-    """Return the current time in UTC."""
-    return datetime.now(UTC)
+_TICK_S = 1.0
+_ANSWER_S = 3.0
+"""How long the scheduler may take to say what a signal meant: the time comes off KillWait."""
+_AT_ONCE = timedelta(seconds=3)
+"""Within this, the step and the batch side were told of the same thing."""
 
 
 def supervise(assignment: Assignment) -> int:
@@ -83,10 +74,22 @@ def supervise(assignment: Assignment) -> int:
 class _Supervisor:
     assignment: Assignment
     attempt: Attempt
-    notice: str | None = field(default=None, init=False)
+    past: Ledger = field(init=False)
+    deadline: Deadline = field(init=False)
+    notice: Notice | None = field(default=None, init=False)
+    heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     step: asyncio.subprocess.Process | None = field(default=None, init=False)
+    round: Round | None = field(default=None, init=False)
+    cancelled: bool = field(default=False, init=False)
+    queueing: asyncio.Task[None] | None = field(default=None, init=False)
+    standing: tuple[str, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        self.past = self.attempt.past()
+        lead = timedelta(seconds=self.assignment.settings.runtime.time_limit_lead_s)
+        self.deadline = Deadline(lead=lead, warn=self._warn)
 
     async def run(self) -> int:
         self._listen_to_signals()
@@ -99,7 +102,9 @@ class _Supervisor:
             on_notice=self.hear,
             record=self.attempt.record,
         )
+        beside = asyncio.create_task(self._keep_time())
         end = await self._work(agents)
+        beside.cancel()
         # The last word comes before the leave-taking: after a notice, every second counts.
         self.attempt.record_end(
             events.AttemptEnded(
@@ -108,7 +113,7 @@ class _Supervisor:
         )
         await agents.close(_LEAVE_S)
         await self._end_step()
-        await self._await_preemption(end)
+        await self._hand_over(end)
         return end.exit_code
 
     async def _work(self, agents: Agents) -> EndAttempt:
@@ -121,28 +126,110 @@ class _Supervisor:
             failure = Failure(cause=Cause.unknown, message=f"the supervisor failed: {error}")
             return EndAttempt(state=RunState.failed, exit_code=1, failure=failure)
 
-    async def _await_preemption(self, end: EndAttempt) -> None:
+    async def _keep_time(self) -> None:
+        """Learn the limits of the allocation, queue its successor, and watch the time limit."""
+        allocation = self.assignment.allocation
+        if allocation is None:
+            return
+        self.deadline.limits = await aside(allocation.limits)
+        if allocation.queue_successor is not None:
+            self.queueing = asyncio.create_task(aside(allocation.queue_successor))
+        while self.notice is None:
+            # Only a step loop can save and leave; a command is left alone until its very limit.
+            if self.round is not None and self.round.step is not None:
+                leave_at = self.deadline.leave_at(self.round.longest_step)
+                if leave_at is not None and now() >= leave_at:
+                    self.hear(_TIME_LIMIT)
+            await asyncio.sleep(_TICK_S)
+
+    async def _hand_over(self, end: EndAttempt) -> None:
+        """See to the next attempt, where there is to be one; nobody else does, where not."""
+        allocation = self.assignment.allocation
+        if allocation is None:
+            return
+        if allocation.drop_successor is not None:
+            if end.state is not RunState.interrupted:
+                await aside(allocation.drop_successor)
+        elif end.again:
+            await self._requeue(allocation, Wish(excluded=end.excluded, lost=self._lost_nodes()))
+        elif end.state is RunState.interrupted:
+            await self._await_preemption()
+
+    def _lost_nodes(self) -> tuple[str, ...]:
+        """Return the nodes of this allocation that did not come, or are gone by now."""
+        return tuple(sorted({*self.assignment.agents.nodes} - {*self.standing}))
+
+    async def _requeue(self, allocation: Allocation, wish: Wish) -> None:
+        answer = await aside(lambda: allocation.requeue(wish, self._may_requeue))
+        self.attempt.record(
+            events.RequeueAsked(
+                at=now(), outcome=answer.outcome, message=answer.message, excluded=answer.excluded
+            )
+        )
+        if answer.message:
+            sys.stderr.write(f"hpckit: requeue {answer.outcome}: {answer.message}\n")
+
+    async def _await_preemption(self) -> None:
         """Hold the allocation where only the step was told to stop, and Slurm is to requeue us.
 
         Preemption with a grace period sends SIGTERM to the step at its beginning and to the batch
         side at its end (22.05). A job that leaves in between has ended by itself and is not
         requeued.
         """
-        heard_by_step_only = self.notice == signal.SIGTERM.name and not self.told.is_set()
-        if end.state is RunState.interrupted and self.assignment.requeue and heard_by_step_only:
+        heard_by_step_only = (
+            self.notice is not None
+            and self.notice.cause is Cause.preempted
+            and not self.told.is_set()
+        )
+        if self.assignment.requeue and heard_by_step_only:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
 
     def hear(self, name: str) -> None:
         """Remember a notice; the rounds look at it. Slurm sends the same one several times."""
-        if self.notice is None:
-            self.notice = name
-            self.noticed.set()
-            self.attempt.record(events.NoticeHeard(at=now(), signal=name))
+        if self.notice is not None:
+            return
+        cause = self._cause_of(name)
+        self.notice = Notice(signal=name, cause=cause)
+        self.noticed.set()
+        self.heard_at = at = now()
+        limits = self.deadline.limits
+        end = limits.end_at if cause is Cause.time_limit else at + limits.window
+        self.attempt.record(events.NoticeHeard(at=at, signal=name, cause=cause, deadline=end))
+
+    def _cause_of(self, name: str) -> Cause:
+        warned = name in {number.name for number in _WARNINGS}
+        if warned or name == _TIME_LIMIT or self.deadline.reached(now()):
+            return Cause.time_limit
+        on_slurm = bool(self.assignment.agents.prefix)
+        if on_slurm and name == signal.SIGTERM.name and not self.told.is_set():
+            # The step alone was told: so begins a preemption with a grace period.
+            return Cause.preempted
+        return Cause.notice
+
+    def _may_requeue(self) -> bool:
+        return self.attempt.owns_run() and not self.attempt.cancelled()
+
+    async def _learn_why(self) -> None:
+        """Ask the scheduler what a signal meant that has many meanings; it may be too busy."""
+        allocation, notice = self.assignment.allocation, self.notice
+        if allocation is None or notice is None or notice.cause is Cause.time_limit:
+            return
+        with contextlib.suppress(TimeoutError):
+            ending = await asyncio.wait_for(aside(allocation.why), _ANSWER_S)
+            self.cancelled = ending.cancelled
+            self.notice = replace(notice, cause=ending.cause or notice.cause)
 
     def _hear_self(self, name: str) -> None:
+        at_once = now() - self.heard_at < _AT_ONCE
+        if self.notice is not None and self.notice.cause is Cause.preempted and at_once:
+            # Both sides were told: that was no preemption with a grace period.
+            self.notice = replace(self.notice, cause=Cause.notice)
         self.told.set()
         self.hear(name)
+
+    def _warn(self, message: str) -> None:
+        self.attempt.record(events.Warned(at=now(), message=message))
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -174,40 +261,96 @@ class _Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=dict(command.environ),
+                env={**command.environ, **self._last_will()},
                 start_new_session=not command.prefix,
             )
         finally:
             os.close(log)
 
+    def _last_will(self) -> dict[str, str]:
+        words = self.assignment.agents.last_will
+        return {LAST_WILL: json.dumps([*words, str(self.attempt.number)])} if words else {}
+
     async def _rounds(self, agents: Agents, step: asyncio.subprocess.Process) -> EndAttempt:
         """Run rounds until the attempt is to end."""
         resources = self.assignment.settings.resources
+        number = 0
         try:
             await agents.gather(
-                resources.nodes, step, self.noticed, names=self.assignment.agents.nodes
+                resources.nodes + resources.spare_nodes,
+                step,
+                self.noticed,
+                names=self.assignment.agents.nodes,
+            )
+            standing = tuple(peer.node for peer in agents.standing)
+            nodes = first_nodes(
+                standing, self.past, self.assignment.settings.recovery, resources.nodes
             )
         except AgentsError as error:
-            view = RoundView(round=0, exits=(), failure=self._with_agents_log(error.failure))
+            standing = tuple(peer.node for peer in agents.standing)
+            failure = self._with_agents_log(error.failure)
+            view = RoundView(round=0, at=now(), exits=(), failure=failure, standing=standing)
             action = self._decided(view)
-            assert isinstance(action, EndAttempt), "only a killed rank makes a new round"  # noqa: S101
-            return action
-        number = 0
-        while True:
-            this_round = Round(
-                number, agents, self.attempt.paths, self.noticed, self.attempt.record
-            )
-            action = self._decided(await this_round.run())
-            if isinstance(action, EndAttempt):
-                return action
+        else:
+            action = await self._round(number, nodes, agents)
+        while isinstance(action, NewRound):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.noticed.wait(), action.pause.total_seconds())
             number += 1
+            action = await self._round(number, action.nodes, agents)
+        return action
 
-    def _decided(self, view: RoundView) -> EndAttempt | NewRound:
+    async def _round(self, number: int, nodes: tuple[str, ...], agents: Agents) -> Action:
+        """Run one round on these nodes; those that are lost by now make it fail at once."""
+        there = {peer.node: peer for peer in agents.standing}
+        members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
+        if not members:
+            failure = Failure(cause=Cause.node_lost, message="no node is left", signature="none")
+            return self._decided(
+                RoundView(round=number, at=now(), exits=(), failure=failure, members=nodes)
+            )
+        self.round = Round(
+            number,
+            agents,
+            members,
+            self.past.between_failures(self._expected),
+            self.attempt.paths,
+            self.noticed,
+            self.attempt.record,
+            self._saved,
+        )
+        view = await self.round.run()
+        await self._learn_why()
+        return self._decided(view)
+
+    @property
+    def _expected(self) -> timedelta:
+        return timedelta(hours=self.assignment.settings.checkpoint.failure_hours)
+
+    def _saved(self, message: messages.Saved) -> None:
+        self.deadline.saved(timedelta(seconds=message.duration_s))
+
+    def _decided(self, view: RoundView) -> Action:
+        """Decide on an ended round, and record it."""
         if view.failure is not None and view.failure.cause is Cause.node_lost:
             view = replace(view, failure=self._with_agents_log(view.failure))
-        if self.notice is not None:
-            view = replace(view, notice=self.notice, cancelled=self.attempt.cancelled())
-        return decide(view, self.assignment.settings.recovery)
+        settings, allocation = self.assignment.settings, self.assignment.allocation
+        view = replace(
+            view,
+            attempt=self.attempt.number,
+            saved=self.deadline.saved_any,
+            notice=self.notice,
+            cancelled=self.notice is not None and (self.cancelled or self.attempt.cancelled()),
+            wanted=settings.resources.nodes,
+            fewest=settings.resources.min_nodes or settings.resources.nodes,
+            requeues=allocation is not None and settings.recovery.requeue,
+        )
+        self.standing = view.standing
+        action = decide(view, settings.recovery, self.past)
+        ended = round_ended(view, _failure(action), _word(action))
+        self.attempt.record(ended)
+        self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
+        return action
 
     def _with_agents_log(self, failure: Failure) -> Failure:
         """Add what the agents printed: it names the node that cannot read its folder."""
@@ -228,3 +371,16 @@ class _Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.step.wait(), _LEAVE_S)
                 return
+
+
+def _failure(action: Action) -> Failure | None:
+    return action.because if isinstance(action, NewRound) else action.failure
+
+
+def _word(action: Action) -> str:
+    """Return what `RoundEnded.action` says of a decision."""
+    if isinstance(action, NewRound):
+        return "restart"
+    if action.state is RunState.completed:
+        return "completed"
+    return "again" if action.again else "end"

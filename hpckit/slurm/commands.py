@@ -19,6 +19,7 @@ from hpckit.errors import (
     SchedulerError,
     SchedulerRefusedError,
 )
+from hpckit.model.failure import signal_name
 
 PATIENCE = timedelta(seconds=60)
 """How long a program may take: sbatch itself retries for up to half a minute."""
@@ -26,6 +27,10 @@ PATIENCE = timedelta(seconds=60)
 _DROPPED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_")
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
 _SITE_DEFAULTS = frozenset({"SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"})
+
+_FOR_PROGRAMS = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "%s"}
+"""Without the first, ranges of array elements are cut at 64 characters; with the second, squeue
+prints moments as seconds since 1970, which no time zone changes."""
 
 _AWAY = (
     "unable to contact slurm controller",
@@ -132,8 +137,7 @@ class SlurmCommands:
         Raises SchedulerRefusedError with the program's own words, or SchedulerAwayError where
         it is not installed, does not answer in time, or cannot reach its daemon.
         """
-        # Without SLURM_BITSTR_LEN=0, ranges of array elements are cut at 64 characters.
-        environ = {**self._environ, "SLURM_BITSTR_LEN": "0"}
+        environ = {**self._environ, **_FOR_PROGRAMS}
         try:
             done = subprocess.run(
                 self.argv(program, *args),
@@ -149,6 +153,12 @@ class SlurmCommands:
             raise self.no_answer(program) from error
         except OSError as error:
             raise SchedulerAwayError(f"{program} cannot be run: {error}") from error
+        if done.returncode < 0:
+            # The end of a job ends what its processes have started, this program too.
+            raise SchedulerAwayError(
+                f"{program} was ended by {signal_name(-done.returncode)} before it answered",
+                hint="ask Slurm what became of it before asking again",
+            )
         if done.returncode != 0:
             raise failure(program, done.returncode, done.stderr or done.stdout)
         return done.stdout

@@ -1,14 +1,15 @@
-"""What squeue and sacct print, read. Pure.
+"""What squeue, sacct and scontrol print, read. Pure.
 
-Responsible for their fields, the grammar of array ranges and the two ways of writing an exit
-code; it must not run anything.
+Responsible for their fields, the grammar of array ranges, moments and the two ways of writing an
+exit code; it must not run anything.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from hpckit.model.nodes import expand
 from hpckit.model.run import Observation
@@ -22,6 +23,13 @@ SACCT_FIELDS = ("JobID", "State", "NodeList", "ExitCode")
 SACCT_FORMAT = ",".join(SACCT_FIELDS)
 """For --format. `Restarts` came after 22.05, and `Reason` is the one for which a job waited."""
 
+TERMS_FIELDS = ("ReqNodes", "Partition", "EndTime", "PreemptTime")
+TERMS_FORMAT = ",".join(f"{name}:0|" for name in TERMS_FIELDS)
+"""For --Format: what is known beforehand of the end of one job."""
+
+EXCLUDED_FORMAT = "%x"
+"""For --format: the nodes that a job may not have; --Format has no name for them in 22.05."""
+
 NOT_STARTED = 53
 """The signal shown for a script that slurmd could not start: ESLURMD_SETUP_ENVIRONMENT_ERROR is
 4021, and 4021 & 0x7f is 53. Nearly always, the log could not be opened."""
@@ -31,6 +39,7 @@ _NOT_STARTED_REASON = (
     "does it see that file system?"
 )
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "None assigned"})
+_SETTING = re.compile(r"(\w+)[ \t]*=[ \t]*(\S*)")
 _ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,-]+)(?:%\d+)?\]\Z")
 _SINGLE = re.compile(r"\d+(?:_\d+)?\Z")
 
@@ -49,6 +58,60 @@ def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
                 exit_code=_ended_code(parsed, code),
                 restarts=int(restarts) if restarts.isdecimal() else 0,
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On which terms a job runs: the nodes it must have, where, and until when.
+
+    While a preempted job may run on, `end_at` is the end of its grace.
+    """
+
+    required: tuple[str, ...]
+    partition: str
+    end_at: datetime | None
+    preempted_at: datetime | None
+
+
+def read_terms(text: str) -> Terms | None:
+    """Return what squeue says with TERMS_FORMAT of one job; None where it says nothing."""
+    for required, partition, end, preempted in _rows(text, len(TERMS_FIELDS)):
+        return Terms(
+            required=node_names(required),
+            partition=partition,
+            end_at=moment(end),
+            preempted_at=moment(preempted),
+        )
+    return None
+
+
+def node_names(text: str) -> tuple[str, ...]:
+    """Return the nodes that a column of squeue or a setting names; none for `(null)`, `ALL`."""
+    try:
+        return expand(_some(text.strip()))
+    except ValueError:
+        return ()
+
+
+def moment(text: str) -> datetime | None:
+    """Return a moment from seconds since 1970, or from Slurm's standard form in local time.
+
+    None where there is none: `N/A`, `Unknown`, `NONE`.
+    """
+    try:
+        if text.isdecimal():
+            return datetime.fromtimestamp(int(text), UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def read_settings(text: str) -> dict[str, str]:
+    """Return the words of `scontrol show config` or `show partition` by name, first one wins."""
+    found: dict[str, str] = {}
+    for name, value in _SETTING.findall(text):
+        found.setdefault(name, value)
+    return found
 
 
 def read_sacct(text: str, now: datetime) -> Iterator[Observation]:

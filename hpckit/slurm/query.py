@@ -15,11 +15,17 @@ from hpckit.model.run import Observation
 from hpckit.model.states import parse_state
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.listing import (
+    EXCLUDED_FORMAT,
     SACCT_FORMAT,
     SQUEUE_FORMAT,
+    TERMS_FORMAT,
+    Terms,
     job_ids,
+    node_names,
     read_sacct,
+    read_settings,
     read_squeue,
+    read_terms,
 )
 
 _LISTED = 200
@@ -50,6 +56,33 @@ def observe(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict
                 found.update(_vanished(unknown, accounted, now))
     _check_heard(errors)
     return {job: found[job] for job in jobs if job in found}
+
+
+def observe_queued(job: str, commands: SlurmCommands, now: datetime) -> Observation | None:
+    """Return what slurmctld itself says of one job; None where it has forgotten it.
+
+    Raises SchedulerAwayError or SchedulerRefusedError.
+    """
+    text = _squeue_one(job, commands, f"--Format={SQUEUE_FORMAT}")
+    return next((one for one in read_squeue(text, now) if one.job == job), None)
+
+
+def terms(job: str, commands: SlurmCommands) -> Terms | None:
+    """Return on which terms one job runs; None where slurmctld has forgotten it.
+
+    Raises SchedulerAwayError or SchedulerRefusedError.
+    """
+    return read_terms(_squeue_one(job, commands, f"--Format={TERMS_FORMAT}"))
+
+
+def excluded_nodes(job: str, commands: SlurmCommands) -> tuple[str, ...]:
+    """Return the nodes that one job may not have; raises as `terms` does."""
+    return node_names(_squeue_one(job, commands, f"--format={EXCLUDED_FORMAT}"))
+
+
+def settings(commands: SlurmCommands, *what: str) -> dict[str, str]:
+    """Return what `scontrol show` says of `config`, or of `partition NAME`; raises as `terms`."""
+    return read_settings(commands.run("scontrol", "show", *what))
 
 
 def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
@@ -101,17 +134,22 @@ def _vanished(
 
 def _squeue(jobs: Iterable[str], commands: SlurmCommands, now: datetime) -> Iterable[Observation]:
     ids = _mains(jobs)
-    which = ("--me",) if len(ids) > _LISTED else (f"--jobs={','.join(ids)}",)
+    which = "--me" if len(ids) > _LISTED else f"--jobs={','.join(ids)}"
+    return read_squeue(_squeue_words(commands, which, f"--Format={SQUEUE_FORMAT}"), now)
+
+
+def _squeue_one(job: str, commands: SlurmCommands, form: str) -> str:
+    return _squeue_words(commands, f"--jobs={job}", form)
+
+
+def _squeue_words(commands: SlurmCommands, which: str, form: str) -> str:
     try:
-        text = commands.run(
-            "squeue", *which, "--array", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"
-        )
+        return commands.run("squeue", which, "--array", "--states=all", "--noheader", form)
     except SchedulerRefusedError as error:
         # A single id that squeue no longer knows is an error; one among several is not.
         if "invalid job id" in error.message.lower():
-            return ()
+            return ""
         raise
-    return read_squeue(text, now)
 
 
 def _sacct(jobs: Iterable[str], commands: SlurmCommands, now: datetime) -> Iterable[Observation]:

@@ -23,6 +23,9 @@ from hpckit.slurm.quoting import FILTERS, only_quoted
 SHIPPED = "hpckit"
 """The prefix by which a user's template reaches the shipped one: `hpckit/job.sbatch.j2`."""
 
+JANITOR = "janitor.sbatch.j2"
+"""The template of jobs without runs; it extends that of the launch's jobs."""
+
 _STATED = {
     "array": "sweep to get an array; resources.array_parallelism bounds it",
     "chdir": "a run starts in its own folder",
@@ -31,6 +34,7 @@ _STATED = {
     "gpus-per-node": "set resources.gpus_per_node",
     "job-name": "set name",
     "nodes": "set resources.nodes",
+    "no-kill": "set resources.min_nodes or resources.spare_nodes",
     "no-requeue": "set recovery.requeue",
     "ntasks": "set resources.nodes and resources.tasks_per_node",
     "ntasks-per-node": "set resources.tasks_per_node",
@@ -50,7 +54,7 @@ class ScriptFields:
 
     `options` are the remaining sbatch options in order, with None for one that takes no value;
     `resources` is what they were made from. `array` is null for a job of one run. `log` has
-    Slurm's own patterns in it.
+    Slurm's own patterns in it. `nodes` counts the spare ones.
     """
 
     launch: str
@@ -75,7 +79,8 @@ class ScriptFields:
 def render(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
     """Return the batch script of a job; raises TemplateError.
 
-    `template_folders` are searched in order for `cluster.template`; the last is the shipped one.
+    `template_folders` are searched in order for `cluster.template`, or for that of the janitor; the
+    last is the shipped one.
     """
     name = plan.cluster.template
     folders = list(template_folders)
@@ -83,7 +88,7 @@ def render(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> 
         folders.insert(0, Path(name).parent)
         name = Path(name).name
     fields = script_fields(plan, job)
-    text = _render(name, folders, fields)
+    text = _render(name, folders, fields) if job.runs else _render_janitor(name, folders, fields)
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -92,6 +97,16 @@ def render(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> 
             "no valid UTF-8",
             hint="look for a file or folder name with a broken encoding",
         ) from error
+    return text
+
+
+def _render_janitor(name: str, folders: Sequence[Path], fields: ScriptFields) -> str:
+    text = _render(JANITOR, folders, fields, job_template=name)
+    if "hpckit janitor" not in text:
+        raise TemplateError(
+            f"template {name} has no block `run` in which the janitor's command could stand",
+            hint=f"extend {SHIPPED}/job.sbatch.j2, or put a {JANITOR} of your own beside it",
+        )
     return text
 
 
@@ -104,7 +119,7 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
         job_index=job.index,
         folder=plan.folder,
         log=_log(plan.folder, job),
-        nodes=resources.nodes,
+        nodes=resources.allocated_nodes,
         tasks_per_node=resources.tasks_per_node,
         cpus_per_task=resources.cpus_per_task,
         gpus_per_node=resources.gpus_per_node,
@@ -156,8 +171,9 @@ def _options(resources: ResourceSpec) -> list[tuple[str, str | None]]:
         "mail-type": resources.mail_type,
         "mail-user": resources.mail_user,
     }
+    flags = {"exclusive": resources.exclusive, "no-kill": resources.outlives_a_node}
     stated: list[tuple[str, str | None]] = [(key, text) for key, text in values.items() if text]
-    return [*stated, ("exclusive", None)] if resources.exclusive else stated
+    return [*stated, *((name, None) for name, said in flags.items() if said)]
 
 
 def _memory(gigabytes: float) -> str:
@@ -188,8 +204,9 @@ def _additional(resources: ResourceSpec) -> list[tuple[str, str | None]]:
     return options
 
 
-def _render(name: str, folders: Sequence[Path], fields: ScriptFields) -> str:
+def _render(name: str, folders: Sequence[Path], fields: ScriptFields, **more: str) -> str:
     variables = {field.name: getattr(fields, field.name) for field in dataclasses.fields(fields)}
+    variables |= more
     try:
         return _environment(folders).get_template(name).render(variables)
     except jinja2.TemplateNotFound as error:

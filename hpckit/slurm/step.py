@@ -50,7 +50,7 @@ def agent_step(
     srun_args: Sequence[str] = (),
     bin_dir: str | None = None,
 ) -> list[str]:
-    """Return the srun command line that starts `command` once on every node of the job.
+    """Return the srun command line that starts `command` once on every node, spare ones too.
 
     Each has all the CPUs and GPUs its ranks were given. A node that dies, or an agent that
     fails, does not end the others: the supervisor decides that. `srun_args` come last and win.
@@ -59,8 +59,8 @@ def agent_step(
     return [
         str(Path(bin_dir) / "srun") if bin_dir else "srun",
         "--job-name=hpckit-agents",
-        f"--nodes={resources.nodes}",
-        f"--ntasks={resources.nodes}",
+        f"--nodes={resources.allocated_nodes}",
+        f"--ntasks={resources.allocated_nodes}",
         "--ntasks-per-node=1",
         f"--cpus-per-task={resources.tasks_per_node * resources.cpus_per_task}",
         *gpus,

@@ -167,6 +167,11 @@ class Writer:
         append_line(self._paths.metrics, {"step": step, "at": START.isoformat(), **values})
         write_json(self._paths.progress, {"round": 0, "step": step, "at": START.isoformat()})
 
+    def tell(self, *history: events.Event) -> None:
+        """Append events."""
+        for event in history:
+            self._append(event)
+
     def complete(self) -> None:
         """End well after two minutes."""
         self._end(RunState.completed, 0, None)
@@ -274,3 +279,25 @@ def slurm_shell(shell: Shell, fake_slurm: Any) -> Shell:
     """Return a shell in an empty folder on a host with the fake Slurm."""
     shell.environ = dict(fake_slurm.environ)
     return shell
+
+
+LOSE_SUPERVISOR = """\
+f=$HPCKIT_PROJECT/n$HPCKIT_RUN_INDEX
+echo x >> $f
+[ $(wc -l < $f) -ge $1 ] && exit 0
+pid='s/.*"attempt_started".*"pid":\\([0-9]*\\).*/\\1/p'
+kill -9 $(sed -n "$pid" $HPCKIT_ATTEMPT_DIR/events.jsonl)
+sleep 60
+"""
+
+
+@pytest.fixture
+def lose_supervisor(shell: Shell) -> Callable[[], str]:
+    """Return an override: the run kills its supervisor in its first `params.i - 1` attempts."""
+
+    def command() -> str:
+        script = shell.cwd / "lose.sh"
+        script.write_text(LOSE_SUPERVISOR)
+        return f"command=[sh,{script},'${{params.i}}']"
+
+    return command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_launch_json_is_one_documented_object(slurm_shell: Any) -> None:
     """`launch --json` prints the object automation relies on, and nothing else."""
     said = slurm_shell("launch", "--json", "-m", *SLURM, "seed=3,4")
     launched = json.loads(said.out)
-    assert list(launched) == ["launch", "dir", "runs", "jobs"]
+    assert list(launched) == ["launch", "dir", "runs", "jobs", "janitor"]
     (folder,) = slurm_shell.outputs
     (job,) = launched["jobs"]
     assert (launched["launch"], launched["dir"]) == (folder.name, str(folder))
@@ -155,7 +156,8 @@ def test_launch_refused_half_way_takes_the_rest_back(slurm_shell: Any, fake_slur
     assert kept.cancel_requested
     assert refused.failure is not None
     assert "partition" in refused.failure.message
-    assert fake_slurm.slurm("squeue", "--me", "--Format=Name:0|") == ""
+    while fake_slurm.slurm("squeue", "--me", "--Format=Name:0|"):
+        time.sleep(0.05)
 
 
 def test_launch_without_slurm_installed_is_3_and_leaves_nothing(shell: Any) -> None:

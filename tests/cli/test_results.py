@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpckit.errors import UsageError
+from hpckit.report.results import ACCOUNT_COLUMNS
 
 SWEEP = [
     ("experiment=digits", "+lr=0.1", "seed=1"),
@@ -35,14 +36,26 @@ def swept(desk: Any, writer: Any) -> Any:
 def test_results_show_what_differs_beside_what_came_out(swept: Any) -> None:
     """Columns are the overrides that differ, the state, the last metrics, step and time."""
     lines = swept.say("results").out.splitlines()
-    assert lines[0].split() == ["INDEX", "LR", "STATE", "LOSS", "ACCURACY", "STEP", "TIME"]
-    assert lines[1].split() == ["0", "0.1", "completed", "0.5", "0.5", "20", "2:00"]
+    assert lines[0].split() == [
+        "INDEX",
+        "LR",
+        "STATE",
+        "LOSS",
+        "ACCURACY",
+        "STEP",
+        "TIME",
+        "GOODPUT",
+    ]
+    assert lines[1].split()[:7] == ["0", "0.1", "completed", "0.5", "0.5", "20", "2:00"]
+    assert lines[1].endswith("  99.2 %")
     assert lines[3].split()[:3] == ["2", "0.003", "running"]
 
 
 def test_results_csv_is_read_back_by_any_program(swept: Any) -> None:
     """--csv has a header and full numbers, with nothing where there is nothing."""
     rows = list(csv.DictReader(io.StringIO(swept.say("results", "--csv").out)))
+    account = {name: rows[1].pop(name) for name in ACCOUNT_COLUMNS}
+    assert (account["goodput"], account["failures"]) == (str(119 / 120), "0")
     assert rows[1] == {
         "index": "1",
         "lr": "0.02",
@@ -61,7 +74,9 @@ def test_results_json_has_the_documented_fields(swept: Any) -> None:
     assert list(document) == ["launch", "overrides", "metrics", "runs"]
     assert (document["overrides"], document["metrics"]) == (["lr"], ["loss", "accuracy"])
     first = document["runs"][0]
-    assert list(first) == ["run", "index", "overrides", "state", "step", "wall_s", "metrics"]
+    assert list(first) == [
+        *("run", "index", "overrides", "state", "step", "wall_s", "metrics", "goodput")
+    ]
     assert (first["overrides"], first["wall_s"]) == ({"lr": "0.1"}, 120.0)
 
 
@@ -72,6 +87,7 @@ def test_results_json_has_the_documented_fields(swept: Any) -> None:
         (("--sort", "accuracy"), [0, 1, 2]),
         (("--sort", "accuracy", "--descending"), [1, 0, 2]),
         (("--sort", "index", "--descending"), [2, 1, 0]),
+        (("--sort", "productive_s", "--descending"), [0, 1, 2]),
         ((), [0, 1, 2]),
     ],
 )
@@ -90,7 +106,9 @@ def test_results_refuse_to_sort_by_what_is_no_column(swept: Any) -> None:
 def test_results_of_a_single_run_need_no_columns_of_overrides(desk: Any) -> None:
     """Where nothing differs, no override is shown."""
     desk.freeze(sweep=[("seed=1",)])
-    assert desk.say("results", "--csv").out == "index,state,step,time\n0,pending,,\n"
+    head, row = desk.say("results", "--csv").out.splitlines()
+    assert head.startswith("index,state,step,time,goodput,ettr,")
+    assert row.startswith("0,pending,,,,,")
 
 
 def test_results_draw_a_table_on_a_terminal(swept: Any) -> None:

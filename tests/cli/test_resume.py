@@ -294,26 +294,3 @@ def test_resume_is_refused_while_another_is_at_it(shell: Any) -> None:
     fix(shell)
     assert shell("resume", "--wait").code == 0
     assert not launch.paths.resume_lock.exists()
-
-
-@pytest.mark.parametrize("cluster", ["local", "slurm"])
-def test_watch_resumes_until_all_is_done(slurm_shell: Any, cluster: str) -> None:
-    """Runs that fail twice and then succeed are brought to their end, exit code 0."""
-    script = (
-        "f=$HPCKIT_PROJECT/n$HPCKIT_RUN_INDEX; echo x >> $f; test $(wc -l < $f) -ge ${params.i}"
-    )
-    words = (f"command=[sh,-c,'{script}']", "+params.i=1,3", *QUICK, f"cluster={cluster}")
-    slurm_shell("launch", "-m", *words)
-    said = slurm_shell("watch")
-    assert said.code == 0, said.out + said.err
-    assert states(slurm_shell) == ["completed"] * 2
-    assert "is done" in said.out
-
-
-def test_watch_gives_up_on_what_gets_no_further(shell: Any) -> None:
-    """A run that fails the same way is resumed so often and no more, exit code 1."""
-    folder = sweep(shell, *LOCAL, points="0,1")
-    said = shell("watch", "--max-resumes", "2", "--json")
-    assert said.code == 1
-    assert [run["resumes"] for run in json.loads(said.out)["runs"]] == [0, 2]
-    assert attempts(folder) == [1, 3]

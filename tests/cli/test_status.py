@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from hpckit.errors import NotFoundError
 from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
 from hpckit.record.process import start_mark, this_host
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
 FIELDS = [
     "run",
     "index",
@@ -28,6 +30,14 @@ FIELDS = [
     "exit_code",
     "failure",
     "metrics",
+    "warnings",
+    "goodput",
+]
+GOODPUT_FIELDS = [
+    *("goodput", "ettr", "ettr_since_first_step", "ettr_expected"),
+    *("wall_s", "productive_s", "checkpoint_s", "start_s", "restart_s", "lost_s"),
+    *("queue_s", "idle_s", "attempts", "rounds", "failures", "planned"),
+    *("lost_steps", "saves", "saved_bytes", "measured", "history"),
 ]
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -61,10 +71,11 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
     attempt.metrics(9, loss=0.25, accuracy=0.9)
     attempt.fail(traceback=TRACEBACK)
     document = read(desk)
-    assert list(document) == ["launch", "scheduler", "runs"]
+    assert list(document) == ["launch", "scheduler", "runs", "janitor"]
     assert (document["launch"], document["scheduler"]) == (launch.id, "none")
     run = document["runs"][0]
     assert list(run) == FIELDS
+    assert list(run.pop("goodput")) == GOODPUT_FIELDS
     assert run == {
         "run": f"{launch.id}.0",
         "index": 0,
@@ -83,8 +94,10 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
             "node": "n2",
             "step": 7,
             "traceback": TRACEBACK,
+            "signature": "",
         },
         "metrics": {"loss": 0.25, "accuracy": 0.9},
+        "warnings": [],
     }
 
 
@@ -138,6 +151,58 @@ def test_status_shows_a_failure_with_the_users_own_traceback(desk: Any, writer: 
     assert 'File "/home/ann/train.py", line 5' in said.out
     assert "rank.py" not in said.out
     assert f"hpckit logs {launch.id}.0" in said.out
+
+
+def interrupted(desk: Any, writer: Any, *, runs: int = 1) -> Any:
+    """Return a launch whose first run lost a rank once, warned, and goes on."""
+    launch = desk.freeze(sweep=[(f"a={number}",) for number in range(runs)])
+    attempt = writer(launch=launch)
+    attempt.start()
+    killed = Failure(cause=Cause.signal, message="rank 1 was killed by SIGKILL", rank=1, node="n2")
+    first, again = START + timedelta(seconds=70), START + timedelta(seconds=100)
+    attempt.tell(
+        events.StepReached(at=first, round=0, step=0),
+        events.CheckpointSaved(at=first, round=0, step=5, size=2048, stall_s=0.5, duration_s=1),
+        events.RoundEnded(
+            at=again, round=0, first_step=0, step=9, action="restart", failure=killed
+        ),
+        events.Warned(at=again, message="the disk is nearly full"),
+        events.RoundStarted(at=again, round=1, world_size=2, nodes=("n1", "n2")),
+        events.StepReached(at=again + timedelta(seconds=10), round=1, step=5),
+    )
+    return launch
+
+
+def test_status_of_one_run_says_where_its_time_went(desk: Any, writer: Any) -> None:
+    """A single run has its goodput, what interrupted it, and its warnings below the table."""
+    interrupted(desk, writer)
+    lines = desk.say("status").out.splitlines()
+    assert "warning: the disk is nearly full" in lines
+    (history,) = (line for line in lines if " restart " in line and "SIGKILL" in line)
+    assert history.split()[2:8] == ["1.0", "signal", "rank", "1", "on", "n2"]
+    assert any(line.startswith("goodput ") and "ETTR" in line for line in lines)
+    assert any(line.startswith("lost work") for line in lines)
+    assert any(line.startswith("1 save, 2.0 KiB") for line in lines)
+    assert "1 failure (1 signal) over 2 rounds in 1 attempt; 5 steps done again" in lines
+
+
+def test_status_adds_up_the_parts_of_a_run(desk: Any, writer: Any) -> None:
+    """The parts in --json are the wall time, to the millisecond."""
+    interrupted(desk, writer)
+    account = read(desk)["runs"][0]["goodput"]
+    parts = ("productive", "checkpoint", "start", "restart", "lost", "queue", "idle")
+    assert sum(account[f"{part}_s"] for part in parts) == pytest.approx(account["wall_s"], abs=1e-3)
+    assert (account["lost_steps"], account["failures"]) == (5, {"signal": 1})
+
+
+def test_status_of_many_runs_reads_no_account_unless_asked(desk: Any, writer: Any) -> None:
+    """A glance at a sweep does not read every attempt; --goodput does."""
+    interrupted(desk, writer, runs=3)
+    assert [run["goodput"] for run in read(desk)["runs"]] == [None] * 3
+    assert "GOODPUT" not in desk.say("status").out
+    assert read(desk, "--goodput")["runs"][0]["goodput"]["rounds"] == 2
+    assert "GOODPUT" in desk.say("status", "--goodput").out
+    assert "the disk is nearly full" in desk.say("status").out
 
 
 def test_status_counts_runs_by_state(desk: Any, writer: Any) -> None:

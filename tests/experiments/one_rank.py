@@ -8,7 +8,7 @@ import sys
 import torch.distributed as dist
 
 from hpckit import attach
-from hpckit.runtime.run import seed_everything
+from hpckit.runtime.attach import seed_everything
 from hpckit.runtime.settings import Settings
 
 

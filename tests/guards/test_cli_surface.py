@@ -10,15 +10,16 @@ from hpckit.cli.main import HIDDEN_VERBS, VERBS, verb_parser
 
 COMPOSING = {"OVERRIDE", "--multirun", "--config-dir", "--config-name", "--cfg", "--info", "--json"}
 SURFACE = {
-    "launch": COMPOSING | {"--dry-run", "--wait"},
+    "launch": COMPOSING | {"--dry-run", "--auto-resume", "--wait"},
     "render": COMPOSING,
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
-    "status": {"LAUNCH|RUN", "--json", "--output-dir"},
+    "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"},
     "cancel": {"LAUNCH|RUN", "--json", "--output-dir"},
     "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
     | {"--json", "--output-dir"},
-    "watch": {"LAUNCH", "--max-resumes", "--cancelled", "--changed-code"}
-    | {"--json", "--output-dir"},
+    "watch": {"LAUNCH", "--cancelled", "--changed-code", "--json", "--output-dir"},
+    "chaos": {"[RUN] FAULT", "--mtbf", "--faults", "--seed", "--for", "--sandbox", "--yes"}
+    | {"--dry-run", "--json", "--output-dir"},
 }
 AT_LEAST = {
     "logs": {"LAUNCH|RUN", "--rank", "--follow", "--json", "--output-dir"},
@@ -51,7 +52,7 @@ def test_surface_of_a_reading_verb_holds_what_is_promised(verb: str) -> None:
 def test_surface_has_these_verbs() -> None:
     """The verbs that people type, and those only scripts do."""
     assert set(VERBS) == SURFACE.keys() | AT_LEAST.keys()
-    assert set(HIDDEN_VERBS) == {"supervise", "local"}
+    assert set(HIDDEN_VERBS) == {"supervise", "local", "janitor", "orphaned"}
 
 
 @pytest.mark.parametrize("verb", [*VERBS, *HIDDEN_VERBS])

@@ -85,3 +85,71 @@ def test_history_passes_over_jobs_nobody_knows(job: JobSpec, more: JobSpec) -> N
     stray = added(replace(more, index=5))
     history = told(job, stray, events.SubmitRefused(at=AT, job_index=5, message="no"))
     assert history == told(job)
+
+
+def successor(job: JobSpec, index: int, after: int) -> events.JobAdded:
+    """Return that run 1 was given a job behind its present one, in its attempt `after`."""
+    added_job = replace(job, index=index, name=f"s{index}", runs=(1,))
+    return events.JobAdded(at=AT, job=added_job, after=(after,), successor=True)
+
+
+def test_history_leaves_a_run_with_its_job_while_a_successor_waits(job: JobSpec) -> None:
+    """The successor is known, and changes nothing of the run: not its job, not a cancellation."""
+    wish = events.CancelRequested(at=AT, runs=(1,))
+    queued = events.Submitted(at=AT, job_index=1, job="9")
+    history = told(job, wish, successor(job, 1, 1), queued)
+    assert (history.slurm_jobs[1], history.job_of(1).index) == ("7_1", 0)
+    assert history.successor_of(1) == "9"
+    assert history.cancelled == {1}
+    assert history.attempts_before(1) == 0
+
+
+def test_history_makes_a_successor_the_run_s_job_when_it_has_one_itself(job: JobSpec) -> None:
+    """The second successor is queued by an attempt of the first."""
+    queued = events.Submitted(at=AT, job_index=1, job="9")
+    history = told(job, successor(job, 1, 1), queued, successor(job, 2, 2))
+    assert (history.slurm_jobs[1], history.job_of(1).index) == ("9", 1)
+    assert history.attempts_before(1) == 1
+    assert history.successor_of(1) is None
+
+
+def test_history_forgets_a_successor_that_was_dropped_or_overtaken(
+    job: JobSpec, more: JobSpec
+) -> None:
+    """Refused or dropped it was never the run's; a resume takes its place."""
+    dropped = events.SubmitRefused(at=AT, job_index=1, message="dropped")
+    history = told(job, successor(job, 1, 1), dropped)
+    assert (history.successors, history.refused) == ({}, {})
+    assert history.slurm_jobs[1] == "7_1"
+    resumed = told(job, successor(job, 1, 1), added(replace(more, index=2)))
+    assert resumed.successors == {}
+
+
+def test_history_takes_a_job_without_runs_for_the_janitor(job: JobSpec) -> None:
+    """The latest one counts, and it is nobody's job."""
+    janitors = [replace(job, index=index, name="j", runs=()) for index in (1, 2)]
+    first, second = (events.JobAdded(at=AT, job=one, after=()) for one in janitors)
+    queued = events.Submitted(at=AT, job_index=1, job="9")
+    assert told(job, first).janitor_job is None
+    assert told(job, first, queued).janitor_job == "9"
+    history = told(job, first, queued, second)
+    assert (history.janitor, history.janitor_job) == (2, None)
+    assert history.slurm_jobs == {0: "7_0", 1: "7_1", 2: "7_2"}
+
+
+def test_history_counts_jobs_that_never_began(job: JobSpec, more: JobSpec) -> None:
+    """Jobs in a row in which no attempt began; one that began, or a resume by hand, starts anew."""
+
+    def given(index: int, after: int, *, fresh: bool = False) -> tuple[events.Event, ...]:
+        again = replace(more, index=index, runs=(1,))
+        return (
+            events.JobAdded(at=AT, job=again, after=(after,), fresh=fresh),
+            events.Submitted(at=AT, job_index=index, job=str(index)),
+        )
+
+    idle = (*given(1, 0), *given(2, 0))
+    assert told(job, *idle).idle[1] == 2
+    assert told(job, *idle, *given(3, 1)).idle[1] == 0
+    by_hand = told(job, *idle, *given(3, 0, fresh=True))
+    assert (by_hand.idle[1], by_hand.fresh) == (0, {1: 0})
+    assert told(job, *given(1, 2, fresh=True)).fresh == {1: 2}

@@ -306,3 +306,9 @@ def test_state_is_total(
     view = RunView(record=record, observation=seen, asked=asked, alive=alive)
     assert isinstance(view.state, RunState)
     assert (view.state is RunState.completed) == (record.state is RunState.completed)
+
+
+def test_record_keeps_the_latest_warnings() -> None:
+    """What a run warned of is kept in order, the latest few."""
+    said = [events.Warned(at=moment(number), message=str(number)) for number in range(9)]
+    assert FRESH.fold([began(), *said]).warnings == ("4", "5", "6", "7", "8")

@@ -1,4 +1,4 @@
-"""Promises of planning.plan, planning.check and planning.command."""
+"""Promises of planning.plan, planning.check, planning.check_recovery and planning.command."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources, Runtime
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.planning.check_recovery import RESTARTABLE
 from hpckit.planning.command import command_words
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan
 
@@ -40,6 +41,16 @@ def plan(*points: SweepPoint) -> LaunchPlan:
 def asking(**resources: Any) -> LaunchConfig:
     """Return a task that asks for these resources."""
     return replace(TASK, resources=Resources(**resources))
+
+
+def restarting(**restarts: int) -> LaunchConfig:
+    """Return a task with these budgets."""
+    return replace(TASK, recovery=Recovery(restarts=restarts))
+
+
+def timed(**runtime: float) -> LaunchConfig:
+    """Return a task with these times."""
+    return replace(TASK, runtime=Runtime(**runtime))  # type: ignore[arg-type]  # floats, all
 
 
 def test_plan_makes_one_job_of_one_run() -> None:
@@ -75,6 +86,12 @@ def test_plan_groups_runs_by_whether_slurm_may_requeue_them() -> None:
     assert [(job.runs, job.requeue) for job in made.jobs] == [((0,), False), ((1,), True)]
 
 
+def test_plan_never_lets_slurm_requeue_a_run_with_a_successor() -> None:
+    """The successor waits for the end of the job; a requeue would put that off, and start twice."""
+    chained = replace(TASK, recovery=Recovery(requeue=True, successor=True))
+    assert [job.requeue for job in plan(point(chained)).jobs] == [False]
+
+
 def test_plan_takes_the_clusters_defaults_and_units() -> None:
     """Partition, account and QOS fall back to the cluster's; minutes become a duration."""
     cluster = replace(SLURM, account="lab", qos="normal")
@@ -82,6 +99,27 @@ def test_plan_takes_the_clusters_defaults_and_units() -> None:
     asked = plan(point(settings)).jobs[0].resources
     assert (asked.partition, asked.account, asked.qos) == ("batch", "lab", "high")
     assert asked.timeout == timedelta(minutes=90)
+
+
+@pytest.mark.parametrize(
+    ("resources", "allocated", "outlives"),
+    [
+        ({"nodes": 2}, 2, False),
+        ({"nodes": 2, "min_nodes": 2}, 2, False),
+        ({"nodes": 2, "min_nodes": 1}, 2, True),
+        ({"nodes": 2, "spare_nodes": 1}, 3, True),
+    ],
+)
+def test_plan_asks_for_spare_nodes_beside_those_that_train(
+    resources: dict[str, int],
+    allocated: int,
+    outlives: bool,  # noqa: FBT001  # what is expected
+) -> None:
+    """Spare nodes are allocated and train nobody: the world is as large as without them."""
+    asked = plan(point(asking(**resources, tasks_per_node=4))).jobs[0].resources
+    assert asked.allocated_nodes == allocated
+    assert asked.outlives_a_node is outlives
+    assert asked.world_size == 8
 
 
 def test_plan_passes_additional_parameters_as_text_flags_or_nothing() -> None:
@@ -125,17 +163,40 @@ def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, 
         (asking(gpus_per_node=-1), "resources.gpus_per_node is -1"),
         (asking(timeout_min=0), "resources.timeout_min is 0"),
         (asking(mem_gb=0), "resources.mem_gb is 0"),
+        (asking(spare_nodes=-1), "resources.spare_nodes is -1"),
+        (asking(min_nodes=0), "resources.min_nodes is 0"),
+        (asking(nodes=2, min_nodes=3), "resources.min_nodes is 3, more than resources.nodes"),
         (asking(array_parallelism=0), "resources.array_parallelism is 0"),
         (asking(gpus_per_node=8), "a node of this cluster has 4"),
         (asking(partition="bacth"), "'bacth' is not one of this cluster's: batch, urgent"),
         (asking(partition="batch,nope"), "'nope' is not one"),
         (asking(additional_parameters={"x": [1]}), "additional_parameters.x is [1]"),
         (replace(TASK, env={"1A": "x"}), "'1A', which cannot be an environment variable"),
-        (replace(TASK, recovery=Recovery(max_rounds=0)), "recovery.max_rounds is 0"),
+        (replace(TASK, recovery=Recovery(node_failures=0)), "recovery.node_failures is 0"),
+        (restarting(sigal=1), "recovery.restarts names 'sigal'"),
+        (restarting(frozen_folder=1), "recovery.restarts names 'frozen_folder'"),
+        (restarting(scheduler=1), "recovery.restarts names 'scheduler'"),
+        (restarting(hang=-1), "recovery.restarts.hang is -1"),
+        (replace(TASK, recovery=Recovery(pause_s=-1)), "recovery.pause_s is -1"),
+        (replace(TASK, recovery=Recovery(longest_pause_s=-2)), "recovery.longest_pause_s is -2"),
+        (replace(TASK, recovery=Recovery(nan_patience=-1)), "recovery.nan_patience is -1"),
+        (timed(node_timeout_s=1.5), "runtime.node_timeout_s is 1.5; it has to be at least 2"),
+        (timed(node_timeout_s=float("nan")), "runtime.node_timeout_s is nan"),
+        (timed(hang_min_s=-1), "runtime.hang_min_s is -1"),
+        (timed(hang_factor=0.5), "runtime.hang_factor is 0.5"),
+        (timed(hang_first_s=0), "runtime.hang_first_s is 0"),
+        (timed(time_limit_lead_s=-1), "runtime.time_limit_lead_s is -1"),
+        (asking(timeout_min=1), "would save and leave as soon as it began"),
+        (replace(TASK, chaos=["kil rank=0 step=1"]), "kil"),
+        (replace(TASK, chaos=["kill rank=0"]), "step"),
         (replace(TASK, cluster=replace(SLURM, max_parallel=0)), "cluster.max_parallel is 0"),
         (
             replace(asking(nodes=2), cluster=Cluster(kind=ClusterKind.local)),
             "the local executor has this one machine",
+        ),
+        (
+            replace(asking(spare_nodes=1), cluster=Cluster(kind=ClusterKind.local)),
+            "resources.spare_nodes is 1, but the local executor",
         ),
     ],
 )
@@ -153,6 +214,28 @@ def test_plan_names_the_nearest_partition() -> None:
     with pytest.raises(ConfigError) as caught:
         plan(point(asking(partition="urgnt")))
     assert "resources.partition=urgent" in caught.value.hint
+
+
+def test_plan_names_the_nearest_cause() -> None:
+    """A mistyped cause is answered with the one that was probably meant."""
+    with pytest.raises(ConfigError) as caught:
+        plan(point(restarting(node_los=1)))
+    assert "recovery.restarts.node_lost" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        restarting(**dict.fromkeys((cause.value for cause in RESTARTABLE), 0)),
+        timed(node_timeout_s=2, hang_min_s=0, hang_factor=1, time_limit_lead_s=0),
+        replace(asking(timeout_min=1), runtime=Runtime(time_limit_lead_s=30)),
+        replace(asking(timeout_min=1), cluster=Cluster(kind=ClusterKind.local)),
+        replace(TASK, chaos=["kill rank=0 step=1", "nan step=2"]),
+    ],
+)
+def test_plan_takes_recovery_at_its_limits(settings: LaunchConfig) -> None:
+    """What is allowed at the edge is planned: every cause, no pause, a lead within the limit."""
+    assert plan(point(settings)).runs[0].settings == settings
 
 
 @pytest.mark.parametrize(

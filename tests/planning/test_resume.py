@@ -13,7 +13,7 @@ import pytest
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState, parse_state
-from hpckit.planning.resume import Known, Tries, added_jobs, choose
+from hpckit.planning.resume import Known, added_jobs, choose
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -138,13 +138,16 @@ def test_jobs_drop_a_dependency_that_has_been_met(
     assert found == {0: left, 1: dependency}
 
 
-def test_tries_are_bounded_and_refilled_by_progress() -> None:
-    """A run is resumed so often at one step; a further step gives all tries back."""
-    tries = Tries(limit=2)
-    stuck = view(**begun(RunState.failed, step=5))
-    for _ in range(2):
-        assert tries.affordable([stuck], (0,)) == (0,)
-        tries.spend((0,))
-    assert tries.affordable([stuck], (0,)) == ()
-    further = view(**begun(RunState.failed, step=6))
-    assert tries.affordable([further], (0,)) == (0,)
+def test_choose_leaves_alone_what_has_used_up_its_budgets() -> None:
+    """A run that could be resumed is not, where its budgets are spent, and the reason is theirs."""
+    failed = view(slurm="FAILED", **begun(RunState.failed))
+    choice = choose([failed], Known(spent={0: "enough is enough"}), cancelled=False)
+    assert choice.resumed == ()
+    assert [one.reason for one in choice.skipped] == ["enough is enough"]
+    assert choice.open == ()
+
+
+def test_choose_still_counts_a_spent_run_as_going_on_while_slurm_has_it() -> None:
+    """Budgets are about runs that have ended; one that Slurm may start again is open."""
+    unsettled = view(slurm="RUNNING", **begun(RunState.interrupted))
+    assert choose([unsettled], Known(spent={0: "enough"}), cancelled=False).open == (0,)

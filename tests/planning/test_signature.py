@@ -38,15 +38,16 @@ def test_signature_does_not_depend_on_order() -> None:
         {"name": "other"},
         {"output_dir": "/elsewhere"},
         {"cluster": {"kind": "slurm"}},
-        {"recovery": {"max_rounds": 3}},
+        {"recovery": {"identical_failures": 9}},
         {"checkpoint": {"dir": "/c"}},
         {"runtime": {"device": "cpu"}},
         {"code": {"snapshot": False}},
+        {"chaos": ["kill rank=0 step=3"]},
         {"resources": {**CONFIG["resources"], "mem_gb": 64, "partition": "urgent"}},
     ],
 )
 def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> None:
-    """Name, place, cluster and recovery do not change what is computed."""
+    """Name, place, cluster, recovery and planned faults do not change what is computed."""
     assert signature({**CONFIG, **change}) == signature(CONFIG)
 
 

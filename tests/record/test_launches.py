@@ -13,10 +13,19 @@ from hpckit.errors import FrozenFolderError, NotFoundError
 from hpckit.model import events
 from hpckit.model.events import Event
 from hpckit.model.failure import Cause
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.goodput import Progress
+from hpckit.model.launch import Checkpoint, LaunchConfig
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, load_launch, load_settings, read_runs
+from hpckit.record.launches import (
+    Launch,
+    checkpoint_folder,
+    load_launch,
+    load_settings,
+    read_attempts,
+    read_progress,
+    read_runs,
+)
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.process import this_host
 from hpckit.record.store import append_event, append_line, make_folder, write_json
@@ -184,3 +193,36 @@ def test_runs_are_read_whatever_a_writer_left_half_done(frozen: Frozen) -> None:
 def test_runs_can_be_read_one_by_one(frozen: Frozen) -> None:
     """Only the runs asked for are read."""
     assert [run.index for run in read_runs(frozen(3), [2])] == [2]
+
+
+def test_attempts_are_read_oldest_first_with_all_their_events(frozen: Frozen) -> None:
+    """Every attempt is there by its number, also one that could not write, and past the tenth."""
+    launch = frozen(1)
+    for number in (11, 2, 1):
+        attempt(launch, 0, number, started(number))
+    attempt(launch, 0, 3)
+    told = list(read_attempts(launch, 0))
+    assert told == [(1, (started(1),)), (2, (started(2),)), (3, ()), (11, (started(11),))]
+    assert list(read_attempts(frozen(1, mark="bb"), 0)) == []
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"round": 0, "step": 1, "at": "x"}'])
+def test_progress_that_cannot_be_read_is_none(frozen: Frozen, text: str | None) -> None:
+    """A torn progress.json, or none, is no obstacle."""
+    launch = frozen(1)
+    paths = attempt(launch, 0, 1, started(1))
+    if text is not None:
+        paths.progress.write_text(text)
+    assert read_progress(launch, 0, 1) is None
+    write_json(paths.progress, {"round": 1, "step": 41, "at": AT.isoformat()})
+    assert read_progress(launch, 0, 1) == Progress(round=1, step=41, at=AT)
+
+
+def test_checkpoint_folder_is_the_runs_own_unless_configured(
+    frozen: Frozen, tmp_path: Path
+) -> None:
+    """State is kept in the run's folder or, with `checkpoint.dir`, in one that it alone has."""
+    launch = frozen(2)
+    elsewhere = LaunchConfig(checkpoint=Checkpoint(dir=str(tmp_path / "fast")))
+    assert checkpoint_folder(launch, 1, LaunchConfig()) == launch.paths.run(1).checkpoints
+    assert checkpoint_folder(launch, 1, elsewhere) == tmp_path / "fast" / launch.id / "00001"

@@ -18,6 +18,7 @@ from hpckit.report.text import (
     duration,
     metrics_text,
     number,
+    percent,
     plain,
     status_page,
     user_traceback,
@@ -79,6 +80,11 @@ def test_duration_is_written_as_slurm_does(seconds: int, text: str) -> None:
 def test_number_is_short(value: object, text: str) -> None:
     """Floats have four digits; the rest is as it is."""
     assert number(value) == text
+
+
+def test_percent_has_one_digit() -> None:
+    """Shares are shown to a tenth of a percent; an unknown one as nothing."""
+    assert (percent(0.9414), percent(1), percent(None)) == ("94.1 %", "100.0 %", "")
 
 
 def test_metrics_text_shows_the_first_few() -> None:

@@ -122,7 +122,7 @@ def ranks(number: int, **more: Any) -> dict[str, Any]:
     return {
         "entry_point": "task:main",
         "resources": Resources(tasks_per_node=number),
-        "recovery": Recovery(max_rounds=1),
+        "recovery": Recovery(),
         "runtime": Runtime(stop_grace_s=2, rendezvous_timeout_s=20),
         **more,
     }

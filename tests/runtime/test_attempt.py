@@ -119,7 +119,7 @@ def main(config, run):
 
 def test_attempt_starts_a_new_round_after_a_kill(workshop: Any, ranks: Any) -> None:
     """With a round left, a killed rank costs a round inside the same attempt, not the run."""
-    ended = workshop.attempt(KILL_ONCE, **ranks(2, recovery=Recovery(max_rounds=2)))
+    ended = workshop.attempt(KILL_ONCE, **ranks(2, recovery=Recovery(restarts={"signal": 1})))
     assert ended.code == 0, ended.output
     assert (ended.record.attempt, ended.record.round) == (1, 1)
     assert ended.record.metrics["rounds"] == 1
@@ -467,7 +467,7 @@ def main(config, run):
 @pytest.mark.parametrize("whom", ["supervisor", "one rank"])
 def test_ranks_leave_together_after_a_notice(workshop: Any, ranks: Any, whom: str) -> None:
     """Whoever hears, all ranks leave at one step, with their `finally` and nothing after it."""
-    launch = workshop.freeze(LEAVE, **ranks(2, recovery=Recovery(max_rounds=2)))
+    launch = workshop.freeze(LEAVE, **ranks(2, recovery=Recovery(restarts={"signal": 1})))
     process = workshop.start(launch)
     folder = launch.paths.run(0).folder
     for rank in range(2):

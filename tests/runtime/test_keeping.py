@@ -80,7 +80,7 @@ def keeping(ranks: Any, **params: Any) -> dict[str, Any]:
     """Return settings for two ranks that save every third step."""
     settings: dict[str, Any] = ranks(
         2,
-        recovery=Recovery(max_rounds=2),
+        recovery=Recovery(restarts={"signal": 1}),
         checkpoint=Checkpoint(interval_steps=3),
         params=params,
     )

@@ -13,6 +13,7 @@ import pytest
 
 from hpckit.errors import TemplateError
 from hpckit.model.plan import LaunchPlan
+from hpckit.planning.janitor import janitor_job
 from hpckit.slurm.script import render
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
@@ -27,6 +28,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "one_cpu": {},
     "one_gpu": {"gpus_per_node": 1, "cpus_per_task": 8, "mem_gb": 32},
     "multi_node": {"nodes": 2, "tasks_per_node": 4, "gpus_per_node": 4, "requeue": True},
+    "spare_node": {"nodes": 2, "spare_nodes": 1, "gpus_per_node": 4, "requeue": True},
+    "fewer_nodes": {"nodes": 4, "min_nodes": 2, "exclusive": True},
+    "no_fewer_nodes": {"nodes": 4, "min_nodes": 4},
     "array": {"runs": 6, "array_parallelism": 4},
     "array_of_multi_node": {"runs": 300, "nodes": 2, "tasks_per_node": 2},
     "hostile": {
@@ -220,6 +224,7 @@ def test_template_that_extends_itself_is_refused(
         ({"additional_parameters": (("a b", "c"),)}, "sbatch option"),
         ({"additional_parameters": (("job-name", "c"),)}, "contradict"),
         ({"additional_parameters": (("ntasks_per_node", "2"),)}, "contradict"),
+        ({"additional_parameters": (("no_kill", True),)}, "contradict"),
     ],
 )
 def test_what_cannot_be_written_is_refused(
@@ -229,3 +234,29 @@ def test_what_cannot_be_written_is_refused(
     with pytest.raises(TemplateError, match=word) as caught:
         render_one(plan_of_one_job(**{"folder": FOLDER, **values}))
     assert caught.value.exit_code == 2
+
+
+def test_janitor_s_script_is_the_golden_text(plan_of_one_job: PlanMaker) -> None:
+    """It prepares the node as the launch's jobs do, and runs another command."""
+    plan = plan_of_one_job(FOLDER, modules=["cuda/12.4"], setup=["source ~/venv/bin/activate"])
+    like = plan.jobs[0].resources
+    job = janitor_job(plan.id, index=1, like=like, after=["7_0", "9"])
+    text = render(plan, job, [SHIPPED])
+    golden = GOLDEN / "janitor.sbatch"
+    if os.environ.get(UPDATE):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def test_janitor_s_script_keeps_the_user_s_own_preparation(
+    plan_of_one_job: PlanMaker, tmp_path: Path
+) -> None:
+    """What a template of the user's adds for the site's jobs, the janitor has too."""
+    own = '{% extends "hpckit/job.sbatch.j2" %}{% block modules %}# ours\n{% endblock %}\n'
+    (tmp_path / "own.j2").write_text(own)
+    plan = plan_of_one_job(FOLDER, template="own.j2")
+    job = janitor_job(plan.id, index=1, like=plan.jobs[0].resources, after=["7"])
+    text = render(plan, job, [tmp_path, SHIPPED])
+    assert "# ours\n" in text
+    assert 'hpckit janitor "$folder" --job 1\n' in text
+    assert "supervise" not in text

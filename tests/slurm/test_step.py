@@ -40,6 +40,15 @@ def test_agent_step_without_gpus_asks_for_none(
     assert not any(word.startswith("--gpus") for word in argv)
 
 
+def test_agent_step_reaches_the_spare_nodes(
+    plan_of_one_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    """An agent waits on each spare node, so that nobody has to ask slurmctld for a new step."""
+    plan = plan_of_one_job(tmp_path, nodes=2, spare_nodes=1, min_nodes=1)
+    argv = agent_step(plan.jobs[0].resources, ["true"])
+    assert {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(argv)
+
+
 def test_step_environment_inherits_no_option_of_the_batch_script() -> None:
     """What srun would read as an option goes; what names the job, and all else, stays."""
     environ = {

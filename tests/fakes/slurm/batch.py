@@ -190,9 +190,17 @@ def keeper(arguments: list[str]) -> int:
             return 0
         limit = int(jobs[0]["options"].get("array", "").partition("%")[2] or len(jobs))
         for job in jobs:
-            if job["state"] == "PENDING" and job["reason"] == "None" and len(running) < limit:
+            free = len(running) < limit and not _depends(job)
+            if job["state"] == "PENDING" and job["reason"] == "None" and free:
                 _start(job, running)
         time.sleep(max(TICK_S, 4 * (time.monotonic() - begun)))
+
+
+def _depends(job: Job) -> bool:
+    """Whether a job of an `afterany` dependency has not ended; the fake knows no other kind."""
+    kind, _, names = job["options"].get("dependency", "").partition(":")
+    wanted = names.split(":") if kind == "afterany" else ()
+    return any(one["state"] in LIVE for name in wanted for one in selected(name))
 
 
 def _start(job: Job, running: dict[str, subprocess.Popen[bytes]]) -> None:

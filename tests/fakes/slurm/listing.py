@@ -11,6 +11,11 @@ from contextlib import suppress
 from batch import options_of, stop
 from store import LIVE, NODES, PARTITIONS, Job, every, fail, key, mode, root, selected, update
 
+_SHOWN = {
+    "config": "KillWait                = 5 sec\nPreemptType             = preempt/none\n",
+    "partition": f"PartitionName=any\n   GraceTime=0 Hidden=NO\n   Nodes=n[1-{len(NODES)}]\n",
+}
+
 
 def squeue(arguments: list[str]) -> int:
     """List jobs; of --Format, only `Name:0|` is understood."""
@@ -26,8 +31,11 @@ def squeue(arguments: list[str]) -> int:
         return 1
     if options.get("states") != "all" or mode("forget"):
         jobs = [job for job in jobs if job["state"] in LIVE]
-    names = [field.partition(":")[0] for field in options["Format"].split(",")]
     rows = _rows(jobs, array="array" in options)
+    if options.get("format") == "%x":
+        _write([[job.get("excluded", "")] for _, job in rows], end="")
+        return 0
+    names = [field.partition(":")[0] for field in options["Format"].split(",")]
     _write([[_squeue_field(name, shown, job) for name in names] for shown, job in rows], end="|")
     return 0
 
@@ -56,12 +64,20 @@ def sinfo(arguments: list[str]) -> int:
 
 
 def scontrol(arguments: list[str]) -> int:
-    """Do `ping`, `requeue JOB`, `release JOB`, and `shutdown`: end all that the fake started."""
+    """Do `ping`, `requeue`, `release`, `update`, `show`; `shutdown` ends all that runs."""
     verb, *rest = [word for word in arguments if not word.startswith("-")]
     if verb == "shutdown":
         return _shutdown()
     if mode("controller-away"):
         fail("scontrol", "Unable to contact slurm controller (connect failure)")
+    if verb == "show":
+        sys.stdout.write(_SHOWN[rest[0]])
+        return 0
+    if verb == "update":
+        changes = dict(word.split("=", 1) for word in rest)
+        for job in selected(changes["JobId"]):
+            update(key(job), excluded=changes["ExcNodeList"])
+        return 0
     for job in [job for word in rest for job in selected(word)]:
         if verb == "requeue":
             stop(job, "requeue")
@@ -116,6 +132,10 @@ def _squeue_field(name: str, shown: str, job: Job) -> str:
         "exit_code": str(4021 if job["exit"] == "0:53" else int(code) << 8 | int(number)),
         "Reason": reason,
         "Name": job["name"],
+        "ReqNodes": job["options"].get("nodelist", ""),
+        "Partition": job["options"].get("partition", PARTITIONS[0]),
+        "EndTime": "N/A",
+        "PreemptTime": "N/A",
     }
     return values[name]
 

@@ -1,0 +1,85 @@
+"""Which runs of a launch may be submitted again: what the files say beside the views.
+
+Responsible for finding out; it must not choose (planning.resume does), nor change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hpckit.cli.context import Context
+from hpckit.cli.rerender import changed_scripts
+from hpckit.cli.views import LaunchView, unconfirmed
+from hpckit.errors import UsageError
+from hpckit.model.history import LaunchHistory
+from hpckit.model.launch import ClusterKind
+from hpckit.model.plan import JobSpec
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.planning.resume import Choice, Known
+from hpckit.planning.signature import signature
+from hpckit.planning.spent import spent
+from hpckit.record.changed import changes
+from hpckit.record.git import Git
+from hpckit.record.launches import Launch, load_settings
+from hpckit.record.ledgers import counted_events
+
+_SHOWN = 5
+
+
+def known_of(view: LaunchView, history: LaunchHistory) -> Known:
+    """Return which runs nobody was ever given, and of which that is not known."""
+    launch = view.launch
+    unanswered = unconfirmed(launch)
+    doubtful = {run for job in unanswered for run in launch.jobs[job].runs}
+    behind = {run for run, one in history.successors.items() if one.job_index in unanswered}
+    waiting = {one.record.index for one in view.runs if not one.record.begun}
+    of_slurm = launch.cluster.kind is ClusterKind.slurm
+    given = set(history.slurm_jobs if of_slurm else history.executors)
+    return Known(unsubmitted=waiting - given, doubtful=(doubtful & waiting - given) | behind)
+
+
+def spent_of(view: LaunchView, choice: Choice, history: LaunchHistory) -> Mapping[int, str]:
+    """Return the runs that have used up their budgets, and how."""
+    by_index = {one.record.index: one for one in view.runs}
+    reasons = {run: _reason(view.launch, by_index[run], history) for run in choice.resumed}
+    return {run: reason for run, reason in reasons.items() if reason is not None}
+
+
+def _reason(launch: Launch, view: RunView, history: LaunchHistory) -> str | None:
+    index = view.record.index
+    if view.state is RunState.pending:
+        # Nobody was ever given this one.
+        return None
+    return spent(
+        view,
+        counted_events(launch, index, history=history),
+        load_settings(launch, index)[0].recovery,
+        idle=history.idle.get(index, 0),
+    )
+
+
+def check_unchanged(
+    launch: Launch, runs: Iterable[int], earlier: Sequence[JobSpec], context: Context
+) -> None:
+    """Raise UsageError where these runs, or their earlier jobs, are not what was frozen."""
+    found = [
+        *changes(launch.paths, Git(context.environ)),
+        *_changed_configurations(launch, runs),
+        *changed_scripts(launch, earlier, context),
+    ]
+    if not found:
+        return
+    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    raise UsageError(
+        f"what {launch.id} was frozen with has changed: {'; '.join(found[:_SHOWN])}{more}",
+        hint="undo that, or launch anew; --changed-code resumes with what is there now",
+    )
+
+
+def _changed_configurations(launch: Launch, runs: Iterable[int]) -> list[str]:
+    return [
+        f"the configuration of run {run} was edited"
+        for run in runs
+        if signature(load_settings(launch, run)[1]) != launch.runs[run].signature
+    ]

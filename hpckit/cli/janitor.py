@@ -1,0 +1,140 @@
+"""`hpckit janitor`: what a janitor's batch script runs, the job that waits for a launch's others.
+
+Hidden from `--help`: `launch --auto-resume` queues the first one. Responsible for one round of
+resuming within the runs' budgets, and for queueing the next janitor where a run goes on; it must
+not resume by other rules than `hpckit watch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+from hpckit.cli.adding import add_job, alone
+from hpckit.cli.context import Context
+from hpckit.cli.launch import Started, on_slurm
+from hpckit.cli.rerender import rendered
+from hpckit.cli.resume import Order, Resuming, left_alone, prepare_resume, start
+from hpckit.cli.submission import Submission, reconcile, slurm_commands
+from hpckit.errors import (
+    HeldError,
+    SchedulerAbsentError,
+    SchedulerAwayError,
+    SchedulerError,
+    SchedulerRefusedError,
+)
+from hpckit.model.events import JobAdded
+from hpckit.planning.janitor import JANITOR_TIME, janitor_job
+from hpckit.record.launches import Launch, load_launch, read_launch_history
+from hpckit.report.rows import count_states
+
+PATIENCE = JANITOR_TIME - timedelta(minutes=2)
+"""How long a janitor waits for a Slurm that does not answer, or for somebody who resumes."""
+
+_LOOK_S = 15.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a batch script passes."""
+    parser.add_argument("folder", type=Path, help="the launch folder")
+    parser.add_argument("--job", type=int, required=True, help="index of this job in the launch")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Resume what may be resumed, once; 0 also where there was nothing to do."""
+    launch = load_launch(arguments.folder)
+    deadline = context.now() + PATIENCE
+    while True:
+        try:
+            _round(launch, arguments.job, context)
+        except SchedulerAbsentError:
+            raise
+        except (SchedulerAwayError, HeldError) as error:
+            if context.now() >= deadline:
+                raise
+            context.note(f"{error.message}; the janitor tries again")
+            context.sleep(_LOOK_S)
+        else:
+            return 0
+
+
+def _round(launch: Launch, mine: int, context: Context) -> None:
+    """Resume alone, and see to the next janitor whatever became of that."""
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    with alone(launch, context) as fresh:
+        reconcile(fresh, commands, context)
+        resuming = prepare_resume(load_launch(launch.folder), Order(bounded=True), context)
+        started: Started | None = None
+        refusal: SchedulerRefusedError | None = None
+        try:
+            started = start(resuming, context) if resuming.jobs else None
+        except SchedulerRefusedError as error:
+            refusal = error
+        _say(resuming, started, context)
+        history = read_launch_history(load_launch(launch.folder))
+        if resuming.janitor is None or history.janitor == mine:
+            _queue_next(resuming, context, pause=started is None)
+    if refusal is not None:
+        raise refusal
+
+
+def _queue_next(resuming: Resuming, context: Context, *, pause: bool) -> None:
+    jobs = _living_jobs(resuming)
+    if not jobs:
+        context.say("no run goes on: this was the last janitor")
+        return
+    context.say(f"next janitor: job {queue_janitor(resuming.launch, jobs, context, pause=pause)}")
+
+
+def _living_jobs(resuming: Resuming) -> list[str]:
+    """Return the jobs of all runs that go on, and of those just resumed."""
+    history = read_launch_history(load_launch(resuming.launch.folder))
+    records = {view.record.index: view.record for view in resuming.views}
+    jobs = [records[run].job for run in resuming.choice.open]
+    jobs += [history.successor_of(run) for run in resuming.choice.open]
+    jobs += [history.slurm_jobs.get(run) for run in resuming.choice.resumed]
+    return [job for job in jobs if job is not None]
+
+
+def keep_janitor(resuming: Resuming, started: Started, context: Context) -> None:
+    """Queue a janitor again where a launch that had one was resumed; the caller holds the lock."""
+    launch = load_launch(resuming.launch.folder)
+    if read_launch_history(launch).janitor is None or resuming.janitor is not None:
+        return
+    try:
+        queue_janitor(launch, started.main_jobs, context)
+    except SchedulerError as error:
+        context.note(f"warning: the launch has no janitor any more: {error.message}")
+
+
+def queue_janitor(
+    launch: Launch, jobs: Iterable[str], context: Context, *, pause: bool = False
+) -> str:
+    """Queue a janitor behind these jobs and return what Slurm calls it; the caller is `alone`.
+
+    With `pause` it does not start within the next minute. Raises SchedulerError, UsageError.
+    """
+    launch = load_launch(launch.folder)
+    index, like = len(launch.jobs), launch.jobs[0].resources
+    job = janitor_job(launch.id, index=index, like=like, after=jobs, pause=pause)
+    script = rendered(launch, job, context)
+    add_job(launch, JobAdded(at=context.now(), job=job, after=()), script)
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    launch = load_launch(launch.folder)
+    submission = Submission(
+        launch=launch, jobs=(job,), new=False, commands=commands, context=context
+    )
+    submission.submit()
+    return submission.accepted[index]
+
+
+def _say(resuming: Resuming, started: Started | None, context: Context) -> None:
+    counts = count_states(view.state for view in resuming.views)
+    context.say(", ".join(f"{count} {state}" for state, count in counts.items()))
+    if started is not None:
+        count = len(resuming.choice.resumed)
+        context.say(f"resumed {count} run(s): {on_slurm(started.main_jobs)}")
+    for line in left_alone(resuming.choice.skipped):
+        context.say(f"left {line}")

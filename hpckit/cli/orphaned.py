@@ -1,0 +1,130 @@
+"""`hpckit orphaned`: what an agent runs when its supervisor is gone, and with it the batch host.
+
+Hidden from `--help`. Slurm keeps the allocation of a job with --no-kill when its batch host dies
+(22.05: until its time limit, with nobody in it), and notices a dead node only after SlurmdTimeout.
+Responsible for starting the run anew within its budgets, or for giving the nodes back; it must not
+do either while the supervisor lives, or where it is this very node that was cut off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.cli.context import Context
+from hpckit.errors import SchedulerError, UsageError
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.planning.decide import exhausted
+from hpckit.planning.ledger import read_ledger
+from hpckit.record.launches import Launch, latest_attempt, load_launch, load_settings
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.ledgers import counted_events
+from hpckit.record.store import read_events, read_json
+from hpckit.runtime.environ import job_key
+from hpckit.slurm.cancel import cancel
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.requeue import Attempt, requeue_or_cancel
+
+_ANSWER_S = 3.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what an agent passes."""
+    parser.add_argument("folder", type=Path, help="the launch folder")
+    parser.add_argument("--job", type=int, required=True, help="index of the job in the launch")
+    parser.add_argument("--run", type=int, required=True, help="index of the run")
+    parser.add_argument("attempt", type=int, help="number of the attempt")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Start the run anew, or end its job; 0 also where there was nothing to do."""
+    launch = load_launch(arguments.folder)
+    job, restarts = job_key(context.environ)
+    if job is None:
+        raise UsageError("this is no Slurm job (SLURM_JOB_ID is not set)")
+    node = context.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    orphan = _Orphan(launch=launch, index=arguments.run, attempt=arguments.attempt, node=node)
+    if not orphan.is_one():
+        return 0
+    commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
+    spent = orphan.spent()
+    if spent is not None:
+        context.note(f"{orphan.name} lost its supervisor, and is not started again: {spent}")
+        with contextlib.suppress(SchedulerError):
+            cancel([job], commands)
+        return 0
+    resources = launch.jobs[arguments.job].resources
+    attempt = Attempt(
+        job=job,
+        restart_count=restarts,
+        nodes=resources.allocated_nodes,
+        owns_run=orphan.is_one,
+        lost=orphan.lost_nodes(),
+    )
+    outcome = requeue_or_cancel(commands, attempt, exclude=attempt.lost)
+    words = "; ".join(word for word in (outcome.message, outcome.warning) if word)
+    context.note(f"{orphan.name} lost its supervisor; requeue {outcome.answer}: {words}")
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Orphan:
+    """An attempt that may have lost its supervisor, as seen from the agent of a node."""
+
+    launch: Launch
+    index: int
+    attempt: int
+    node: str
+
+    @property
+    def name(self) -> str:
+        return f"attempt {self.attempt} of {self.launch.runs[self.index].id}"
+
+    @property
+    def paths(self) -> AttemptPaths:
+        return self.launch.paths.run(self.index).attempt(self.attempt)
+
+    def is_one(self) -> bool:
+        """Whether the supervisor is gone, has left no last word, and nobody came after it."""
+        if latest_attempt(self.launch.paths.run(self.index).attempts) > self.attempt:
+            return False
+        told = list(read_events(self.paths.events))
+        over = any(isinstance(event, events.AttemptEnded) for event in told)
+        lost = {event.node for event in told if isinstance(event, events.NodeLost)}
+        return not over and self.node not in lost and not self._answers()
+
+    def _answers(self) -> bool:
+        """Whether anybody listens where the supervisor did."""
+        try:
+            address = read_json(self.paths.address)
+        except (OSError, ValueError):
+            return False
+        return any(_listens(host, address["port"]) for host in address["hosts"])
+
+    def lost_nodes(self) -> tuple[str, ...]:
+        """Return the host of the supervisor, which is gone with it or no good any more."""
+        told = read_events(self.paths.events)
+        hosts = [event.host for event in told if isinstance(event, events.AttemptStarted)]
+        return tuple(host for host in hosts if host != self.node)
+
+    def spent(self) -> str | None:
+        """Return why the run's budgets do not allow another attempt; None where they do."""
+        counted: Sequence[events.Event] = counted_events(
+            self.launch, self.index, before=self.attempt + 1
+        )
+        failure = Failure(cause=Cause.launcher_lost, message="", signature=Cause.launcher_lost)
+        policy = load_settings(self.launch, self.index)[0].recovery
+        return exhausted(read_ledger(counted), failure, policy)
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_ANSWER_S).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,54 @@
+"""What a supervisor may know of its allocation, and ask of whoever gave it.
+
+Responsible for these few terms; it must not know a scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hpckit.model.failure import Cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long an attempt has: when it ends at the latest, and how long a notice leaves it.
+
+    `kill_wait` is the time between SIGTERM and SIGKILL; `grace` what a preemption gives before
+    that. Null means not known, or without end.
+    """
+
+    end_at: datetime | None = None
+    kill_wait: timedelta = timedelta(seconds=30)
+    grace: timedelta | None = None
+
+    @property
+    def window(self) -> timedelta:
+        """The time ranks have to save and leave when they are told to stop without warning."""
+        return self.kill_wait + (self.grace or timedelta())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why an allocation is being ended, as far as its scheduler tells; null where it does not."""
+
+    cause: Cause | None = None
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A new attempt: without the nodes `excluded`, and with those `lost` given up at once."""
+
+    excluded: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requeued:
+    """What came of asking for a new attempt: one word, its explanation, the nodes left out."""
+
+    outcome: str
+    message: str = ""
+    excluded: tuple[str, ...] = ()

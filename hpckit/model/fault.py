@@ -1,0 +1,106 @@
+"""Faults: what can be made to go wrong on purpose, and how it is written.
+
+Responsible for the vocabulary of injected faults; it must not inject one, nor read words
+(planning/chaos). A fault is what is done to a run, a failure (model/failure) what comes of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """What goes wrong."""
+
+    kill = "kill"
+    stop = "stop"
+    cont = "cont"
+    term = "term"
+    segfault = "segfault"
+    abort = "abort"
+    hang = "hang"
+    hang_gil = "hang_gil"
+    raise_ = "raise"
+    exit = "exit"
+    oom = "oom"
+    nan = "nan"
+    fill_disk = "fill_disk"
+    leak = "leak"
+    requeue = "requeue"
+    scancel = "scancel"
+    preempt = "preempt"
+    flip = "flip"
+    truncate = "truncate"
+    tear = "tear"
+    kill_node = "kill_node"
+    revive_node = "revive_node"
+    cut_node = "cut_node"
+    heal_node = "heal_node"
+    stop_controller = "stop_controller"
+    start_controller = "start_controller"
+
+
+class Target(StrEnum):
+    """Which process a signal goes to."""
+
+    rank = "rank"
+    agent = "agent"
+    supervisor = "supervisor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault. What was not said is None; `times` None means always.
+
+    `fraction` is where in a checkpoint's files, laid in a row, a bit flips or the cut is made.
+    """
+
+    kind: Kind
+    target: Target = Target.rank
+    rank: int | None = None
+    node: str | None = None
+    step: int | None = None
+    times: int | None = 1
+    code: int | None = None
+    seconds: float | None = None
+    limit_mb: int | None = None
+    mb_per_step: int | None = None
+    folder: str | None = None
+    partition: str | None = None
+    fraction: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The fault in words that read back as the same fault."""
+        target = [] if self.target is Target.rank else [self.target.value]
+        values = [
+            f"{field.name}={_shown(value)}"
+            for field in fields(self)[2:]
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        return " ".join([self.kind.value, *target, *values])
+
+
+SIGNALS = frozenset({Kind.kill, Kind.stop, Kind.cont, Kind.term, Kind.segfault, Kind.abort})
+"""Kinds that from outside are a signal to a process."""
+
+ON_CHECKPOINTS = frozenset({Kind.flip, Kind.truncate, Kind.tear})
+"""Kinds that damage the newest checkpoint for good."""
+
+ON_SLURM = frozenset({Kind.requeue, Kind.scancel, Kind.preempt})
+"""Kinds that Slurm is asked for."""
+
+ON_NODES = frozenset({Kind.kill_node, Kind.revive_node, Kind.cut_node, Kind.heal_node})
+"""Kinds that break or mend a node of the sandbox."""
+
+ON_SANDBOX = ON_NODES | {Kind.stop_controller, Kind.start_controller}
+"""Kinds that only the sandbox can do."""
+
+MENDING = frozenset({Kind.cont, Kind.revive_node, Kind.heal_node, Kind.start_controller})
+"""Kinds that undo another."""
+
+
+def _shown(value: Any) -> str:
+    return "always" if value is None else str(value)

@@ -1,0 +1,152 @@
+"""Where the time of a run went: the parts of its wall time, its interruptions, its ratios.
+
+Responsible for the words and for what follows from the parts alone; it must not read a history
+(planning.goodput does).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+
+from hpckit.model.failure import Cause
+
+PLANNED = frozenset({Cause.preempted, Cause.time_limit, Cause.notice})
+"""Causes that are announced: state is saved, so that no work is lost. The rest are failures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The latest step of an attempt, of which round, and when that was said."""
+
+    round: int
+    step: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruption:
+    """One end of a round or attempt that was not completion.
+
+    `round` is null where none had begun; `action` is what followed: `restart`, `again`, `end`, or
+    empty where nobody could say.
+    """
+
+    at: datetime
+    attempt: int
+    round: int | None
+    cause: Cause
+    message: str
+    rank: int | None = None
+    node: str | None = None
+    step: int | None = None
+    action: str = ""
+
+    @property
+    def planned(self) -> bool:
+        """Whether it was announced, as preemption and the time limit are."""
+        return self.cause in PLANNED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The wall time of a run, split without rest and without overlap.
+
+    productive: steps that were kept. checkpoint: training stood still for a save. start: attempts
+    before the run's very first step. restart: from trouble to the next round's first step, but for
+    waiting. lost: steps that had to be done again. queue: submitted, and no attempt was alive.
+    idle: ended, and not yet submitted again.
+    """
+
+    productive: timedelta = timedelta()
+    checkpoint: timedelta = timedelta()
+    start: timedelta = timedelta()
+    restart: timedelta = timedelta()
+    lost: timedelta = timedelta()
+    queue: timedelta = timedelta()
+    idle: timedelta = timedelta()
+
+    @property
+    def wall(self) -> timedelta:
+        """All of it: from the first submission to the end, or to now."""
+        return sum((getattr(self, field.name) for field in fields(self)), timedelta())
+
+    @property
+    def running(self) -> timedelta:
+        """The time in which an attempt was alive: wall without queue and idle."""
+        return self.wall - self.queue - self.idle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the formula needs, as this run measured it (planning.ettr); null where it has not.
+
+    mtbf (M): running time per failure. stall (w): standstill per save. interval (dt): median of
+    the training time between saves. restart (u0): from the end of a round to the next first step
+    without waiting; the start-up where nothing was restarted. queue (q): wait per interruption.
+    detection (d): from trouble, as far as known, to the end of the round. between_planned: running
+    time per planned interruption.
+    """
+
+    mtbf: timedelta | None = None
+    stall: timedelta | None = None
+    interval: timedelta | None = None
+    restart: timedelta | None = None
+    queue: timedelta | None = None
+    detection: timedelta | None = None
+    between_planned: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """The account of a run. `stepped` is whether its work can be seen: by steps, or completed.
+
+    `first_wait` is the part of `parts.queue` before the first attempt; `ettr_expected` what the
+    formula gives for `measured`, null where that does not suffice.
+    """
+
+    parts: Parts
+    stepped: bool
+    attempts: int
+    rounds: int
+    lost_steps: int
+    saves: int
+    saved_bytes: int
+    interruptions: tuple[Interruption, ...]
+    first_wait: timedelta
+    measured: Measured
+    ettr_expected: float | None
+
+    @property
+    def goodput(self) -> float | None:
+        """Productive share of the time in which the run was on its nodes; null where unknown."""
+        return self._share(self.parts.running)
+
+    @property
+    def ettr(self) -> float | None:
+        """Productive share of the wall time, waiting included; null where unknown."""
+        return self._share(self.parts.wall)
+
+    @property
+    def ettr_since_first_step(self) -> float | None:
+        """The same without the first wait and start-up: what the formula speaks of."""
+        return self._share(self.parts.wall - self.first_wait - self.parts.start)
+
+    @property
+    def failures(self) -> Mapping[Cause, int]:
+        """How many interruptions were failures, by cause, most frequent first."""
+        return _count(one.cause for one in self.interruptions if not one.planned)
+
+    @property
+    def planned(self) -> Mapping[Cause, int]:
+        """How many interruptions were planned, by cause, most frequent first."""
+        return _count(one.cause for one in self.interruptions if one.planned)
+
+    def _share(self, whole: timedelta) -> float | None:
+        return self.parts.productive / whole if self.stepped and whole else None
+
+
+def _count(causes: Iterable[Cause]) -> Mapping[Cause, int]:
+    return dict(Counter(causes).most_common())

@@ -1,0 +1,259 @@
+"""Faults in words: what may be injected, from within a rank or from outside, and when at random.
+
+Responsible for the grammar of faults and for a reproducible schedule; it must not inject anything.
+A fault is a kind, for signals perhaps a target, and values: `kill rank=1 step=17`, `stop agent
+node=n2`, `requeue`. Pure: same words, same faults; same seed, same schedule.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from hpckit.errors import ConfigError, UsageError
+from hpckit.model.fault import ON_NODES, SIGNALS, Fault, Kind, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """A fault of a schedule, `after` so long."""
+
+    after: timedelta
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What a schedule draws from: the ranks `0 … world_size - 1`, and the nodes."""
+
+    world_size: int
+    nodes: tuple[str, ...] = ()
+
+
+_PLANNED = ("rank", "step", "times")
+_WITHIN: Mapping[Kind, tuple[str, ...]] = {
+    Kind.kill: _PLANNED,
+    Kind.stop: _PLANNED,
+    Kind.hang: (*_PLANNED, "seconds"),
+    Kind.hang_gil: (*_PLANNED, "seconds"),
+    Kind.segfault: _PLANNED,
+    Kind.abort: _PLANNED,
+    Kind.raise_: _PLANNED,
+    Kind.exit: (*_PLANNED, "code"),
+    Kind.oom: (*_PLANNED, "limit_mb"),
+    Kind.nan: _PLANNED,
+    Kind.fill_disk: (*_PLANNED, "folder", "limit_mb", "seconds"),
+    Kind.leak: (*_PLANNED, "mb_per_step"),
+}
+_OUTSIDE: Mapping[Kind, tuple[str, ...]] = {
+    **dict.fromkeys(sorted(SIGNALS), ("rank", "node")),
+    Kind.requeue: (),
+    Kind.scancel: (),
+    Kind.preempt: ("partition", "seconds"),
+    Kind.flip: ("fraction",),
+    Kind.truncate: ("fraction",),
+    Kind.tear: (),
+    **dict.fromkeys(sorted(ON_NODES), ("node",)),
+    Kind.stop_controller: (),
+    Kind.start_controller: (),
+}
+_NEEDED: Mapping[Kind, tuple[str, ...]] = {
+    Kind.fill_disk: ("folder",),
+    Kind.preempt: ("partition",),
+}
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>|s|m|min|h)\Z")
+_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+def plan_faults(words: Iterable[str]) -> tuple[Fault, ...]:
+    """Return the faults of the config key `chaos`; raises ConfigError naming the bad word.
+
+    Each has a `step`, and a `rank` (0 where none is said).
+    """
+    faults = (_one(str(text), _WITHIN_RANKS) for text in words)
+    return tuple(replace(fault, rank=fault.rank or 0) for fault in faults)
+
+
+def split_words(words: Iterable[str]) -> tuple[str, ...]:
+    """Return one text per fault of a command line: every kind begins a new one.
+
+    Words before the first kind come back as the first text.
+    """
+    texts: list[str] = []
+    for word in (word for text in words for word in text.replace(",", " ").split()):
+        if word in _OUTSIDE or word in _WITHIN or not texts:
+            texts.append(word)
+        else:
+            texts[-1] += f" {word}"
+    return tuple(texts)
+
+
+def outside_faults(texts: Iterable[str]) -> tuple[Fault, ...]:
+    """Return the faults to inject from outside; raises UsageError naming the bad word."""
+    return tuple(_one(text, _FROM_OUTSIDE) for text in texts)
+
+
+def schedule(
+    seed: int, mtbf: timedelta, faults: Sequence[Fault], targets: Targets
+) -> Iterator[Strike]:
+    """Yield strikes without end: exponential times between them, faults drawn alike.
+
+    A rank, node or fraction that a fault leaves open is drawn, too. Only `Random.random()` is
+    used, whose numbers are the same in every Python.
+    """
+    draw = random.Random(seed).random  # noqa: S311  # a schedule is no secret
+    after = timedelta()
+    while True:
+        after -= mtbf * math.log(1.0 - draw())
+        chosen, where = faults[int(draw() * len(faults))], draw()
+        yield Strike(after=after, fault=_aimed(chosen, where, targets))
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return the duration of `90`, `90s`, `2m` or `1h`; raises UsageError."""
+    match = _DURATION.match(text.strip())
+    seconds = float(match["number"]) * _UNITS[match["unit"]] if match else 0.0
+    if seconds <= 0:
+        raise UsageError(
+            f"{text!r} is not a duration", hint="write a number above 0 and s, m or h: 90s, 2m, 1h"
+        )
+    return timedelta(seconds=seconds)
+
+
+def _aimed(fault: Fault, where: float, targets: Targets) -> Fault:
+    signal = fault.kind in SIGNALS
+    if signal and fault.target is Target.rank and fault.rank is None:
+        return replace(fault, rank=int(where * targets.world_size))
+    wants_node = fault.kind in ON_NODES or (signal and fault.target is Target.agent)
+    if wants_node and fault.node is None and targets.nodes:
+        return replace(fault, node=targets.nodes[int(where * len(targets.nodes))])
+    if fault.kind in {Kind.flip, Kind.truncate} and fault.fraction is None:
+        return replace(fault, fraction=round(where, 6))
+    return fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grammar:
+    """The kinds that are possible somewhere, with their values; `hint` says where others are."""
+
+    kinds: Mapping[Kind, tuple[str, ...]]
+    needed: tuple[str, ...]
+    targets: bool
+    error: type[UsageError]
+    hint: str
+
+
+_WITHIN_RANKS = _Grammar(
+    kinds=_WITHIN,
+    needed=("step",),
+    targets=False,
+    error=ConfigError,
+    hint="such as chaos=['kill rank=1 step=17']; others come from outside: `hpckit chaos --help`",
+)
+_FROM_OUTSIDE = _Grammar(
+    kinds=_OUTSIDE,
+    needed=(),
+    targets=True,
+    error=UsageError,
+    hint="others are planned, inside a rank: chaos=['hang rank=1 step=17']",
+)
+
+
+def _one(text: str, grammar: _Grammar) -> Fault:
+    kind_word, *rest = text.split() or [""]
+    kind = next((kind for kind in grammar.kinds if kind.value == kind_word), None)
+    if kind is None:
+        raise _no_kind(text, kind_word, grammar)
+    fault = Fault(kind=kind)
+    for word in rest:
+        fault = _with(fault, word, text, grammar)
+    for name in (*grammar.needed, *_NEEDED.get(kind, ())):
+        if getattr(fault, name) is None:
+            raise grammar.error(
+                f"chaos: {text!r} lacks {name}=…", hint=f"{name} is {_READERS[name].meaning}"
+            )
+    return fault
+
+
+def _with(fault: Fault, word: str, text: str, grammar: _Grammar) -> Fault:
+    """Return the fault with what one more word says of it."""
+    name, equals, value = word.partition("=")
+    if not equals and grammar.targets and fault.kind in SIGNALS and name in set(Target):
+        return replace(fault, target=Target(name))
+    allowed = grammar.kinds[fault.kind]
+    if not equals or name not in allowed:
+        targets = f"; or {', '.join(Target)}" if grammar.targets and fault.kind in SIGNALS else ""
+        known = ", ".join(f"{one}=…" for one in allowed) or "nothing"
+        raise grammar.error(
+            f"chaos: {text!r}: {fault.kind} knows no {word!r}", hint=f"it takes {known}{targets}"
+        )
+    try:
+        return replace(fault, **{name: _READERS[name].read(value)})
+    except ValueError:
+        raise grammar.error(
+            f"chaos: {text!r}: {name} is {value!r}", hint=f"{name} is {_READERS[name].meaning}"
+        ) from None
+
+
+def _no_kind(text: str, word: str, grammar: _Grammar) -> UsageError:
+    near = difflib.get_close_matches(word, [kind.value for kind in grammar.kinds], n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return grammar.error(
+        f"chaos: {text!r} begins with {word!r}, which is no fault that can be injected here; "
+        f"possible are {', '.join(kind.value for kind in grammar.kinds)}",
+        hint=guess + grammar.hint,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    """How a value is read (ValueError where it cannot be), and what it means."""
+
+    read: Callable[[str], Any]
+    meaning: str
+
+
+def _whole(text: str, *, least: int = 0, most: int = 2**31) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise ValueError(text)
+    return int(text)
+
+
+def _times(text: str) -> int | None:
+    return None if text == "always" else _whole(text, least=1)
+
+
+def _real(text: str, *, below: float = math.inf) -> float:
+    number = float(text)
+    if not 0 <= number < below:
+        raise ValueError(text)
+    return number
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return text
+
+
+_READERS: Mapping[str, _Reader] = {
+    "rank": _Reader(read=_whole, meaning="the number of a rank, from 0"),
+    "step": _Reader(read=_whole, meaning="the step before which it happens, from 0"),
+    "times": _Reader(read=_times, meaning="how often in the whole run: 1, 2, …, or always"),
+    "code": _Reader(read=lambda text: _whole(text, most=255), meaning="an exit code, 0 to 255"),
+    "seconds": _Reader(read=_real, meaning="a duration in seconds (default: for ever)"),
+    "limit_mb": _Reader(read=lambda text: _whole(text, least=1), meaning="so many MB at most"),
+    "mb_per_step": _Reader(read=lambda text: _whole(text, least=1), meaning="MB lost each step"),
+    "folder": _Reader(read=_name, meaning="a folder on the file system to fill"),
+    "node": _Reader(read=_name, meaning="the name of a node of the run"),
+    "partition": _Reader(read=_name, meaning="a partition whose jobs take nodes from the run's"),
+    "fraction": _Reader(
+        read=lambda text: _real(text, below=1.0), meaning="a place in the checkpoint, 0 to below 1"
+    ),
+}

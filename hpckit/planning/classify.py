@@ -1,0 +1,254 @@
+"""What a rank died of, and whether it is what it died of before. Pure.
+
+Responsible for reading one exit record: its class, and a signature that is the same where the same
+happened, whichever rank, node or step it happened at. It must not choose among ranks or say what
+follows (planning.decide does).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from hpckit.model.failure import Cause, RankExit
+
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+"""Signals that somebody else sends; others a process brings upon itself."""
+_SHELL_SIGKILL = 137
+"""What a shell returns for a child that was killed by SIGKILL."""
+
+_LENGTH = 12
+"""Hex digits of a signature: 48 bits; a run has dozens of failures, not millions."""
+_FRAMES = 3
+_MESSAGE_CHARACTERS = 300
+_LOG_LINES = 40
+"""An exception must lie so near the end of a log to be what ended the process."""
+
+_DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
+_IN_HANDLING = "\nDuring handling of the above exception, another exception occurred:\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rule:
+    """A class, by the exception's name, or by what its message says."""
+
+    cause: Cause
+    names: frozenset[str] = frozenset()
+    says: re.Pattern[str] | None = None
+
+    def holds(self, name: str, message: str) -> bool:
+        return name in self.names or (self.says is not None and bool(self.says.search(message)))
+
+
+def _words(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE | re.VERBOSE)
+
+
+_RULES = (
+    _Rule(cause=Cause.nan, names=frozenset({"NonFiniteLossError"})),
+    _Rule(cause=Cause.rendezvous, names=frozenset({"RendezvousError"})),
+    _Rule(
+        cause=Cause.cuda_oom,
+        names=frozenset({"OutOfMemoryError"}),  # torch's and cupy's
+        says=_words(
+            r"""(CUDA|HIP)\ (out\ of\ memory | (error|failure)\b[^\n]{0,20}out\ of\ memory)
+            | cudaErrorMemoryAllocation | CUBLAS_STATUS_ALLOC_FAILED"""
+        ),
+    ),
+    _Rule(
+        cause=Cause.host_oom,
+        names=frozenset({"MemoryError", "_ArrayMemoryError", "bad_alloc"}),  # Python, numpy, C++
+        says=_words(r"Cannot\ allocate\ memory | DefaultCPUAllocator | std::bad_alloc"),
+    ),
+    _Rule(
+        cause=Cause.disk_full,
+        # The last one is how torch.save words a full disk (2.6 to 2.13): its buffered stream lost
+        # what it could not write, and the position is not where it should be.
+        says=_words(
+            r"""No\ space\ left\ on\ device | Disk\ quota\ exceeded
+            | inline_container\.cc:\d+\]\s\.\ unexpected\ pos"""
+        ),
+    ),
+    _Rule(
+        cause=Cause.crash,  # of a GPU: another node helps, which no exception of the code allows
+        says=_words(
+            r"""uncorrectable\ (ECC|NVLink)\ error | hardware\ stack\ error
+            | CUDA-capable\ device\(s\)\ is/are\ busy\ or\ unavailable"""
+        ),
+    ),
+    _Rule(
+        # Wrong use of NCCL (two ranks on one GPU, shapes that differ) is the code's own.
+        cause=Cause.exception,
+        says=_words(r"ncclInvalidUsage | ncclInvalidArgument"),
+    ),
+    _Rule(
+        cause=Cause.communication,
+        names=frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"}),
+        says=_words(
+            r"""(gloo|nccl|ucc|c10d|TCPStore)[\s\S]{0,300}
+                (closed\ by\ peer | reset\ by\ peer | connection\ refused | broken\ pipe
+                | timed\ out | no\ route\ to\ host | connection\ abort
+                | network\ is\ unreachable | unhandled\ system\ error | remote\ process\ exited
+                | communicator\ was\ aborted)
+            | ncclSystemError | ncclRemoteError | failed\ to\ pass\ monitoredBarrier
+            | Watchdog\ caught\ collective\ operation\ timeout"""
+        ),
+    ),
+)
+"""In order: the first rule that holds names the class."""
+
+_CHILD_KILLED = re.compile(
+    r"worker \(pid.*(is killed by signal: Killed|exited unexpectedly)|was terminated abruptly"
+)
+"""How a rank words that a child of its own (a data loader's worker) was killed by SIGKILL."""
+
+_BY_CIRCUMSTANCE = frozenset(
+    {Cause.host_oom, Cause.cuda_oom, Cause.disk_full, Cause.communication, Cause.rendezvous}
+)
+"""Where such a failure shows in the code is chance: at the next allocation, the next write."""
+
+
+def classify(exit_: RankExit) -> Cause:
+    """Return the class of a rank's end.
+
+    An exception that says nothing by itself is what it was raised from, where it was raised from
+    another. `exit_.oom` counts only where somebody was killed by SIGKILL: the rank, the child its
+    shell reports, or a worker its exception tells of.
+    """
+    if exit_.oom and _killed(exit_):
+        return Cause.host_oom
+    for name, message in _chain(exit_):
+        for rule in _RULES:
+            if rule.holds(name, message):
+                return rule.cause
+    if exit_.exception is not None:
+        return Cause.exception
+    if exit_.signal is None:
+        return Cause.exit_code
+    return Cause.signal if exit_.signal in _FROM_OUTSIDE else Cause.crash
+
+
+def _killed(exit_: RankExit) -> bool:
+    by_signal = exit_.signal == "SIGKILL" or exit_.code == _SHELL_SIGKILL
+    return by_signal or bool(_CHILD_KILLED.search(exit_.message or ""))
+
+
+def _chain(exit_: RankExit) -> Iterator[tuple[str, str]]:
+    """Yield names and messages of the exception, and of those it was raised `from`."""
+    if exit_.exception is None:
+        return
+    yield exit_.exception, exit_.message or ""
+    own = (exit_.traceback or "").rpartition(_IN_HANDLING)[2]
+    for earlier in reversed(own.split(_DIRECT_CAUSE)[:-1]):
+        said = [line for line in earlier.splitlines() if re.match(r"(?!Traceback )\S", line)]
+        head, _, message = "\n".join(said).partition(":")
+        yield head.rpartition(".")[2], message
+
+
+def signature(exit_: RankExit) -> str:
+    """Return what is the same where the same failure happened again, and only there.
+
+    The class, then what sets the failure apart within it: the signal or the exit code; of an
+    exception its type, the functions it came through and its message without all that differs
+    from rank to rank. Line numbers are left out: the failure is the same one after an edit above
+    it, and CUDA reports errors of its kernels at whichever line comes next. What the circumstances
+    bring about (memory, disk, peers) is the same failure wherever in the code it shows.
+    """
+    cause = classify(exit_)
+    if cause in _BY_CIRCUMSTANCE:
+        return str(cause)
+    if exit_.exception is None:
+        return f"{cause}-{exit_.code if exit_.signal is None else exit_.signal}"
+    parts = (exit_.exception, *_frames(exit_.traceback or ""), _general(exit_.message or ""))
+    digest = hashlib.sha256("\n".join(parts).encode(errors="replace")).hexdigest()
+    return f"{cause}-{digest[:_LENGTH]}"
+
+
+_FRAME = re.compile(r'^[ |+]*File "(?P<file>.*)", line \d+, in (?P<name>.+)$', re.MULTILINE)
+_OF_LIBRARIES = re.compile(r"/(site|dist)-packages/|/python3\.\d+t?/|/hpckit/runtime/|^<")
+
+
+def _frames(traceback: str) -> list[str]:
+    """Return file and function of the innermost frames in the user's code, else of all frames."""
+    last = traceback.rpartition("Traceback (most recent call last):")[2]
+    frames = [(match["file"], match["name"]) for match in _FRAME.finditer(last)]
+    own = [frame for frame in frames if not _OF_LIBRARIES.search(frame[0])]
+    chosen = (own or frames)[-_FRAMES:]
+    return [f"{PurePosixPath(file).name}:{name}" for file, name in chosen]
+
+
+_GENERAL = (
+    (re.compile(r"(?<![\w.])(?:~|\.{0,2})/[^\s'\",;:()\[\]]*[^\s'\",;:()\[\].]"), "PATH"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "#"),
+    (re.compile(r"\b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{6,}(?:-[0-9a-fA-F]+)*\b"), "#"),
+    (re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"), "#"),
+    (re.compile(r"(?<![\w#])[+-]?(?:nan|inf)\b"), "#"),
+    (re.compile(r"#(?:[\s,.:;x-]*#)+"), "#"),
+)
+_KEPT = re.compile(r"(\[Errno \d+\]|\bSIG[A-Z]+\d*|\bexit (?:code|status):? -?\d+)")
+
+
+def _general(message: str) -> str:
+    """Return the message's first line without numbers, addresses and paths.
+
+    Errno and the like are numbers, too, but say what happened.
+    """
+    first = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    pieces = _KEPT.split(first[:_MESSAGE_CHARACTERS])
+    return "".join(
+        piece if place % 2 else _without_values(piece) for place, piece in enumerate(pieces)
+    )
+
+
+def _without_values(text: str) -> str:
+    for pattern, word in _GENERAL:
+        text = pattern.sub(word, text)
+    return text
+
+
+_PYTHON_END = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ |+].*\n)+"
+    r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$",
+    re.MULTILINE,
+)
+_CPP_END = re.compile(
+    r"^terminate called after throwing an instance of '(?P<name>[^']+)'\n"
+    r"(?:\s*what\(\):\s*(?P<message>.*))?",
+    re.MULTILINE,
+)
+
+
+def with_log(exit_: RankExit, log: str) -> RankExit:
+    """Return the record with the exception that ends this log, where it holds none itself.
+
+    For what leaves no record of its own: a user's command that is Python, which prints its
+    traceback and returns 1, and C++ that ends the process by SIGABRT (NCCL's watchdog). `log` is
+    the last part of what the rank printed.
+    """
+    cpp = exit_.signal == "SIGABRT"
+    if exit_.exception is not None or not (cpp or exit_.code == 1):
+        return exit_
+    ends = list((_CPP_END if cpp else _PYTHON_END).finditer(log))
+    if not ends or log.count("\n", ends[-1].end()) > _LOG_LINES:
+        return exit_
+    end = ends[-1]
+    return replace(
+        exit_,
+        exception=re.split(r"::|\.", end["name"])[-1],
+        message=end["message"] or "",
+        traceback=None if cpp else log[_chain_start(ends, log) : end.end()] + "\n",
+    )
+
+
+def _chain_start(ends: Sequence[re.Match[str]], log: str) -> int:
+    """Return where the traceback begins that leads to the last one."""
+    start = ends[-1].start()
+    for earlier in reversed(ends[:-1]):
+        between = log[earlier.end() : start]
+        if _DIRECT_CAUSE not in between and _IN_HANDLING not in between:
+            break
+        start = earlier.start()
+    return start

@@ -1,0 +1,157 @@
+"""A run's failures over all its rounds and attempts, and what is left of its budgets. Pure.
+
+Responsible for counting: what failed how often since the run last got further, and on which nodes;
+it must not decide what follows (planning.decide does). It is a fold of the recorded events, so that
+it outlives rounds, requeues and resumes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import Recovery
+
+_OF_A_NODE = frozenset(
+    {Cause.signal, Cause.crash, Cause.host_oom, Cause.hang, Cause.node_lost, Cause.agents_missing}
+)
+"""Causes that may be a node's fault."""
+_LOST = frozenset({Cause.node_lost, Cause.agents_missing})
+"""Causes that speak against a node at once, not only when they come again."""
+_TOLD = frozenset({Cause.preempted, Cause.time_limit, Cause.notice})
+_EXCLUDED_FOR = timedelta(hours=12)
+"""A node is given another chance after this: it may have been rebooted or repaired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One failure. `progressed` is whether the run had got further than ever before it."""
+
+    attempt: int
+    cause: Cause
+    signature: str
+    nodes: tuple[str, ...]
+    progressed: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """All failures of a run, in order.
+
+    `best_step` is the furthest step that ever began, `ran` how long rounds lasted in total.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    best_step: int | None = None
+    ran: timedelta = timedelta()
+
+    def after(
+        self, ended: events.RoundEnded, attempt: int, *, ran: timedelta = timedelta()
+    ) -> Ledger:
+        """Return the ledger with this round in it; one that completed adds only its steps."""
+        progressed = self._further(ended.step)
+        known = replace(
+            self, best_step=ended.step if progressed else self.best_step, ran=self.ran + ran
+        )
+        if ended.failure is None:
+            return known
+        entry = _entry(ended.failure, attempt, ended.at, progressed=progressed)
+        return replace(known, entries=(*self.entries, entry))
+
+    def between_failures(self, expected: timedelta) -> timedelta:
+        """Return the mean time between failures, from what was expected and what was seen.
+
+        The expectation weighs as much as one failure after that time (the mean of a gamma prior
+        with one event). Being told to stop is no failure: it costs no work.
+        """
+        count = sum(entry.cause not in _TOLD for entry in self.entries)
+        return (expected + self.ran) / (1 + count)
+
+    def at_step(self, step: int) -> Ledger:
+        """Return the ledger of a run that has come to this step."""
+        return replace(self, best_step=step) if self._further(step) else self
+
+    def _further(self, step: int | None) -> bool:
+        return step is not None and (self.best_step is None or step > self.best_step)
+
+    @property
+    def without_progress(self) -> Sequence[Entry]:
+        """The failures since the run last got further, the one that ended that included."""
+        latest = [place for place, entry in enumerate(self.entries) if entry.progressed]
+        return self.entries[latest[-1] if latest else 0 :]
+
+    def spent(self, cause: Cause, left_out: frozenset[str] = frozenset()) -> int:
+        """Return how many failures of this class count against its budget.
+
+        What happened on nodes that are left out from now on counts once for each such node: it
+        was the node's failure, not the run's.
+        """
+        mine = [entry for entry in self.without_progress if entry.cause is cause]
+        elsewhere = [entry for entry in mine if not left_out.intersection(entry.nodes)]
+        on_bad = {node for entry in mine for node in entry.nodes if node in left_out}
+        return len(elsewhere) + len(on_bad)
+
+    def repeated(self) -> int:
+        """Return how often in a row the latest failure happened without getting further."""
+        entries = self.without_progress
+        count = 0
+        for entry in reversed(entries):
+            if entry.signature != entries[-1].signature or entry.cause is not entries[-1].cause:
+                break
+            count += 1
+        return count
+
+    def excluded(self, policy: Recovery) -> frozenset[str]:
+        """Return the nodes that failed too often, by their latest failures."""
+        strikes: Counter[str] = Counter()
+        for entry in self.entries:
+            if entry.cause in _OF_A_NODE and self.entries[-1].at - entry.at < _EXCLUDED_FOR:
+                weight = policy.node_failures if entry.cause in _LOST else 1
+                strikes.update(dict.fromkeys(entry.nodes, weight))
+        return frozenset(node for node, count in strikes.items() if count >= policy.node_failures)
+
+
+def _entry(failure: Failure, attempt: int, at: datetime, *, progressed: bool) -> Entry:
+    return Entry(
+        attempt=attempt,
+        cause=failure.cause,
+        signature=failure.signature,
+        nodes=tuple(failure.node.split(", ")) if failure.node else (),
+        progressed=progressed,
+        at=at,
+    )
+
+
+@dataclass(slots=True)
+class _Reading:
+    ledger: Ledger = field(default_factory=Ledger)
+    attempt: int = 0
+    round_at: datetime | None = None
+
+    def take(self, event: events.Event) -> None:
+        match event:
+            case events.AttemptStarted():
+                self.attempt = event.attempt
+            case events.StepReached():
+                self.ledger = self.ledger.at_step(event.step)
+            case events.RoundStarted():
+                self.round_at = event.at
+            case events.RoundEnded():
+                ran = timedelta() if self.round_at is None else event.at - self.round_at
+                self.ledger = self.ledger.after(event, self.attempt, ran=ran)
+                self.round_at = None
+            case _:
+                pass
+
+
+def read_ledger(history: Iterable[events.Event]) -> Ledger:
+    """Return the ledger of a run from the events of its attempts, oldest first."""
+    reading = _Reading()
+    for event in history:
+        reading.take(event)
+    return reading.ledger

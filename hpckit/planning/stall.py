@@ -1,0 +1,93 @@
+"""Which rank a hung round hangs on. Pure.
+
+Responsible for reading what all ranks were doing; it must not observe them. One rank that stands
+still holds up all others, which then wait for it in a collective: so the guilty one is the one the
+kernel has stopped, or is a step behind, or is the only one that waits for nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpckit.model.failure import Cause, Failure, RankStack
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+ in (?P<name>.*)$', re.MULTILINE)
+_COLLECTIVE = re.compile(r"torch[/\\]distributed|torch[/\\]nn[/\\]parallel")
+_WAITING_OUTSIDE = ("T", "t", "D")
+"""Letters of /proc/PID/status for a stopped, a traced and an unkillable process."""
+_FRAMES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """That a rank has begun no step after `step` for longer than its limit; in seconds."""
+
+    rank: int
+    step: int
+    silent_s: float
+    limit_s: float
+
+
+def blame(stall: Stall, stacks: Sequence[RankStack]) -> Failure:
+    """Return the failure that a hang is recorded as, with the guilty rank where there is one."""
+    guilty = _guilty(stacks)
+    words = (
+        f"no step began on rank {stall.rank} for {stall.silent_s:.1f} s after step {stall.step} "
+        f"(limit {stall.limit_s:.1f} s)"
+    )
+    if guilty is None:
+        return Failure(
+            cause=Cause.hang, message=words, step=stall.step, signature=_signature(stacks)
+        )
+    return Failure(
+        cause=Cause.hang,
+        message=f"{words}; rank {guilty.rank} on {guilty.node} {_doing(guilty)}",
+        rank=guilty.rank,
+        node=guilty.node,
+        step=stall.step,
+        traceback=guilty.text or None,
+        signature=_signature([guilty]),
+    )
+
+
+def _guilty(stacks: Sequence[RankStack]) -> RankStack | None:
+    for suspects in (
+        [one for one in stacks if one.state.startswith(_WAITING_OUTSIDE)],
+        _behind(stacks),
+        [one for one in stacks if one.text and not _COLLECTIVE.search(main_thread(one.text))],
+    ):
+        if len(suspects) == 1:
+            return suspects[0]
+    return None
+
+
+def _behind(stacks: Sequence[RankStack]) -> list[RankStack]:
+    steps = [one.step for one in stacks if one.step is not None]
+    if not steps or min(steps) == max(steps):
+        return []
+    return [one for one in stacks if one.step == min(steps)]
+
+
+def main_thread(text: str) -> str:
+    """Return the stack of the main thread from what faulthandler wrote: the last one."""
+    return text.strip().rpartition("\n\n")[2]
+
+
+def _doing(one: RankStack) -> str:
+    frame = _FRAME.search(main_thread(one.text))
+    if frame is None or one.state.startswith(_WAITING_OUTSIDE):
+        return f"is {one.state}"
+    return f"is in {frame['name']} ({frame['file']})"
+
+
+def _signature(stacks: Sequence[RankStack]) -> str:
+    """Return the same for hangs at the same place, on whichever rank."""
+    places = sorted({(one.state[:1], *[frame["name"] for frame in _frames(one)]) for one in stacks})
+    return f"{Cause.hang}-{hashlib.sha256(repr(places).encode()).hexdigest()[:12]}"
+
+
+def _frames(one: RankStack) -> list[re.Match[str]]:
+    return list(_FRAME.finditer(main_thread(one.text)))[:_FRAMES]

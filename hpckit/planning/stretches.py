@@ -1,0 +1,71 @@
+"""Stretches of a run's time: the phases there are, and what a round's time consists of. Pure.
+
+Responsible for times that can be added, whatever a record says; it must not walk a record
+(planning.timeline does).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+
+ZERO = timedelta()
+_LONGEST_S = 1e9
+"""No recorded duration is believed beyond this: what was torn must not become an error."""
+
+
+class Phase(Enum):
+    """What a run is doing; `trouble` is between a failure and the end of its round."""
+
+    queue = auto()
+    idle = auto()
+    start = auto()
+    training = auto()
+    trouble = auto()
+    restart = auto()
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundTime:
+    """A round: `trained` from its first step to trouble, `stepless` before, `stalled` for saves.
+
+    `first` and `last` are the first and the last step known to have begun.
+    """
+
+    number: int
+    nodes: tuple[str, ...] = ()
+    first: int | None = None
+    last: int | None = None
+    trained: timedelta = ZERO
+    troubled: timedelta = ZERO
+    stalled: timedelta = ZERO
+    stepless: dict[Phase, timedelta] = field(default_factory=dict)
+    saved_at: timedelta = ZERO
+
+    def begin(self, step: int | None) -> None:
+        """Take note of the first step."""
+        if self.first is None:
+            self.first = self.last = step
+
+    def reach(self, step: int | None) -> None:
+        """Take note of a later step; without a first one nothing follows from it."""
+        if step is not None and self.last is not None:
+            self.last = max(step, self.last)
+
+    @property
+    def steps(self) -> int:
+        """How many steps began."""
+        return 0 if self.first is None or self.last is None else self.last - self.first + 1
+
+
+def utc(at: datetime) -> datetime:
+    """Return a moment that compares with others: one without a zone is UTC."""
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def duration(seconds: float) -> timedelta:
+    """Return a recorded duration; what cannot be one is none."""
+    believable = math.isfinite(seconds) and seconds > 0
+    return timedelta(seconds=min(seconds, _LONGEST_S)) if believable else ZERO

@@ -1,0 +1,74 @@
+"""The events of a run's attempts that count against its budgets.
+
+Responsible for leaving out what was before somebody started the run again by hand, and for giving
+an end to attempts that could not say a last word; it must not count (planning.ledger does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.history import LaunchHistory
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch, read_attempts, read_launch_history
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import read_json
+
+
+def counted_events(
+    launch: Launch, index: int, *, before: int | None = None, history: LaunchHistory | None = None
+) -> tuple[events.Event, ...]:
+    """Return the events of a run's attempts that count, oldest first, for planning.ledger.
+
+    With `before`, of the attempts before that one; each of them is over. Else of all, and of the
+    latest it is not said that it is. An attempt that is over without a last word gets one: what it
+    was told, else that its supervisor was lost, at the latest step it has noted.
+    """
+    known = read_launch_history(launch) if history is None else history
+    first = known.fresh.get(index, 0) + 1
+    attempts = [
+        (number, told)
+        for number, told in read_attempts(launch, index)
+        if number >= first and (before is None or number < before)
+    ]
+    last = attempts[-1][0] if attempts and before is None else None
+    found: list[events.Event] = []
+    for number, told in attempts:
+        found += told
+        if number != last:
+            found += _last_word(told, launch.paths.run(index).attempt(number))
+    return tuple(found)
+
+
+def _last_word(told: Sequence[events.Event], attempt: AttemptPaths) -> Iterator[events.Event]:
+    """Yield the end of an attempt that began and has none."""
+    if not any(isinstance(event, events.AttemptStarted) for event in told):
+        return
+    if any(isinstance(event, events.AttemptEnded) for event in told):
+        return
+    heard = [event.cause for event in told if isinstance(event, events.NoticeHeard)]
+    cause = heard[-1] if heard else Cause.launcher_lost
+    failure = Failure(
+        cause=cause, message="the supervisor was lost without a last word", signature=cause
+    )
+    rounds = [event.round for event in told if isinstance(event, events.RoundStarted)]
+    at = told[-1].at
+    yield events.RoundEnded(
+        at=at,
+        round=rounds[-1] if rounds else 0,
+        first_step=None,
+        step=_latest_step(attempt),
+        action="end",
+        failure=failure,
+    )
+    yield events.AttemptEnded(at=at, state=RunState.interrupted, exit_code=1, failure=failure)
+
+
+def _latest_step(attempt: AttemptPaths) -> int | None:
+    try:
+        step = read_json(attempt.progress)["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return step if isinstance(step, int) else None

@@ -1,0 +1,165 @@
+"""The account of a run as text: where its time went, what interrupted it, how that compares.
+
+Responsible for wording and layout of one run's goodput; pure, it must not print, nor count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC, timedelta
+
+from hpckit.model.failure import Cause
+from hpckit.model.goodput import Goodput, Interruption, Parts
+from hpckit.report.rows import RunRow
+from hpckit.report.text import Page, Sheet, duration, percent
+
+SHOWN_INTERRUPTIONS = 10
+_BAR_CELLS = 24
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_MESSAGE_WIDTH = 72
+_KIB = 1024
+_LABELS = {
+    "productive": "productive",
+    "checkpoint": "checkpoint stall",
+    "start": "start-up",
+    "restart": "restart",
+    "lost": "lost work",
+    "queue": "queue",
+    "idle": "ended, not resumed",
+}
+
+
+def account_page(row: RunRow) -> Page:
+    """Return what stands below the table of a single run: its warnings, history and account."""
+    page: list[Sheet | str] = [f"warning: {message}" for message in row.warnings]
+    account = row.goodput
+    if account is None or not account.parts.wall:
+        return page
+    if account.interruptions:
+        page += ["\n" + _counts_line(account), _history_sheet(account)]
+    if len(account.interruptions) > SHOWN_INTERRUPTIONS:
+        earlier = len(account.interruptions) - SHOWN_INTERRUPTIONS
+        page.append(f"… and {earlier} earlier; `hpckit status {row.run} --json` has all")
+    return [*page, "\n" + _shares_line(account), _parts_sheet(account.parts), *_remarks(account)]
+
+
+def _shares_line(account: Goodput) -> str:
+    """Return the ratios: `goodput 94.1 %  ETTR 93.0 %`, and what the formula says."""
+    if account.goodput is None:
+        return "goodput not known: the run has reported no step"
+    words = f"goodput {percent(account.goodput)}  ETTR {percent(account.ettr)}"
+    if account.ettr_expected is None:
+        return words
+    since, formula = percent(account.ettr_since_first_step), percent(account.ettr_expected)
+    return f"{words}  (since the first step {since}; by the formula {formula})"
+
+
+def _parts_sheet(parts: Parts) -> Sheet:
+    spans = {field.name: getattr(parts, field.name) for field in fields(parts)}
+    rows = [
+        (_LABELS[name], span_text(span), f"{percent(share):>7}", bar(share))
+        for name, span in spans.items()
+        if (share := span / parts.wall)
+    ]
+    return Sheet(
+        header=("part", "time", "share", ""),
+        rows=(*rows, ("wall", span_text(parts.wall), "", "")),
+    )
+
+
+def _counts_line(account: Goodput) -> str:
+    """Return how often and by what the run was interrupted."""
+    kinds = (("failure", account.failures), ("planned interruption", account.planned))
+    words = [
+        f"{_plural(sum(counts.values()), noun)} ({_causes(counts)})"
+        for noun, counts in kinds
+        if counts
+    ]
+    tries = f"{_plural(account.rounds, 'round')} in {_plural(account.attempts, 'attempt')}"
+    return f"{', '.join(words)} over {tries}; {_plural(account.lost_steps, 'step')} done again"
+
+
+def _causes(counts: Mapping[Cause, int]) -> str:
+    return ", ".join(f"{count} {cause}" for cause, count in counts.items())
+
+
+def _history_sheet(account: Goodput) -> Sheet:
+    latest = account.interruptions[-SHOWN_INTERRUPTIONS:]
+    return Sheet(
+        header=("at", "round", "cause", "where", "step", "then", "what"),
+        rows=tuple(map(_interruption_cells, latest)),
+    )
+
+
+def _interruption_cells(one: Interruption) -> tuple[str, ...]:
+    where = ["" if one.rank is None else f"rank {one.rank}", f"on {one.node}" if one.node else ""]
+    return (
+        f"{one.at.astimezone(UTC):%m-%d %H:%M:%S}",
+        str(one.attempt) if one.round is None else f"{one.attempt}.{one.round}",
+        one.cause.value,
+        " ".join(word for word in where if word),
+        "" if one.step is None else str(one.step),
+        one.action,
+        _shortened(one.message),
+    )
+
+
+def _shortened(message: str) -> str:
+    line = next(iter(message.strip().splitlines()), "")
+    return line if len(line) <= _MESSAGE_WIDTH else line[: _MESSAGE_WIDTH - 1] + "…"
+
+
+def _remarks(account: Goodput) -> Page:
+    """Return what was measured of saves and failures, as far as there were any."""
+    measured = account.measured
+    remarks = []
+    if account.saves:
+        saves = f"{_plural(account.saves, 'save')}, {size_text(account.saved_bytes)}"
+        costs = _spans({"one every": measured.interval, "standstill": measured.stall})
+        remarks.append(f"{saves}: {costs}")
+    if account.interruptions:
+        noun = "failures" if account.failures else "interruptions"
+        spans = {
+            "every": measured.mtbf or measured.between_planned,
+            "detection": measured.detection,
+            "restart": measured.restart,
+            "wait": measured.queue,
+        }
+        remarks.append(f"{noun}: {_spans(spans)}")
+    return remarks
+
+
+def _spans(spans: Mapping[str, timedelta | None]) -> str:
+    return ", ".join(
+        f"{word} {span_text(span)}" for word, span in spans.items() if span is not None
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def span_text(span: timedelta) -> str:
+    """Return a duration: below a minute in seconds and tenths (`8.2 s`), else as Slurm does."""
+    seconds = span.total_seconds()
+    if seconds >= 60:  # noqa: PLR2004  # a minute
+        return duration(span)
+    return f"{seconds:.1f} s" if seconds >= 1 or not seconds else f"{seconds:.2g} s"
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes in the unit that suits it: `1.2 GiB`."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < _KIB:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _KIB
+    return f"{amount:.1f} TiB"
+
+
+def bar(share: float) -> str:
+    """Return a share of 1 as a bar, in eighths of a cell; something is never shown as nothing."""
+    eighths = max(round(share * _BAR_CELLS * 8), 1 if share > 0 else 0)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + _EIGHTHS[rest]).rstrip()

@@ -1,0 +1,41 @@
+"""Blocking work beside the event loop, in a thread that the process need not wait for.
+
+Responsible for that one thing: asyncio's own executor is joined when the loop ends, and a question
+to a scheduler that does not answer must not keep an attempt from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def aside(work: Callable[[], T]) -> T:
+    """Return what the work returns, or raise what it raises; when cancelled, it goes on alone."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def give(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # None is a result, too
+
+    def run() -> None:
+        result, problem = None, None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001  # raised again where it is awaited
+            problem = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(give, result, problem)
+
+    threading.Thread(target=run, name="aside", daemon=True).start()
+    return await future

@@ -1,0 +1,61 @@
+"""What a supervisor is given: the run to attempt, how to start agents, what it may ask for.
+
+Responsible for these shapes; `cli` fills them in, so that the runtime need not know a scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hpckit.model.allocation import Ending, Limits, Requeued, Wish
+from hpckit.model.launch import LaunchConfig
+from hpckit.record.launches import Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCommand:
+    """How agents are started: words put in front of the agent's own, and the environment.
+
+    `nodes` are the names that should come, as far as they are known; `last_will` is what an agent
+    runs, with the number of the attempt behind it, when it finds the supervisor gone for good.
+    """
+
+    prefix: tuple[str, ...]
+    environ: Mapping[str, str]
+    nodes: tuple[str, ...] = ()
+    last_will: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What the supervisor may ask of its scheduler. All of it blocks, and is run in a thread.
+
+    `why` tells why the attempt is being ended; `requeue` is also given whether the attempt still
+    owns its run. A successor waits in the queue for the end of this attempt; `drop_successor`
+    takes it out again.
+    """
+
+    limits: Callable[[], Limits]
+    why: Callable[[], Ending]
+    requeue: Callable[[Wish, Callable[[], bool]], Requeued]
+    queue_successor: Callable[[], None] | None = None
+    drop_successor: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One run to attempt, for a job of its launch. `environ` is the supervisor's own environment.
+
+    `allocation` is null where nobody but this process stands behind the attempt; `requeue` is
+    whether Slurm is expected to start the job again after a preemption.
+    """
+
+    launch: Launch
+    index: int
+    job_index: int
+    settings: LaunchConfig
+    agents: AgentCommand
+    requeue: bool
+    environ: Mapping[str, str]
+    allocation: Allocation | None = None

@@ -1,0 +1,170 @@
+"""How a process becomes a rank with a `Run`: from its agent's folders, or by itself.
+
+Responsible for making a Run and, in `attach()`, for scripts that hpckit did not call by name; it
+must not decide what a run does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed import (  # type: ignore[attr-defined]
+    HashStore,
+    Store,
+    TCPStore,
+    rendezvous,
+)
+
+from hpckit.errors import RendezvousError
+from hpckit.model.launch import DeviceKind
+from hpckit.model.rank import RankInfo, RankSource
+from hpckit.record.launches import checkpoint_folder, load_launch, load_settings
+from hpckit.runtime import process_group
+from hpckit.runtime.chaos import open_injector
+from hpckit.runtime.children import shield_children
+from hpckit.runtime.environ import environment, export, job_key, rank_info
+from hpckit.runtime.link import AgentLink, open_link
+from hpckit.runtime.run import Run
+from hpckit.runtime.settings import Settings
+
+
+def make_run(
+    environ: Mapping[str, str], info: RankInfo, device: torch.device, link: AgentLink | None
+) -> Run:
+    """Build the Run of a rank that an agent started, from its frozen folder."""
+    launch = load_launch(Path(environ["HPCKIT_LAUNCH_DIR"]))
+    index = int(environ["HPCKIT_RUN_INDEX"])
+    settings, config = load_settings(launch, index)
+    paths = launch.paths.run(index)
+    return Run(
+        info=info,
+        config=Settings(config),
+        device=device,
+        folder=paths.folder,
+        attempt_folder=Path(environ["HPCKIT_ATTEMPT_DIR"]),
+        checkpoint_dir=checkpoint_folder(launch, index, settings),
+        code_folder=Path(launch.code.working_dir),
+        project_folder=Path(launch.code.project),
+        logger=make_logger(info),
+        attempt=int(Path(environ["HPCKIT_ATTEMPT_DIR"]).name),
+        round=int(environ["HPCKIT_ROUND"]),
+        seed=settings.seed,
+        nan_patience=settings.recovery.nan_patience,
+        checkpoint=replace(
+            settings.checkpoint, failure_hours=float(environ["HPCKIT_FAILURE_HOURS"])
+        ),
+        _link=link,
+        _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
+    )
+
+
+def make_logger(info: RankInfo) -> logging.Logger:
+    """Return the logger `hpckit.rank`, which writes lines with time and rank to standard error."""
+    logger = logging.getLogger("hpckit.rank")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(
+            logging.Formatter(f"%(asctime)s rank={info.rank} %(levelname)s %(message)s")
+        )
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    return logger
+
+
+def seed_everything(seed: int) -> None:
+    """Seed random, numpy and torch (all devices), alike on every rank."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        import numpy as np  # noqa: PLC0415  # optional: torch works without it
+    except ModuleNotFoundError:
+        return
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # the generator user code draws from by default
+
+
+def attach(*, timeout_s: float = 120.0) -> Run:
+    """Return the Run of this process, for scripts that hpckit did not call by name.
+
+    Works under `hpckit launch experiment=command`, under torchrun, under plain srun and alone. An
+    already initialised process group is left as it is; else it is initialised. Without hpckit's
+    folders, `run.folder` is the working directory.
+
+    Raises RankInfoError and RendezvousError.
+    """
+    shield_children()
+    environ = environment()
+    info = rank_info(environ)
+    agent = info.source is RankSource.agent
+    run = _attach_to_agent(environ, info) if agent else _attach_alone(environ, info, timeout_s)
+    atexit.register(_detach, run)
+    return run
+
+
+def _detach(run: Run) -> None:
+    run.registered.clear()
+    process_group.close()
+
+
+def _attach_alone(environ: Mapping[str, str], info: RankInfo, timeout_s: float) -> Run:
+    device = process_group.choose_device(DeviceKind.auto, info, torch.cuda.device_count())
+    if not dist.is_initialized():
+        timeout = timedelta(seconds=timeout_s)
+        process_group.initialise(info, device, _store(environ, info, timeout), timeout)
+    here = Path.cwd()
+    return Run(
+        info=info,
+        config=Settings({}),
+        device=device,
+        folder=here,
+        attempt_folder=here,
+        checkpoint_dir=here / "checkpoints",
+        code_folder=here,
+        project_folder=here,
+        logger=make_logger(info),
+    )
+
+
+def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
+    link = open_link(environ)
+    run = make_run(environ, info, torch.device("cpu"), link)
+    runtime = run.config.runtime
+    kind = DeviceKind(runtime.device)
+    run.device = process_group.choose_device(kind, info, torch.cuda.device_count())
+    if not dist.is_initialized():
+        timeout = timedelta(seconds=runtime.rendezvous_timeout_s)
+        store = _store(environ, info, timeout)
+        process_group.initialise(info, run.device, store, timeout)
+    return run
+
+
+def _store(environ: Mapping[str, str], info: RankInfo, timeout: timedelta) -> Store:
+    """Return a store by whatever this environment offers."""
+    if info.master_addr is not None and info.master_port is not None:
+        try:
+            store: Store = next(rendezvous("env://", timeout=timeout))[0]
+        except (RuntimeError, OSError, ValueError) as error:
+            raise RendezvousError(
+                f"rank {info.rank} found no store at {info.master_addr}:{info.master_port}: {error}"
+            ) from None
+        return store
+    if info.source is RankSource.single:
+        return HashStore()
+    job, restarts = job_key(environ)
+    name = f".hpckit-rendezvous-{job}-{environ.get('SLURM_STEP_ID', '0')}-{restarts}.json"
+    file = Path(environ.get("HPCKIT_RENDEZVOUS_DIR", str(Path.cwd()))) / name
+    return process_group.make_store(info, process_group.FileRendezvous(file), timeout)
+
+
+def export_address(info: RankInfo, store: Store) -> None:
+    """Set MASTER_ADDR and MASTER_PORT to the store's, for libraries that read them."""
+    if isinstance(store, TCPStore):
+        export({"MASTER_ADDR": info.master_addr or store.host, "MASTER_PORT": str(store.port)})

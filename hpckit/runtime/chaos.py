@@ -1,0 +1,242 @@
+"""Faults inside a rank, as the config key `chaos` plans them: at a step boundary, once.
+
+Responsible for carrying out a planned fault in the rank it is planned for, and for the marks that
+keep a restarted rank from repeating it; it must not recover from anything, and it imports no
+torch. Without planned faults, `at()` is one look into an empty dictionary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import mmap
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from hpckit.model.fault import Fault, Kind
+from hpckit.planning.chaos import plan_faults
+from hpckit.record.store import PRIVATE_FILE, make_folder
+
+FILL_FILE = "hpckit-chaos-fill"
+"""What a filled disk is full of."""
+
+_FOR_EVER_S = 10 * 365 * 86400.0
+_MB = 1 << 20
+_LEAK_MB = 16
+
+
+class InjectedFaultError(RuntimeError):
+    """What `raise` raises: an exception of the user's code, as far as hpckit can tell."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Injector:
+    """The planned faults of one rank. `poisoned` says that metrics are to come out as NaN."""
+
+    marks: Path
+    due: Mapping[int, tuple[tuple[int, Fault], ...]]
+    poisoned: bool = False
+    _leak_mb: int = 0
+    _leaked: list[mmap.mmap] = field(default_factory=list)
+
+    def at(self, step: int) -> None:
+        """Let happen what is planned before this step; may not return, and may raise anything."""
+        if self._leak_mb:
+            self._leaked.append(_touched(self._leak_mb * _MB))
+        for number, fault in self.due.get(step, ()):
+            if self._claim(number, fault):
+                sys.stderr.write(f"hpckit: chaos: {fault.text}\n")
+                sys.stderr.flush()
+                self._inject(fault)
+
+    def _claim(self, number: int, fault: Fault) -> bool:
+        """Take one of the times a fault may happen.
+
+        A mark that cannot be written (full disk) forbids the fault: it would never stop.
+        """
+        if fault.times is None:
+            return True
+        name = f"{number:03d}-{fault.kind}-rank-{fault.rank}"
+        try:
+            make_folder(self.marks)
+            marks = (self.marks / f"{name}.{time_}.json" for time_ in range(fault.times))
+            return any(_mark(mark, fault) for mark in marks)
+        except OSError as error:
+            sys.stderr.write(f"hpckit: chaos: left out {fault.text}: {error}\n")
+            return False
+
+    def _inject(self, fault: Fault) -> None:
+        if fault.kind is Kind.nan:
+            self.poisoned = True
+        elif fault.kind is Kind.leak:
+            self._leak_mb = fault.mb_per_step or _LEAK_MB
+        else:
+            _ACTS[fault.kind](fault)
+
+
+def open_injector(words: Iterable[str], marks: Path, rank: int) -> Injector:
+    """Return the injector of a rank; `marks` is the folder of its run's marks.
+
+    Raises ConfigError for words that are no planned fault.
+    """
+    due: dict[int, tuple[tuple[int, Fault], ...]] = {}
+    for number, fault in enumerate(plan_faults(words)):
+        if fault.rank == rank and fault.step is not None:
+            due[fault.step] = (*due.get(fault.step, ()), (number, fault))
+    return Injector(marks=marks, due=due)
+
+
+def _mark(path: Path, fault: Fault) -> bool:
+    """Make a mark; false where somebody has made it before. Raises OSError."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+    except FileExistsError:
+        return False
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(json.dumps({"at": at, "fault": fault.text, "pid": os.getpid()}) + "\n")
+    return True
+
+
+def _kill(_fault: Fault) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop(_fault: Fault) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _hang(fault: Fault) -> None:
+    """Wait in Python: the GIL is free, other threads and signal handlers run."""
+    deadline = time.monotonic() + _duration(fault)
+    while (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(left, 3600.0))
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def _hang_gil(fault: Fault) -> None:
+    """Wait in C with the GIL held: no thread and no Python handler runs, nothing interrupts it.
+
+    A mutex locked twice by its owner; 64 zero bytes are an unlocked one on Linux.
+    """
+    libc = ctypes.PyDLL(None)
+    mutex = ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    whole, part = divmod(time.time() + _duration(fault), 1.0)
+    until = _Timespec(int(whole), int(part * 1e9))
+    libc.pthread_mutex_timedlock(mutex, ctypes.byref(until))
+
+
+def _segfault(_fault: Fault) -> None:
+    ctypes.string_at(0)
+
+
+def _abort(_fault: Fault) -> NoReturn:
+    os.abort()
+
+
+def _raise(fault: Fault) -> NoReturn:
+    raise InjectedFaultError(f"chaos: {fault.text}")
+
+
+def _exit(fault: Fault) -> NoReturn:
+    raise SystemExit(1 if fault.code is None else fault.code)
+
+
+def _oom(fault: Fault) -> NoReturn:
+    """Allocate until the kernel kills this process or, with a limit, until Python refuses."""
+    if fault.limit_mb is None:
+        # Should the whole host run out, this process is the one to go.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+        _allocate_for_ever()
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = pages * mmap.PAGESIZE + fault.limit_mb * _MB
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        _allocate_for_ever()
+    finally:
+        # Whoever records this end needs memory to do so.
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _allocate_for_ever() -> NoReturn:
+    held = []
+    try:
+        while True:
+            held.append(_touched(_LEAK_MB * _MB))
+    except OSError as error:
+        held.clear()
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError("chaos: out of memory, as planned") from None
+
+
+def _touched(size: int) -> mmap.mmap:
+    """Return memory that is really there: a byte of every page is written. Raises OSError."""
+    memory = mmap.mmap(-1, size)
+    for at in range(0, size, mmap.PAGESIZE):
+        memory[at] = 1
+    return memory
+
+
+def _fill_disk(fault: Fault) -> None:
+    """Take all the space of a file system, or `limit_mb` of it; give it back after `seconds`."""
+    assert fault.folder is not None, "the grammar asks for a folder"  # noqa: S101
+    path = Path(fault.folder).expanduser() / f"{FILL_FILE}-{os.getpid()}"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE_FILE)
+    try:
+        _take_space(handle, None if fault.limit_mb is None else fault.limit_mb * _MB)
+    finally:
+        os.close(handle)
+    if fault.seconds is not None:
+        timer = threading.Timer(fault.seconds, path.unlink, kwargs={"missing_ok": True})
+        timer.daemon = True
+        timer.start()
+
+
+def _take_space(handle: int, limit: int | None) -> None:
+    """Grow a file in halving pieces until nothing more fits."""
+    taken, piece = 0, 64 * _MB
+    while piece >= mmap.PAGESIZE and (limit is None or taken < limit):
+        size = piece if limit is None else min(piece, limit - taken)
+        try:
+            os.posix_fallocate(handle, taken, size)
+            taken += size
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+                raise
+            piece //= 2
+
+
+def _duration(fault: Fault) -> float:
+    return _FOR_EVER_S if fault.seconds is None else fault.seconds
+
+
+_ACTS: Mapping[Kind, Callable[[Fault], None]] = {
+    Kind.kill: _kill,
+    Kind.stop: _stop,
+    Kind.hang: _hang,
+    Kind.hang_gil: _hang_gil,
+    Kind.segfault: _segfault,
+    Kind.abort: _abort,
+    Kind.raise_: _raise,
+    Kind.exit: _exit,
+    Kind.oom: _oom,
+    Kind.fill_disk: _fill_disk,
+}

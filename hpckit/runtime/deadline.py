@@ -1,0 +1,63 @@
+"""When an attempt leaves by itself, ahead of its time limit; and whether a notice leaves it time.
+
+Responsible for this arithmetic, from what saves were measured to take; it must not stop anything.
+Slurm's own warning comes up to a minute early or not at all, and its time limit is no preemption:
+what it kills it does not start again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hpckit.model.allocation import Limits
+
+_MARGIN = timedelta(seconds=5)
+"""For leaving Python, for the agents and for the record, beside the save itself."""
+_SAFETY = 2
+"""A save takes up to so many times what the longest one took: file systems have bad moments."""
+_AT_THE_LIMIT = timedelta(seconds=5)
+"""SIGTERM this close to the end of the job is the time limit's."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Deadline:
+    """The end of an attempt. `lead` is what is taken until a save has been measured; 0: never."""
+
+    lead: timedelta
+    warn: Callable[[str], None]
+    limits: Limits = field(default_factory=Limits)
+    _longest_save: timedelta | None = field(default=None, init=False)
+    _warned: bool = field(default=False, init=False)
+
+    def saved(self, duration: timedelta) -> None:
+        """Take a save's duration into account; warns once where a notice would not leave time."""
+        self._longest_save = max(duration, self._longest_save or timedelta())
+        window = self.limits.window
+        if self._warned or _SAFETY * self._longest_save <= window:
+            return
+        self._warned = True
+        self.warn(
+            f"a save takes {duration.total_seconds():.1f} s, and a preemption or cancellation "
+            f"leaves {window.total_seconds():.0f} s: what was done since the last save may be "
+            "lost; save more often (checkpoint.interval_min) or to a faster place (checkpoint.dir)"
+        )
+
+    @property
+    def saved_any(self) -> bool:
+        """Whether a save has been measured in this attempt."""
+        return self._longest_save is not None
+
+    def leave_at(self, longest_step: timedelta) -> datetime | None:
+        """Return when ranks have to be told to save and leave; None where there is no limit."""
+        if self.limits.end_at is None or not self.lead:
+            return None
+        lead = self.lead
+        if self._longest_save is not None:
+            lead = _SAFETY * (self._longest_save + longest_step) + _MARGIN
+        return self.limits.end_at - lead
+
+    def reached(self, at: datetime) -> bool:
+        """Whether a signal to stop that came at this moment was the time limit's."""
+        return self.limits.end_at is not None and at >= self.limits.end_at - _AT_THE_LIMIT

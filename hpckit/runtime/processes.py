@@ -1,0 +1,152 @@
+"""Finds the processes of a run on this node by what they say of themselves, and signals them.
+
+Responsible for reading /proc; it must not decide whom to signal, nor reach other nodes (a step of
+the job does that: `python -P -m hpckit.runtime.processes …` prints which processes it signalled).
+Ranks are known by the variables their agent gave them, agents by their words, a supervisor by pid
+and start mark. Only processes of this very user count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.model.fault import Target
+from hpckit.record.process import start_mark
+
+_SESSION = 3
+_AGENT = "hpckit.runtime.agent"
+_PYTHON_WORDS = 4
+"""An agent is `python -P -m hpckit.runtime.agent …`; srun has the same words further right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which process: `attempt` is the attempt's folder, below its run and launch.
+
+    `rank` is for ranks, `node` (Slurm's name, or None for any) for agents, `process` (pid and
+    start mark) for a supervisor.
+    """
+
+    target: Target
+    attempt: Path
+    rank: int | None = None
+    node: str | None = None
+    process: tuple[int, str] | None = None
+
+    def words(self) -> tuple[str, ...]:
+        """Return the command line that says the same."""
+        rank = () if self.rank is None else (f"--rank={self.rank}",)
+        node = () if self.node is None else (f"--node={self.node}",)
+        process = () if self.process is None else tuple(f"--process={one}" for one in self.process)
+        return (self.target.value, str(self.attempt), *rank, *node, *process)
+
+
+def find(wanted: Wanted) -> tuple[int, ...]:
+    """Return the pids on this host that are meant."""
+    if wanted.target is Target.supervisor:
+        pid, mark = wanted.process or (0, "")
+        return (pid,) if mark and start_mark(pid) == mark else ()
+    fits = _is_rank if wanted.target is Target.rank else _is_agent
+    return tuple(sorted(pid for pid in _own_processes() if fits(pid, wanted)))
+
+
+def send(wanted: Wanted, number: int) -> tuple[int, ...]:
+    """Send a signal (0: none, only look) to the processes meant; return those that got it."""
+    reached = []
+    for pid in find(wanted):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            reached.append(pid)
+    return tuple(reached)
+
+
+def _own_processes() -> Iterator[int]:
+    own = os.geteuid()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == own:
+                    yield int(entry.name)
+
+
+def _is_rank(pid: int, wanted: Wanted) -> bool:
+    """Whether this is the rank, not a child of it: an agent gives each rank its own session."""
+    variables = _variables(pid)
+    return (
+        variables.get("HPCKIT_RANK") == str(wanted.rank)
+        and _session(pid) == pid
+        and _same(variables.get("HPCKIT_ATTEMPT_DIR", ""), wanted.attempt)
+    )
+
+
+def _is_agent(pid: int, wanted: Wanted) -> bool:
+    run = wanted.attempt.parent.parent
+    launch = run.parent.parent
+    words = _words(pid)
+    return (
+        _AGENT in words[:_PYTHON_WORDS]
+        and words[-2:] == [str(int(run.name)), str(int(wanted.attempt.name))]
+        and _same(words[-3], launch)
+        and wanted.node in {None, _variables(pid).get("SLURMD_NODENAME", wanted.node)}
+    )
+
+
+def _same(said: str, folder: Path) -> bool:
+    """Whether two paths are one folder: a person may have come to it through a link."""
+    try:
+        return said == str(folder) or folder.samefile(said)
+    except OSError:
+        return False
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _variables(pid: int) -> Mapping[str, str]:
+    pairs = (entry.partition("=") for entry in _read(pid, "environ").split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _words(pid: int) -> list[str]:
+    return _read(pid, "cmdline").removesuffix("\0").split("\0")
+
+
+def _session(pid: int) -> int | None:
+    # The command's name, field 2, may itself hold blanks and parentheses.
+    fields_ = _read(pid, "stat").rpartition(")")[2].split()
+    return int(fields_[_SESSION]) if len(fields_) > _SESSION else None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Signal as the words say, and print the pids as a JSON list."""
+    parser = argparse.ArgumentParser(prog="python -m hpckit.runtime.processes")
+    parser.add_argument("signal", type=int)
+    parser.add_argument("target", type=Target)
+    parser.add_argument("attempt", type=Path)
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--node")
+    parser.add_argument("--process", action="append")
+    given = parser.parse_args(arguments)
+    wanted = Wanted(
+        target=given.target,
+        attempt=given.attempt,
+        rank=given.rank,
+        node=given.node,
+        process=(int(given.process[0]), given.process[1]) if given.process else None,
+    )
+    print(json.dumps(send(wanted, signal.Signals(given.signal) if given.signal else 0)))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

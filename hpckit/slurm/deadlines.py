@@ -1,0 +1,156 @@
+"""How long a job has, how it will be ended, and why it is being ended.
+
+Responsible for the time limit, KillWait, what a preemption does, and the cause of a signal; it
+must not decide anything by them. What cannot be found out is left open, or is Slurm's own
+default: never an error. A handful of questions in an attempt, so that slurmctld does not notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from hpckit.errors import SchedulerError
+from hpckit.model.run import Observation
+from hpckit.model.states import BaseState, StateFlag
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.listing import Terms, moment
+from hpckit.slurm.query import observe_queued, settings, terms
+
+KILL_WAIT = timedelta(seconds=30)
+"""Slurm's default between SIGTERM and SIGKILL."""
+
+_BY_PARTITION = "preempt/partition_prio"
+"""The plugin whose preemption mode and grace are those of the partition."""
+
+
+class PreemptMode(StrEnum):
+    """What becomes of a job that is preempted."""
+
+    off = "OFF"
+    cancel = "CANCEL"
+    requeue = "REQUEUE"
+    suspend = "SUSPEND"
+    unknown = "UNKNOWN"
+
+    @classmethod
+    def parse(cls, text: str) -> PreemptMode:
+        """Parse one of Slurm's words, `GANG,SUSPEND` and `WITHIN` being kinds of another."""
+        words = text.upper().replace(",", " ").split()
+        return next((mode for mode in cls if mode.value in words), cls.unknown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLimits:
+    """When and how a job ends.
+
+    `end_at` is null where it has no time limit, or none that is known. From SIGTERM on, there is
+    `kill_wait`. A preemption lets the job run on for `grace` before that; null where it is not
+    known, as with preemption by QOS.
+    """
+
+    end_at: datetime | None = None
+    kill_wait: timedelta = KILL_WAIT
+    grace: timedelta | None = None
+    preempt_mode: PreemptMode = PreemptMode.unknown
+
+
+def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) -> JobLimits:
+    """Return the limits of a job (`123` or `123_4`) in three questions at most.
+
+    `environ` is the batch script's: since 23.02 it says when the job ends.
+    """
+    end_at, partition = _end_and_partition(commands, job, environ)
+    config = _settings(commands, "config")
+    own = _settings(commands, "partition", partition) if partition else {}
+    by_partition = config.get("PreemptType") == _BY_PARTITION
+    mode = own.get("PreemptMode", "") if by_partition else ""
+    return JobLimits(
+        end_at=end_at,
+        kill_wait=_seconds(config.get("KillWait")) or KILL_WAIT,
+        grace=_seconds(own.get("GraceTime")) if by_partition else None,
+        preempt_mode=PreemptMode.parse(mode or config.get("PreemptMode", "")),
+    )
+
+
+def _end_and_partition(
+    commands: SlurmCommands, job: str, environ: Mapping[str, str]
+) -> tuple[datetime | None, str]:
+    """Return both, without a question where the environment has them."""
+    end_at = moment(environ.get("SLURM_JOB_END_TIME", ""))
+    partition = environ.get("SLURM_JOB_PARTITION", "")
+    if end_at is not None and partition:
+        return end_at, partition
+    found = _terms(commands, job)
+    if found is None:
+        return end_at, partition
+    return end_at or found.end_at, partition or found.partition
+
+
+class EndCause(StrEnum):
+    """Why a running job got a signal, as far as Slurm tells.
+
+    `requeued` is by somebody or after a lost node; `unknown`: nothing is to be seen of an end,
+    as with `scancel --signal`, or Slurm did not answer.
+    """
+
+    preempted = "preempted"
+    time_limit = "time_limit"
+    requeued = "requeued"
+    cancelled = "cancelled"
+    failed = "failed"
+    unknown = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why a job is being ended, and when it will be, where Slurm has set that."""
+
+    cause: EndCause = EndCause.unknown
+    end_at: datetime | None = None
+
+
+def ending(commands: SlurmCommands, job: str, restart_count: int) -> Ending:
+    """Return why a job that has this restart count is being ended, in two questions."""
+    found = _terms(commands, job)
+    try:
+        seen = observe_queued(job, commands, datetime.now(UTC))
+    except SchedulerError:
+        seen = None
+    if found is not None and found.preempted_at is not None:
+        # Once it is ended, Slurm shows the next attempt's end, or none.
+        in_grace = seen is not None and seen.restarts == restart_count
+        return Ending(cause=EndCause.preempted, end_at=found.end_at if in_grace else None)
+    return Ending(cause=_cause(seen, restart_count))
+
+
+def _cause(seen: Observation | None, restart_count: int) -> EndCause:
+    if seen is None:
+        return EndCause.unknown
+    if seen.restarts > restart_count or seen.state.base is BaseState.pending:
+        return EndCause.requeued
+    if seen.reason == "TimeLimit":
+        return EndCause.time_limit
+    if StateFlag.completing in seen.state.flags or seen.state.ended:
+        return EndCause.failed if seen.reason else EndCause.cancelled
+    return EndCause.unknown
+
+
+def _terms(commands: SlurmCommands, job: str) -> Terms | None:
+    try:
+        return terms(job, commands)
+    except SchedulerError:
+        return None
+
+
+def _settings(commands: SlurmCommands, *what: str) -> dict[str, str]:
+    try:
+        return settings(commands, *what)
+    except SchedulerError:
+        return {}
+
+
+def _seconds(text: str | None) -> timedelta | None:
+    return timedelta(seconds=int(text)) if text and text.isdecimal() else None

@@ -1,0 +1,51 @@
+"""What faults ask of Slurm: a requeue, a more urgent job, a command on one node of a job.
+
+Responsible for the words of these calls; it must not decide when, nor for which job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.slurm.commands import SlurmCommands
+
+
+def requeue(job: str, commands: SlurmCommands) -> None:
+    """Have a running job (`123` or `123_4`) start anew, as an administrator may.
+
+    Raises SchedulerRefusedError or SchedulerAwayError, as everything here does.
+    """
+    commands.run("scontrol", "requeue", job)
+
+
+def preempt(nodes: Sequence[str], partition: str, seconds: float, commands: SlurmCommands) -> str:
+    """Submit a short job that wants these nodes for itself; return its id.
+
+    Whether it gets them from the jobs that hold them is for the partition's priority to say.
+    """
+    said = commands.run(
+        "sbatch",
+        *("--parsable", f"--partition={partition}", "--job-name=hpckit-chaos", "--exclusive"),
+        *(f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", "--output=/dev/null"),
+        *("--chdir=/", "--no-requeue", f"--time={int(seconds // 60) + 1}"),
+        f"--wrap=exec sleep {seconds:g}",
+    )
+    return said.strip().partition(";")[0]
+
+
+def run_on_node(job: str, node: str, words: Sequence[str], commands: SlurmCommands) -> str:
+    """Run a command beside whatever the job runs on a node; return what it printed."""
+    return commands.run(
+        "srun",
+        *(f"--jobid={_raw_id(job, commands)}", "--overlap", "--job-name=hpckit-chaos"),
+        *("--nodes=1", "--ntasks=1", f"--nodelist={node}", "--cpus-per-task=1", "--mem=0"),
+        *("--gres=none", "--mpi=none", "--input=none", "--export=ALL"),
+        *("--chdir=/", "--immediate=20", "--quiet", *words),
+    )
+
+
+def _raw_id(job: str, commands: SlurmCommands) -> str:
+    """Return the number of a job: srun does not know elements of arrays as `123_4` (22.05)."""
+    if "_" not in job:
+        return job
+    return commands.run("squeue", "--noheader", f"--jobs={job}", "--format=%A").strip()

@@ -1,0 +1,79 @@
+"""Successors on a real Slurm: the next attempt starts when the present job is gone, at once."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.project import Project
+
+from hpckit.cli.context import Context
+from hpckit.cli.successor import drop_successor, queue_successor
+from hpckit.record.launches import load_launch, read_runs
+
+pytestmark = pytest.mark.slurm
+
+WAITS = "command=[sh,-c,'until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.2; done']"
+COMMAND = ("experiment=command", "cluster=sandbox", "code.snapshot=false")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Any:
+    """Return a fresh project."""
+    fresh = Project(tmp_path / "project")
+    fresh.create()
+    return fresh
+
+
+@pytest.fixture
+def context() -> Context:
+    """Return the world of a supervisor."""
+    return Context(
+        environ=dict(os.environ),
+        cwd=Path("/"),
+        stdout=io.StringIO(),
+        stderr=io.StringIO(),
+        now=lambda: datetime.now(UTC),
+        sleep=time.sleep,
+    )
+
+
+@pytest.mark.main
+def test_successor_begins_when_its_element_has_ended_and_not_before(
+    sandbox: Any, project: Any, context: Context
+) -> None:
+    """Of two elements one loses its supervisor: its successor begins, the other runs on alone."""
+    words = ("launch", "-m", *COMMAND, WAITS, "seed=1,2", "recovery.successor=true")
+    (main,) = project.json(*words)["jobs"]
+    launch = load_launch(project.launch_folder())
+    assert not launch.jobs[0].requeue
+
+    def begun() -> bool:
+        return all(one.round is not None for one in read_runs(launch))
+
+    sandbox.wait_until(begun, "both runs have begun")
+    job = queue_successor(launch, 1, launch.jobs[0], f"{main}_1", context)
+    other = queue_successor(launch, 0, launch.jobs[0], f"{main}_0", context)
+    assert job is not None
+    assert other is not None
+    assert [sandbox.state_of_job(one) for one in (job, other)] == ["PENDING", "PENDING"]
+    (lost,) = read_runs(launch, [1])
+    assert lost.supervisor is not None
+    os.kill(lost.supervisor[1], signal.SIGKILL)
+
+    def succeeded() -> bool:
+        run = project.json("status")["runs"][1]
+        return (run["job"], run["attempt"], run["state"]) == (job, 2, "running")
+
+    sandbox.wait_until(succeeded, "the successor runs")
+    assert sandbox.state_of_job(other) == "PENDING"
+    assert drop_successor(launch, 0, f"{main}_0", context)
+    (project.folder / "fixed").touch()
+    assert [run["attempt"] for run in project.ended()["runs"]] == [1, 2]
+    assert [run["state"] for run in project.json("status")["runs"]] == ["completed"] * 2

@@ -1,0 +1,107 @@
+"""Promises of hpckit.report.account."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from hpckit.model.failure import Cause
+from hpckit.model.goodput import Goodput, Interruption, Measured, Parts
+from hpckit.model.run import RunRecord, RunView
+from hpckit.report.account import account_page, bar, size_text, span_text
+from hpckit.report.rows import run_row
+from hpckit.report.text import plain
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def shown(parts: Parts, *history: Interruption, stepped: bool = True) -> str:
+    """Return the page of a run with this account."""
+    account = Goodput(
+        parts=parts,
+        stepped=stepped,
+        attempts=2,
+        rounds=3,
+        lost_steps=1,
+        saves=0,
+        saved_bytes=0,
+        interruptions=history,
+        first_wait=timedelta(0),
+        measured=Measured(mtbf=timedelta(hours=1)),
+        ettr_expected=None,
+    )
+    record = RunRecord(id="demo.0", index=0, overrides=(), folder="/x", warnings=("mind the gap",))
+    return plain(account_page(run_row(RunView(record=record), account)))
+
+
+def interruption(step: int, *, message: str = "rank 1 was killed") -> Interruption:
+    """Return a failure."""
+    return Interruption(
+        at=START, attempt=1, round=None, cause=Cause.signal, message=message, step=step
+    )
+
+
+def test_page_has_only_the_parts_there_are() -> None:
+    """Each part that took time has its line; they stand above their sum."""
+    text = shown(Parts(productive=timedelta(minutes=3), queue=timedelta(minutes=1)))
+    assert text.splitlines() == [
+        "warning: mind the gap",
+        "",
+        "goodput 100.0 %  ETTR 75.0 %",
+        "PART        TIME  SHARE",
+        f"productive  3:00   75.0 %  {'█' * 18}",
+        f"queue       1:00   25.0 %  {'█' * 6}",
+        "wall        4:00",
+    ]
+
+
+def test_page_of_a_run_without_time_is_its_warnings() -> None:
+    """Nothing is divided by nothing."""
+    assert shown(Parts()) == "warning: mind the gap"
+
+
+def test_page_says_where_work_cannot_be_seen() -> None:
+    """A run that reports no step has no ratio, and that is said."""
+    text = shown(Parts(start=timedelta(minutes=1)), stepped=False)
+    assert "goodput not known: the run has reported no step" in text
+
+
+def test_page_shows_the_latest_interruptions_and_counts_the_rest() -> None:
+    """A run that failed often does not bury its account, nor does a long message."""
+    history = [interruption(step, message="long " * 99 + "\nmore") for step in range(12)]
+    text = shown(Parts(productive=timedelta(minutes=1)), *history)
+    assert "12 failures (12 signal) over 3 rounds in 2 attempts; 1 step done again" in text
+    assert "… and 2 earlier" in text
+    assert max(map(len, text.splitlines())) < 140
+    assert "failures: every 1:00:00" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.0 s"), (0.0123, "0.012 s"), (8.24, "8.2 s"), (60, "1:00"), (3723, "1:02:03")],
+)
+def test_span_is_as_fine_as_it_is_short(seconds: float, text: str) -> None:
+    """Fractions matter below a minute only."""
+    assert span_text(timedelta(seconds=seconds)) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (1 << 30, "1.0 GiB"),
+        (1 << 50, "1024.0 TiB"),
+    ],
+)
+def test_size_has_the_unit_that_suits_it(size: int, text: str) -> None:
+    """Bytes are shown in powers of 1024."""
+    assert size_text(size) == text
+
+
+def test_bar_shows_something_for_anything() -> None:
+    """A small share is a sliver, the whole is full, nothing is nothing."""
+    assert (bar(0), bar(0.0001), bar(1)) == ("", "▏", "█" * 24)
+    assert bar(0.5) == "█" * 12

@@ -1,0 +1,93 @@
+"""Real local attempts whose ranks fall silent or diverge: what is taken for a hang."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import Checkpoint, Recovery, Runtime
+from hpckit.model.states import RunState
+from hpckit.record.store import read_events
+
+pytestmark = pytest.mark.training
+
+TRAIN = """
+import time, torch, torch.distributed as dist
+
+
+def look_at_everything():
+    time.sleep(5)
+
+
+def main(config, run):
+    model = torch.nn.Linear(2, 2)
+    run.state(model=model)
+    for step in run.steps(30):
+        time.sleep(0.02)
+        dist.all_reduce(torch.ones(1))
+        if config.params.get("evaluate") == step:
+            with run.unwatched():
+                look_at_everything()
+        run.log(loss=float("nan") if step >= config.params.get("diverge", 99) else 1.0)
+"""
+
+
+def watched(ranks: Any, **more: Any) -> dict[str, Any]:
+    """Return settings for two ranks that may be silent for two seconds."""
+    runtime = Runtime(
+        stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=2, hang_first_s=2, hang_factor=3
+    )
+    settings: dict[str, Any] = ranks(
+        2,
+        runtime=runtime,
+        recovery=Recovery(restarts={"hang": 1}, nan_patience=3),
+        checkpoint=Checkpoint(interval_steps=4),
+        **more,
+    )
+    return settings
+
+
+def failures(ended: Any) -> list[Failure]:
+    """Return what the rounds of an attempt failed of."""
+    told = read_events(ended.paths.events)
+    rounds = [event for event in told if isinstance(event, events.RoundEnded)]
+    return [event.failure for event in rounds if event.failure is not None]
+
+
+def test_hung_rank_is_named_with_its_stack_and_costs_a_round(workshop: Any, ranks: Any) -> None:
+    """Holding the GIL in C for ever: noticed from outside, stacks saved, gone on in a new round."""
+    ended = workshop.attempt(TRAIN, **watched(ranks, chaos=["hang_gil rank=1 step=9"]))
+    assert ended.code == 0, ended.output
+    (failure,) = failures(ended)
+    assert (failure.cause, failure.rank) == (Cause.hang, 1)
+    assert failure.step in range(3, 10), "ranks tell of a step ten times a second"
+    assert ended.record.round == 1
+    stacks = ended.paths.round(0).stacks(0).read_text()
+    assert "all_reduce" in stacks, "rank 0 waits for rank 1"
+    assert "chaos.py" in ended.paths.round(0).stacks(1).read_text()
+
+
+def test_unwatched_silence_is_no_hang(workshop: Any, ranks: Any) -> None:
+    """An evaluation far longer than the limit passes, when it is announced."""
+    ended = workshop.attempt(TRAIN, **watched(ranks, params={"evaluate": 12}))
+    assert (ended.code, failures(ended)) == (0, []), ended.output
+
+
+def test_diverged_run_fails_with_its_reason_and_saves_nothing_bad(
+    workshop: Any, ranks: Any
+) -> None:
+    """A loss that stays NaN ends the run; no checkpoint holds what came of it."""
+    ended = workshop.attempt(TRAIN, **watched(ranks, params={"diverge": 10}))
+    assert ended.record.state is RunState.failed
+    (failure,) = failures(ended)
+    assert (failure.cause, failure.rank) == (Cause.nan, 0)
+    assert "the loss was nan 3 times in a row, last at step 12" in failure.message
+    saved = [
+        event.step
+        for event in read_events(ended.paths.events)
+        if isinstance(event, events.CheckpointSaved)
+    ]
+    assert saved == [4, 8]

@@ -1,0 +1,283 @@
+"""Asking for a new attempt: once for one event, whatever Slurm answers, and when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.requeue import Answer, Attempt, Outcome, requeue, requeue_or_cancel
+
+SHORT = timedelta(seconds=1)
+AWAY = "Unable to contact slurm controller (connect failure)"
+DISABLED = "Requested operation is presently disabled for job 7"
+
+PROGRAM = r"""#!/bin/bash
+# A slurmctld of one job: its columns are files, and each call is noted.
+cd "$(dirname "$0")/state"
+name=$(basename "$0")
+echo "$name $*" >> calls
+complain() { echo "$name: error: $1" >&2; exit 1; }
+[ -e away ] && { read -r left < away; ((left > 1)) && echo $((left - 1)) > away || rm away
+    complain "Unable to contact slurm controller (connect failure)"; }
+case "$name $*" in
+    squeue*--Format=JobArrayID*) cat job ;;
+    squeue*--Format=ReqNodes*) cat terms ;;
+    squeue*--format=%x*) cat excluded ;;
+    "scontrol show partition"*) cat partition ;;
+    "scontrol requeue"*)
+        [ -e refusal ] && complain "$(cat refusal)"
+        echo "7|PENDING||1|0|BeginTime|" > job
+        [ -e dies ] && { rm dies; kill -TERM $$; } ;;
+    "scontrol update"*)
+        [ -e dies_later ] && { rm dies_later; kill -TERM $$; }
+        [ -e started ] && complain "Job is no longer pending execution for job 7"
+        for word; do case $word in ExcNodeList=*) echo "${word#*=}" > excluded ;; esac; done ;;
+esac
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OneJob:
+    """A Slurm that knows one job, and what it was asked."""
+
+    folder: Path
+
+    @property
+    def commands(self) -> SlurmCommands:
+        """Its programs."""
+        return SlurmCommands(bin_dir=str(self.folder), environ={"PATH": "/usr/bin:/bin"})
+
+    def set(self, **files: str) -> None:
+        """Write what it says: columns of the job, or how it fails."""
+        for name, text in files.items():
+            (self.folder / "state" / name).write_text(f"{text}\n")
+
+    def asked(self, verb: str) -> list[str]:
+        """Return the calls that did something."""
+        calls = (self.folder / "state" / "calls").read_text().splitlines()
+        return [call for call in calls if call.startswith(f"{verb} ") or f" {verb} " in call]
+
+    def requeue(
+        self,
+        *exclude: str,
+        owns_run: Callable[[], bool] = lambda: True,
+        nodes: int = 1,
+        lost: tuple[str, ...] = (),
+    ) -> Outcome:
+        """Ask for a new attempt of the job, as its first attempt."""
+        attempt = Attempt(job="7", restart_count=0, nodes=nodes, owns_run=owns_run, lost=lost)
+        return requeue(self.commands, attempt, exclude=exclude, patience=SHORT)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> OneJob:
+    """Return a Slurm whose job 7 runs on n1, for the first time, and excludes n9."""
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "calls").touch()
+    for name in ("squeue", "scontrol", "scancel"):
+        (tmp_path / name).write_text(PROGRAM)
+        (tmp_path / name).chmod(0o755)
+    slurm = OneJob(tmp_path)
+    slurm.set(
+        job="7|RUNNING|n1|0|0|None|",
+        terms="|batch|N/A|N/A|",
+        excluded="n9",
+        partition="   AllocNodes=ALL\n   Nodes=n[1-9]",
+    )
+    return slurm
+
+
+def test_requeue_is_asked_once(slurm: OneJob) -> None:
+    """A running job is requeued with one call."""
+    assert slurm.requeue() == Outcome(answer=Answer.requeued, message="accepted")
+    assert slurm.asked("requeue") == ["scontrol requeue 7"]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "7|RUNNING|n1|1|0|None|",
+        "7|COMPLETING|n1|1|0|None|",
+        "7|PENDING||1|0|BeginTime|",
+        "7|PENDING||0|0|Resources|",
+    ],
+)
+def test_requeue_does_nothing_where_there_is_a_later_attempt(slurm: OneJob, job: str) -> None:
+    """What somebody else has requeued, or Slurm itself, is not requeued a second time."""
+    slurm.set(job=job)
+    assert slurm.requeue().answer is Answer.requeued
+    assert not slurm.asked("requeue")
+
+
+def test_requeue_does_nothing_once_the_run_is_somebody_elses(slurm: OneJob) -> None:
+    """A fenced attempt asks nothing of Slurm, and says so."""
+    assert slurm.requeue("n1", owns_run=lambda: False).answer is Answer.fenced
+    assert not slurm.asked("requeue")
+
+
+def test_requeue_asks_for_the_fence_right_before_the_call(slurm: OneJob) -> None:
+    """A fence that falls while Slurm is asked what the job does still holds the call back."""
+    answers = iter([True, False])
+    assert slurm.requeue(owns_run=lambda: next(answers)).answer is Answer.fenced
+    assert slurm.asked("squeue")
+    assert not slurm.asked("requeue")
+
+
+@pytest.mark.parametrize("job", ["7|CANCELLED|n1|0|0|None|", "7|COMPLETING|n1|0|0|None|"])
+def test_requeue_brings_no_cancelled_job_back(slurm: OneJob, job: str) -> None:
+    """Slurm would start a cancelled job again when asked; it is not asked."""
+    slurm.set(job=job)
+    outcome = slurm.requeue()
+    assert outcome.answer is Answer.refused
+    assert "ended by somebody" in outcome.message
+    assert not slurm.asked("requeue")
+
+
+@pytest.mark.parametrize("reason", ["TimeLimit", "NodeDown"])
+def test_requeue_is_asked_for_a_job_that_slurm_is_ending(slurm: OneJob, reason: str) -> None:
+    """After the time limit there is KillWait to ask for a new attempt."""
+    slurm.set(job=f"7|COMPLETING|n1|0|0|{reason}|")
+    assert slurm.requeue().message == "accepted"
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        DISABLED,
+        "Invalid job id specified for job 7",
+        "Only batch jobs are accepted or processed for job 7",
+        "Access/permission denied for job 7",
+    ],
+)
+def test_requeue_takes_a_lasting_refusal_for_an_answer(slurm: OneJob, refusal: str) -> None:
+    """What Slurm will never do is asked once, and its own words are handed on."""
+    slurm.set(refusal=refusal)
+    outcome = slurm.requeue("n1")
+    assert outcome.answer is Answer.refused
+    assert refusal in outcome.message
+    assert len(slurm.asked("requeue")) == 1
+    assert not slurm.asked("update")
+
+
+def test_requeue_of_a_forgotten_job_is_refused(slurm: OneJob) -> None:
+    """A job that slurmctld does not know cannot be requeued."""
+    slurm.set(job="")
+    assert slurm.requeue().answer is Answer.refused
+    assert not slurm.asked("requeue")
+
+
+def test_requeue_outlasts_an_absence(slurm: OneJob) -> None:
+    """While the controller is away it is asked again, and then requeues once."""
+    slurm.set(away="1")
+    assert slurm.requeue().answer is Answer.requeued
+    assert slurm.asked("requeue") == ["scontrol requeue 7"]
+
+
+@pytest.mark.parametrize(("lost", "left"), [(("n2",), "n[1,3]"), (("n2", "n3", "n7"), "n1")])
+def test_requeue_lets_go_of_lost_nodes_first(
+    slurm: OneJob, lost: tuple[str, ...], left: str
+) -> None:
+    """A job that holds a dead node would not be queued again until Slurm misses it."""
+    slurm.set(job="7|RUNNING|n[1-3]|0|0|None|")
+    assert slurm.requeue(lost=lost).answer is Answer.requeued
+    assert slurm.asked("scontrol") == [
+        f"scontrol update JobId=7 NodeList={left}",
+        "scontrol requeue 7",
+    ]
+
+
+def test_requeue_goes_on_where_a_node_cannot_be_let_go(slurm: OneJob) -> None:
+    """Slurm does not take the batch host out of a job; the job is requeued all the same."""
+    slurm.set(job="7|RUNNING|n[1-3]|0|0|None|", started="")
+    assert slurm.requeue(lost=("n1",)).message == "accepted"
+
+
+def test_requeue_gives_up_when_the_patience_is_spent(slurm: OneJob) -> None:
+    """A controller that stays away is said to be away, in Slurm's words."""
+    slurm.set(away="99")
+    outcome = slurm.requeue()
+    assert outcome.answer is Answer.away
+    assert AWAY in outcome.message
+
+
+def test_requeue_whose_answer_is_lost_is_not_repeated(slurm: OneJob) -> None:
+    """Where scontrol is killed after it was heard, a look at the job says so."""
+    slurm.set(dies="")
+    outcome = slurm.requeue()
+    assert outcome.answer is Answer.requeued
+    assert "restart 1" in outcome.message
+    assert len(slurm.asked("requeue")) == 1
+
+
+def test_excluded_nodes_are_added_to_those_of_before(slurm: OneJob) -> None:
+    """The next attempt leaves out the named nodes and those that were left out already."""
+    outcome = slurm.requeue("n2", "n3", "n9")
+    assert outcome.excluded == ("n9", "n2", "n3")
+    assert outcome.warning == ""
+    (update,) = slurm.asked("update")
+    assert update == "scontrol update JobId=7 ExcNodeList=n[9,2-3]"
+
+
+def test_excluded_nodes_are_written_again_when_the_first_try_is_killed(slurm: OneJob) -> None:
+    """The signal that ends this attempt also ends a program it has started: once more, then."""
+    slurm.set(dies_later="")
+    assert slurm.requeue("n2").excluded == ("n9", "n2")
+    assert len(slurm.asked("update")) == 2
+
+
+def test_nodes_that_cannot_be_excluded_any_more_are_a_warning(slurm: OneJob) -> None:
+    """Once the next attempt has started, its nodes are as they are; it is requeued all the same."""
+    slurm.set(started="")
+    outcome = slurm.requeue("n2")
+    assert outcome.answer is Answer.requeued
+    assert outcome.excluded == ()
+    assert "n2 not excluded" in outcome.warning
+    assert "no longer pending" in outcome.warning
+
+
+def test_attempt_that_is_fenced_after_its_wish_was_granted_was_requeued(slurm: OneJob) -> None:
+    """What happened is said; only the nodes to leave out are somebody else's matter now."""
+    answers = iter([True, True, False])
+    outcome = slurm.requeue("n2", owns_run=lambda: next(answers))
+    assert outcome.answer is Answer.requeued
+    assert "n2 not excluded" in outcome.warning
+    assert not slurm.asked("update")
+
+
+def test_required_node_is_not_excluded(slurm: OneJob) -> None:
+    """A job that must have a node and may not have it would be held for ever."""
+    slurm.set(terms="n[1-2]|batch|N/A|N/A|")
+    outcome = slurm.requeue("n2", "n3", nodes=2)
+    assert outcome.excluded == ("n9", "n3")
+    assert outcome.warning.startswith("n2 not excluded")
+
+
+def test_as_many_nodes_are_left_as_the_job_asks_for(slurm: OneJob) -> None:
+    """Of the nodes named, those at the end stay where the partition would be too small without."""
+    slurm.set(partition="   Nodes=n[1-4]", excluded="")
+    outcome = slurm.requeue("n2", "n3", "n4", nodes=3)
+    assert outcome.excluded == ("n2",)
+    assert outcome.warning.startswith("n[4,3] not excluded")
+
+
+def test_orphaned_job_that_may_not_be_requeued_is_cancelled(slurm: OneJob) -> None:
+    """A --no-kill job without its supervisor is ended where it cannot be started anew."""
+    slurm.set(refusal=DISABLED)
+    attempt = Attempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
+    outcome = requeue_or_cancel(slurm.commands, attempt, patience=SHORT)
+    assert outcome.answer is Answer.refused
+    assert outcome.message.endswith("the job was cancelled")
+    assert slurm.asked("scancel") == ["scancel 7"]
+
+
+def test_orphaned_job_is_requeued_and_not_cancelled(slurm: OneJob) -> None:
+    """Where Slurm requeues it, nothing is cancelled."""
+    attempt = Attempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
+    assert requeue_or_cancel(slurm.commands, attempt).answer is Answer.requeued
+    assert not slurm.asked("scancel")
