@@ -97,13 +97,17 @@ class Ledger:
         return len(elsewhere) + len(on_bad)
 
     def repeated(self) -> int:
-        """Return how often in a row the latest failure happened without getting further."""
-        entries = self.without_progress
+        """Return how often in a row the latest failure happened without getting further.
+
+        Being told to stop in between makes no failure a new one.
+        """
+        latest = self.entries[-1]
         count = 0
-        for entry in reversed(entries):
-            if entry.signature != entries[-1].signature or entry.cause is not entries[-1].cause:
+        for entry in reversed(self.without_progress):
+            if (entry.signature, entry.cause) == (latest.signature, latest.cause):
+                count += 1
+            elif entry.cause not in _TOLD:
                 break
-            count += 1
         return count
 
     def excluded(self, policy: Recovery) -> frozenset[str]:

@@ -11,11 +11,14 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hpckit.model.failure import Cause, Failure, RankStack
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+ in (?P<name>.*)$', re.MULTILINE)
-_COLLECTIVE = re.compile(r"torch[/\\]distributed|torch[/\\]nn[/\\]parallel")
+_TORCH = re.compile(r"[/\\]torch[/\\]")
+_COLLECTIVE = re.compile(r"torch[/\\](distributed|nn[/\\]parallel|autograd[/\\]graph)")
+"""Where a rank waits for others: DistributedDataParallel does so inside of backward()."""
 _WAITING_OUTSIDE = ("T", "t", "D")
 """Letters of /proc/PID/status for a stopped, a traced and an unkillable process."""
 _FRAMES = 3
@@ -57,7 +60,7 @@ def _guilty(stacks: Sequence[RankStack]) -> RankStack | None:
     for suspects in (
         [one for one in stacks if one.state.startswith(_WAITING_OUTSIDE)],
         _behind(stacks),
-        [one for one in stacks if one.text and not _COLLECTIVE.search(main_thread(one.text))],
+        [one for one in stacks if one.text and not _waits_for_others(one)],
     ):
         if len(suspects) == 1:
             return suspects[0]
@@ -69,6 +72,12 @@ def _behind(stacks: Sequence[RankStack]) -> list[RankStack]:
     if not steps or min(steps) == max(steps):
         return []
     return [one for one in stacks if one.step == min(steps)]
+
+
+def _waits_for_others(one: RankStack) -> bool:
+    """Whether the code that runs is torch's, in a collective, and not the user's below one."""
+    files = [frame["file"] for frame in _FRAME.finditer(main_thread(one.text))]
+    return any(map(_COLLECTIVE.search, takewhile(_TORCH.search, files)))
 
 
 def main_thread(text: str) -> str:

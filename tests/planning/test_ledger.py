@@ -61,6 +61,13 @@ def test_ledger_counts_classes_and_signatures_apart() -> None:
     assert ledger.repeated() == 1
 
 
+def test_ledger_counts_a_crash_loop_across_notices() -> None:
+    """A preemption or requeue in between does not make the same failure a new one."""
+    told = ended(Cause.preempted, step=3, signature="preempted")
+    history = [started(1), ended(step=5), ended(step=5), told, *over(1), started(2), ended(step=5)]
+    assert read_ledger(history).repeated() == 3
+
+
 def test_ledger_excludes_a_node_after_two_failures_or_one_loss() -> None:
     """Two failures of a node's own exclude it; being lost does so at once; both expire."""
     twice = read_ledger([started(1), ended(node="n1"), ended(node="n1"), ended(node="n2")])

@@ -19,6 +19,17 @@ Current thread 0x1 (most recent call first):
   File "train.py", line 8 in read_forever
   File "train.py", line 9 in main
 """
+IN_BACKWARD = """Current thread 0x1 (most recent call first):
+  File "/v/torch/autograd/graph.py", line 979 in _engine_run_backward
+  File "/v/torch/_tensor.py", line 623 in backward
+  File "train.py", line 9 in main
+"""
+STUCK_IN_FORWARD = """Current thread 0x1 (most recent call first):
+  File "model.py", line 8 in forward
+  File "/v/torch/nn/modules/module.py", line 5 in _call_impl
+  File "/v/torch/nn/parallel/distributed.py", line 3 in forward
+  File "train.py", line 9 in main
+"""
 
 
 def stack(rank: int, **about: Any) -> RankStack:
@@ -41,6 +52,13 @@ def test_blame_names_the_rank_that_waits_for_nobody() -> None:
     assert failure.rank == 1
     assert "is in read_forever (train.py)" in failure.message
     assert failure.traceback == STUCK
+
+
+def test_blame_knows_where_distributed_data_parallel_waits() -> None:
+    """In backward(); a model of the user's that is stuck below it waits for nobody."""
+    failure = blame(STALL, [stack(0, text=IN_BACKWARD), stack(1, text=STUCK_IN_FORWARD)])
+    assert failure.rank == 1
+    assert blame(STALL, [stack(0, text=IN_BACKWARD), stack(1, text=IN_BACKWARD)]).rank is None
 
 
 def test_blame_names_the_rank_that_is_a_step_behind() -> None:
