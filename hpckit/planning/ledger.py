@@ -43,12 +43,14 @@ class Entry:
 class Ledger:
     """All failures of a run, in order.
 
-    `best_step` is the furthest step that ever began, `ran` how long rounds lasted in total.
+    `best_step` is the furthest step that ever began, `ran` how long rounds lasted in total;
+    `save_cost` is for how long the latest save held up training.
     """
 
     entries: tuple[Entry, ...] = ()
     best_step: int | None = None
     ran: timedelta = timedelta()
+    save_cost: timedelta | None = None
 
     def after(
         self, ended: events.RoundEnded, attempt: int, *, ran: timedelta = timedelta()
@@ -145,6 +147,9 @@ class _Reading:
                 self.ledger = self.ledger.at_step(event.step)
             case events.RoundStarted():
                 self.round_at = event.at
+            case events.CheckpointSaved():
+                cost = timedelta(seconds=event.stall_s)
+                self.ledger = replace(self.ledger, save_cost=cost)
             case events.RoundEnded():
                 ran = timedelta() if self.round_at is None else event.at - self.round_at
                 self.ledger = self.ledger.after(event, self.attempt, ran=ran)

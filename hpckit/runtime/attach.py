@@ -57,6 +57,9 @@ def make_run(
         attempt=int(Path(environ["HPCKIT_ATTEMPT_DIR"]).name),
         round=int(environ["HPCKIT_ROUND"]),
         seed=settings.seed,
+        save_cost=timedelta(seconds=float(cost))
+        if (cost := environ["HPCKIT_SAVE_COST_S"])
+        else None,
         nan_patience=settings.recovery.nan_patience,
         checkpoint=replace(
             settings.checkpoint, failure_hours=float(environ["HPCKIT_FAILURE_HOURS"])

@@ -14,8 +14,9 @@ from datetime import timedelta
 
 from hpckit.model.launch import Checkpoint
 
-_FIRST_COST = timedelta(seconds=1)
-"""What a save is taken to cost until one has been measured."""
+_FIRST = timedelta(minutes=1)
+"""When the first save of a run is due: it tells what a save costs, and leaves something to go on
+from."""
 _SHORTEST = timedelta(seconds=5)
 
 
@@ -27,11 +28,11 @@ def young(cost: timedelta, between_failures: timedelta) -> timedelta:
 
 @dataclass(slots=True, kw_only=True)
 class Cadence:
-    """The saves of one rank. `clock` gives monotonic seconds."""
+    """The saves of one rank. `clock` gives monotonic seconds, `cost` is null until it is known."""
 
     settings: Checkpoint
     clock: Callable[[], float]
-    cost: timedelta = _FIRST_COST
+    cost: timedelta | None = None
     _at: float = field(init=False)
     _step: int = field(default=0, init=False)
 
@@ -64,4 +65,5 @@ class Cadence:
         """The time between two saves, where it is not counted in steps."""
         if self.settings.interval_min is not None:
             return timedelta(minutes=self.settings.interval_min)
-        return young(self.cost, timedelta(hours=self.settings.failure_hours))
+        between_failures = timedelta(hours=self.settings.failure_hours)
+        return _FIRST if self.cost is None else young(self.cost, between_failures)

@@ -42,7 +42,10 @@ class PortReserved(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRound(Message):
-    """Supervisor → agent: start your ranks. `failure_hours` is the expected time to a failure."""
+    """Supervisor → agent: start your ranks.
+
+    `failure_hours` is the expected time to a failure; `save_cost_s` what a save costs, if known.
+    """
 
     round: int
     node_rank: int
@@ -53,6 +56,7 @@ class StartRound(Message):
     master_addr: str
     master_port: int
     failure_hours: float
+    save_cost_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from hpckit.runtime.stalls import HangLimits, StepWatch
 
 _TELL_S = 0.5
 """Steps are passed on at most this often; the supervisor needs liveness, not every number."""
-_STACKS = timedelta(seconds=2)
+_STACKS = timedelta(seconds=5)
 _STACK_CHARACTERS = 20_000
 _LOG_LINES = 200
 
@@ -76,6 +76,7 @@ class RankOutlook:
             "HPCKIT_PROJECT": code.project,
             "HPCKIT_ROUND": str(order.round),
             "HPCKIT_FAILURE_HOURS": str(order.failure_hours),
+            "HPCKIT_SAVE_COST_S": "" if order.save_cost_s is None else str(order.save_cost_s),
         }
 
 

@@ -30,7 +30,7 @@ _PROGRESS_S = 1.0
 _GRACE_OF_PEERS_S = 2.0
 _PATIENCE_S = 5.0
 """Beyond the grace period, for agents to report the ends of their ranks."""
-_STACKS_S = 3.0
+_STACKS_S = 7.0
 """How long agents may take to save what a hung round was doing."""
 
 
@@ -38,13 +38,15 @@ _STACKS_S = 3.0
 class Round:
     """One start of all ranks, on the nodes of `members`, in that order.
 
-    `between_failures` is the mean time to be expected; `on_saved` hears of committed checkpoints.
+    `between_failures` is the mean time to be expected, `save_cost` what a save costs, if known;
+    `on_saved` hears of committed checkpoints.
     """
 
     number: int
     agents: Agents
     members: tuple[Peer, ...]
     between_failures: timedelta
+    save_cost: timedelta | None
     paths: AttemptPaths
     noticed: asyncio.Event
     record: Callable[[events.Event], None]
@@ -125,6 +127,7 @@ class Round:
                 master_addr=self._master_host(),
                 master_port=port,
                 failure_hours=self.between_failures / timedelta(hours=1),
+                save_cost_s=None if self.save_cost is None else self.save_cost.total_seconds(),
             )
             await self.agents.send(peer.node_rank, order)
         return True

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,7 @@ class Run:
     attempt: int = 0
     round: int = 0
     seed: int = 0
+    save_cost: timedelta | None = None
     nan_patience: int = 0
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     registered: dict[str, Any] = field(default_factory=dict)
@@ -161,7 +162,7 @@ class Run:
                 self.checkpoint_dir, kept, may_commit=self._owns_run
             ),
             objects=self.registered,
-            cadence=Cadence(settings=self.checkpoint, clock=time.monotonic),
+            cadence=Cadence(settings=self.checkpoint, clock=time.monotonic, cost=self.save_cost),
             on_outcome=self._tell_outcome,
             logger=self.logger,
         )

@@ -314,6 +314,7 @@ class _Supervisor:
             agents,
             members,
             self.past.between_failures(self._expected),
+            self.past.save_cost,
             self.attempt.paths,
             self.noticed,
             self.attempt.record,
@@ -329,6 +330,7 @@ class _Supervisor:
 
     def _saved(self, message: messages.Saved) -> None:
         self.deadline.saved(timedelta(seconds=message.duration_s))
+        self.past = replace(self.past, save_cost=timedelta(seconds=message.stall_s))
 
     def _decided(self, view: RoundView) -> Action:
         """Decide on an ended round, and record it."""

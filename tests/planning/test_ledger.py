@@ -95,3 +95,16 @@ def test_ledger_learns_the_time_between_failures() -> None:
     assert ledger.between_failures(day) == timedelta(hours=30) / 4
     told = ledger.after(ended(Cause.preempted), 1)
     assert told.between_failures(day) == timedelta(hours=30) / 4
+
+
+def test_ledger_knows_what_the_latest_save_cost() -> None:
+    """A restart need not find out anew how often to save."""
+    saved = [
+        events.CheckpointSaved(
+            at=NOON, round=0, step=step, size=1, stall_s=stall_s, duration_s=stall_s
+        )
+        for step, stall_s in ((1, 9.0), (2, 0.5))
+    ]
+    ledger = read_ledger([started(1), *saved, ended(step=3)])
+    assert ledger.save_cost == timedelta(seconds=0.5)
+    assert ledger.after(ended(step=4), 1).save_cost == timedelta(seconds=0.5)

@@ -1,0 +1,56 @@
+"""Starts programs for the benchmarks, and waits for what they do; it must not measure anything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+SANDBOX = SCRIPTS / "slurm-sandbox"
+SANDBOX_BIN = Path("/run/hpckit-sandbox/bin")
+RIVAL_FOLDER = SCRIPTS.parent / ".venv-bench"
+
+
+def run(words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; a failure ends the benchmark with its words."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+    if done.returncode:
+        sys.exit(f"{words} exited {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done  # type: ignore[no-any-return]
+
+
+def hpckit(*words: str) -> list[str]:
+    """Return the command line of a verb."""
+    return [sys.executable, "-m", "hpckit", *words]
+
+
+def slurm(*words: str) -> str:
+    """Run one of the sandbox's Slurm commands; returns what it printed."""
+    return run([str(SANDBOX_BIN / words[0]), *words[1:]]).stdout.strip()
+
+
+def need_sandbox() -> None:
+    """End the benchmark where there is no Slurm to run on."""
+    if not (SANDBOX_BIN / "sbatch").exists():
+        sys.exit("the sandbox is down; bring it up: scripts/slurm-sandbox up")
+
+
+def wait_until(ready: Callable[[], object], patience_s: float, every_s: float = 0.05) -> bool:
+    """Poll; return whether it became ready in time."""
+    deadline = time.monotonic() + patience_s
+    while not ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every_s)
+    return True
+
+
+def on_path(*folders: Path) -> dict[str, str]:
+    """Return this environment with folders in front of PYTHONPATH."""
+    inherited = os.environ.get("PYTHONPATH")
+    path = [*map(str, folders), *([inherited] if inherited else [])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

@@ -1,0 +1,84 @@
+"""What every contestant trains, and how it is seen from outside; it must not know who runs it.
+
+A linear model under DistributedDataParallel, steps of a fixed least length, and after every step
+one line of JSON: when, which life of the program, which step. `settings.json` beside this file
+says how much of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+HERE = Path(__file__).resolve().parent
+SETTINGS = json.loads((HERE / "settings.json").read_text())
+STEPS: int = SETTINGS["steps"]
+SAVE_EVERY: int = SETTINGS["save_every"]
+STATE = HERE / "state.pt"
+_LIFE = f"{os.getpid()}-{time.time():.3f}"
+
+
+def append(name: str, **values: object) -> None:
+    """Append one line, whole."""
+    line = json.dumps({"at": time.time(), "life": _LIFE, "pid": os.getpid(), **values})
+    with (HERE / name).open("a") as file:
+        file.write(line + "\n")
+
+
+def begin() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Say which rank this is, and return what is trained."""
+    torch.manual_seed(0)
+    append("ranks.jsonl", rank=dist.get_rank(), host=socket.gethostname())
+    model = DistributedDataParallel(network())
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def network() -> torch.nn.Module:
+    """Return a model whose state, with Adam's, has about as many MiB as the settings say."""
+    width = SETTINGS["width"]
+    return torch.nn.Linear(width, width)
+
+
+def train_one(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> float:
+    """Do a step, which takes as long as the settings say, and record it."""
+    began = time.monotonic()
+    loss = model(torch.ones(1, SETTINGS["width"])).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(max(SETTINGS["step_s"] - (time.monotonic() - began), 0))
+    record(step)
+    return loss.item()
+
+
+def record(step: int) -> None:
+    """Record a step that is done."""
+    if dist.get_rank() == 0:
+        append("steps.jsonl", step=step)
+
+
+def save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, done: int) -> None:
+    """Save as tutorials do: rank 0, torch.save, rename."""
+    if dist.get_rank() != 0:
+        return
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done}
+    torch.save(state, STATE.with_suffix(".new"))
+    STATE.with_suffix(".new").replace(STATE)
+
+
+def load(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Load what was saved last; returns how many steps are done."""
+    if not STATE.exists():
+        return 0
+    state: dict[str, Any] = torch.load(STATE)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["done"])
