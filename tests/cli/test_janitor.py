@@ -9,10 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hpckit.model import events
 from hpckit.record.launches import load_launch, read_launch_history, read_runs
 from hpckit.record.lock import exclusive
 from hpckit.record.store import append_event
+
+pytestmark = pytest.mark.slow
 
 QUICK = ("experiment=command", "code.snapshot=false", "cluster=slurm")
 

@@ -19,6 +19,8 @@ from hpckit.record.lock import exclusive
 from hpckit.record.process import alive
 from hpckit.record.store import append_event
 
+pytestmark = pytest.mark.slow
+
 UNLESS_FIXED = "command=[sh,-c,'test -e $HPCKIT_PROJECT/fixed || test ${params.i} = 0']"
 QUICK = ("experiment=command", "code.snapshot=false")
 LOCAL = (*QUICK, "cluster=local")

@@ -19,6 +19,8 @@ from hpckit.cli.successor import drop_successor, queue_successor
 from hpckit.model import events
 from hpckit.record.launches import Launch, load_launch, read_launch_history, read_runs
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("experiment=command", "code.snapshot=false", "cluster=slurm")
 WAITS = "command=[sh,-c,'until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.1; done']"
 

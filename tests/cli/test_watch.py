@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("experiment=command", "code.snapshot=false")
 
 

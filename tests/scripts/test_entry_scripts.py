@@ -66,6 +66,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(folder=tmp_path, notes=tmp_path / "notes")
 
 
+SLURM_TESTS = "pytest --reruns 1 --only-rerun still waiting until -m"
 root_with_apt = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("apt-get") is None, reason="needs root and apt-get"
 )
@@ -98,8 +99,11 @@ def test_test_fast_runs_every_gate_and_says_what_it_left_out(checkout: Checkout)
     """--fast runs linters, types, layers and quick tests, and names what it did not run."""
     done = checkout.run("scripts/test", "--fast")
     assert done.returncode == 0, done.stderr
-    assert checkout.calls()[-5:] == [*GATES, "pytest -n 2 -m not slurm and not training"]
-    assert "left out: the tests that train, and those that need a Slurm" in done.stdout
+    assert checkout.calls()[-5:] == [
+        *GATES,
+        "pytest -n 2 -m not slurm and not training and not slow",
+    ]
+    assert "left out: the tests that train" in done.stdout
 
 
 @pytest.mark.parametrize("gate", ["ruff check", "ruff format", "mypy", "lint-imports", "pytest"])
@@ -115,9 +119,9 @@ def test_test_runs_slurm_tests_on_both_releases_and_tidies_up(checkout: Checkout
     assert done.returncode == 0, done.stderr
     assert checkout.calls("pytest", "slurm-sandbox")[-5:] == [
         "slurm-sandbox up --release 22.05",
-        "pytest -m slurm",
+        f"{SLURM_TESTS} slurm",
         "slurm-sandbox up --release 24.11",
-        "pytest -m slurm and main",
+        f"{SLURM_TESTS} slurm and main",
         "slurm-sandbox down",
     ]
 
@@ -132,7 +136,7 @@ def test_test_leaves_a_sandbox_that_was_up_running(checkout: Checkout) -> None:
 @root_with_apt
 def test_test_tidies_up_after_a_failure(checkout: Checkout) -> None:
     """Slurm tests that fail fail the whole, and the sandbox still goes down."""
-    assert checkout.run("scripts/test", FAILING="pytest -m slurm").returncode == 1
+    assert checkout.run("scripts/test", FAILING=f"{SLURM_TESTS} slurm").returncode == 1
     assert checkout.calls()[-1] == "slurm-sandbox down"
 
 
@@ -149,7 +153,7 @@ def test_ci_runs_both_commands_of_the_readme(checkout: Checkout) -> None:
     """CI trains the demo first and runs the Slurm tests."""
     assert checkout.run(".ci/run").returncode == 0
     calls = checkout.calls()
-    assert calls.index("python -m hpckit results") < calls.index("pytest -m slurm")
+    assert calls.index("python -m hpckit results") < calls.index(f"{SLURM_TESTS} slurm")
 
 
 def test_test_refuses_words_it_does_not_know(checkout: Checkout) -> None:
