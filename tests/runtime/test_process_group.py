@@ -155,12 +155,14 @@ def test_file_rendezvous_says_that_rank_0_did_not_publish(tmp_path: Path) -> Non
 
 
 ATTACH = """
-import json, sys, torch, torch.distributed as dist, hpckit
+import json, os, sys, torch, torch.distributed as dist, hpckit
 run = hpckit.attach(timeout_s=20)
 total = torch.ones(1)
 dist.all_reduce(total)
 run.log(step=0, total=total)
-print(json.dumps([run.rank, run.world_size, run.info.source, total.item()]))
+# In one piece: torchrun's ranks share a pipe.
+line = json.dumps([run.rank, run.world_size, run.info.source, total.item()])
+os.write(1, line.encode() + bytes([10]))
 dist.destroy_process_group()
 """
 
