@@ -119,11 +119,18 @@ def test_test_runs_slurm_tests_on_both_releases_and_tidies_up(checkout: Checkout
     assert done.returncode == 0, done.stderr
     assert checkout.calls("pytest", "slurm-sandbox")[-5:] == [
         "slurm-sandbox up --release 22.05",
-        f"{SLURM_TESTS} slurm",
+        f"{SLURM_TESTS} slurm and (main or not faults)",
         "slurm-sandbox up --release 24.11",
         f"{SLURM_TESTS} slurm and main",
         "slurm-sandbox down",
     ]
+
+
+@root_with_apt
+def test_test_breaks_everything_where_that_is_asked_for(checkout: Checkout) -> None:
+    """--faults runs the whole fault matrix, of which else only the main scenarios run."""
+    checkout.run("scripts/test", "--faults")
+    assert f"{SLURM_TESTS} slurm" in checkout.calls("pytest")
 
 
 @root_with_apt
@@ -153,7 +160,9 @@ def test_ci_runs_both_commands_of_the_readme(checkout: Checkout) -> None:
     """CI trains the demo first and runs the Slurm tests."""
     assert checkout.run(".ci/run").returncode == 0
     calls = checkout.calls()
-    assert calls.index("python -m hpckit results") < calls.index(f"{SLURM_TESTS} slurm")
+    assert calls.index("python -m hpckit results") < calls.index(
+        f"{SLURM_TESTS} slurm and (main or not faults)"
+    )
 
 
 def test_test_refuses_words_it_does_not_know(checkout: Checkout) -> None:
