@@ -19,6 +19,7 @@ from hpckit.cli.context import Context
 from hpckit.errors import SchedulerError, UsageError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.nodes import expand
 from hpckit.planning.decide import exhausted
 from hpckit.planning.ledger import read_ledger
 from hpckit.record.launches import Launch, latest_attempt, load_launch, load_settings
@@ -48,7 +49,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if job is None:
         raise UsageError("this is no Slurm job (SLURM_JOB_ID is not set)")
     node = context.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    orphan = _Orphan(launch=launch, index=arguments.run, attempt=arguments.attempt, node=node)
+    nodes = expand(context.environ.get("SLURM_JOB_NODELIST", ""))
+    orphan = _Orphan(
+        launch=launch, index=arguments.run, attempt=arguments.attempt, node=node, nodes=nodes
+    )
     if not orphan.is_one():
         return 0
     commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
@@ -80,6 +84,7 @@ class _Orphan:
     index: int
     attempt: int
     node: str
+    nodes: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -109,8 +114,10 @@ class _Orphan:
     def lost_nodes(self) -> tuple[str, ...]:
         """Return the host of the supervisor, which is gone with it or no good any more."""
         told = read_events(self.paths.events)
-        hosts = [event.host for event in told if isinstance(event, events.AttemptStarted)]
-        return tuple(host for host in hosts if host != self.node)
+        hosts = {event.host for event in told if isinstance(event, events.AttemptStarted)}
+        # A host's own name may be longer than what Slurm calls the node.
+        known = hosts | {host.partition(".")[0] for host in hosts}
+        return tuple(node for node in self.nodes if node in known and node != self.node)
 
     def spent(self) -> str | None:
         """Return why the run's budgets do not allow another attempt; None where they do."""
