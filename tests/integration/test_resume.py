@@ -113,14 +113,22 @@ def test_resume_goes_on_after_a_batch_host_lost_its_supervisor(sandbox: Any, pro
     assert run["job"] != job
 
 
+LOSE = """\
+mark=$HPCKIT_PROJECT/begun-$HPCKIT_RUN_INDEX
+[ $HPCKIT_RUN_INDEX = 0 ] || [ -e $mark ] && exit 0
+touch $mark
+pid='s/.*"attempt_started".*"pid":\\([0-9]*\\).*/\\1/p'
+kill -9 $(sed -n "$pid" $HPCKIT_ATTEMPT_DIR/events.jsonl)
+sleep 60
+"""
+
+
 def test_watch_brings_a_sweep_to_its_end(sandbox: Any, project: Any) -> None:
-    """Runs that fail at first are resumed as they end, without anybody asking."""
+    """A run that loses its supervisor is resumed when its job has ended, without anybody asking."""
     assert sandbox.nodes
-    script = (
-        "f=$HPCKIT_PROJECT/n$HPCKIT_RUN_INDEX; echo x >> $f; test $(wc -l < $f) -ge ${params.i}"
-    )
-    words = ("launch", "-m", *COMMAND, f"command=[sh,-c,'{script}']", "+params.i=1,2")
-    assert project.hpckit(*words).returncode == 0
+    project.write("lose.sh", LOSE)
+    words = ("launch", "-m", *COMMAND, f"command=[sh,{project.folder / 'lose.sh'}]")
+    assert project.hpckit(*words, "recovery.requeue=false", "+params.i=1,2").returncode == 0
     done = project.hpckit("watch", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [run["resumes"] for run in json.loads(done.stdout)["runs"]] == [0, 1]
