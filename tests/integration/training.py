@@ -208,7 +208,11 @@ class Training:
         """Return the run once it is over; it must have completed, in so many attempts."""
         run = self.over()
         assert run["state"] == "completed", (run, self.rounds())
-        assert (run["attempt"], self.restarts(run["job"])) == (attempts, attempts - 1)
+        assert run["attempt"] == attempts
+        # 24.11 starts a job that was preempted before once more when it has completed; there is
+        # nothing left to do then, and no attempt begins.
+        most = attempts - 1 if self.sandbox.options["release"] == "22.05" else attempts
+        assert attempts - 1 <= self.restarts(run["job"]) <= most
         return run
 
     def over(self, patience_s: float = 120.0) -> dict[str, Any]:
