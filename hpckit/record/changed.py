@@ -64,8 +64,9 @@ def _changed_checkout(
     if not project.is_dir():
         yield f"the project {project} is gone"
         return
-    if commit is None:
-        # Outside git nothing was recorded to compare with.
+    if commit is None or not git.installed:
+        # Outside git nothing was recorded to compare with; a node without git (where a janitor
+        # runs) cannot tell, and must not take its ignorance for a change.
         return
     state = git.state(project)
     if state.commit != commit:

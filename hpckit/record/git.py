@@ -6,6 +6,8 @@ must not copy files. Remotes are not asked for: their addresses may hold passwor
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +35,11 @@ class Git:
     """git with the environment it runs in."""
 
     environ: Mapping[str, str]
+
+    @property
+    def installed(self) -> bool:
+        """Whether there is a git on PATH; compute nodes often have none."""
+        return shutil.which("git", path=self.environ.get("PATH", os.defpath)) is not None
 
     def checkout(self, folder: Path) -> Path | None:
         """Return the top of the checkout that holds `folder`, or None where git keeps out.

@@ -72,3 +72,17 @@ def test_changes_that_cannot_be_told_are_an_error(paths: LaunchPaths) -> None:
     paths.code_record.unlink()
     with pytest.raises(UsageError, match="cannot be told"):
         changed(paths)
+
+
+def test_changes_of_a_checkout_need_a_git_to_be_told(tmp_path: Path) -> None:
+    """Without a snapshot the commit counts; a node without git does not call that a change."""
+    project, launch = tmp_path / "project", LaunchPaths(tmp_path / "launch")
+    project.mkdir()
+    launch.folder.mkdir()
+    for words in (["init", "-q"], ["commit", "-qm", "start", "--allow-empty"]):
+        identity = ["-c", "user.name=u", "-c", "user.email=u@example.org"]
+        subprocess.run(["git", *identity, *words], cwd=project, check=True)
+    write_json(launch.code_record, {"snapshot": False, "commit": "0" * 40, "project": str(project)})
+    (said,) = changed(launch)
+    assert "is at commit" in said
+    assert changes(launch, Git({"PATH": str(tmp_path)})) == ()
