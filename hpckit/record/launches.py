@@ -238,12 +238,13 @@ def attempt_numbers(attempts: Path) -> tuple[int, ...]:
 
 def _read_attempt(record: RunRecord, attempt: AttemptPaths) -> RunRecord:
     record = record.fold(read_events(attempt.events))
-    step = _progress_step(attempt)
+    step = progress_step(attempt)
     metrics = last_metrics(attempt.metrics)
     return replace(record, step=record.step if step is None else step, metrics=metrics)
 
 
-def _progress_step(attempt: AttemptPaths) -> int | None:
+def progress_step(attempt: AttemptPaths) -> int | None:
+    """Return the latest step an attempt has noted, None without one that can be read."""
     try:
         step = read_json(attempt.progress)["step"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -12,9 +12,8 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.history import LaunchHistory
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, read_attempts, read_launch_history
+from hpckit.record.launches import Launch, progress_step, read_attempts, read_launch_history
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import read_json
 
 
 def counted_events(
@@ -59,16 +58,8 @@ def _last_word(told: Sequence[events.Event], attempt: AttemptPaths) -> Iterator[
         at=at,
         round=rounds[-1] if rounds else 0,
         first_step=None,
-        step=_latest_step(attempt),
+        step=progress_step(attempt),
         action="end",
         failure=failure,
     )
     yield events.AttemptEnded(at=at, state=RunState.interrupted, exit_code=1, failure=failure)
-
-
-def _latest_step(attempt: AttemptPaths) -> int | None:
-    try:
-        step = read_json(attempt.progress)["step"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return step if isinstance(step, int) else None

@@ -20,13 +20,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
 from hpckit.model.fault import Fault, Kind
 from hpckit.planning.chaos import plan_faults
 from hpckit.record.store import PRIVATE_FILE, make_folder
+from hpckit.runtime.clock import now
 
 FILL_FILE = "hpckit-chaos-fill"
 """What a filled disk is full of."""
@@ -103,7 +103,7 @@ def _mark(path: Path, fault: Fault) -> bool:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     except FileExistsError:
         return False
-    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    at = now().isoformat(timespec="milliseconds")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(json.dumps({"at": at, "fault": fault.text, "pid": os.getpid()}) + "\n")
     return True

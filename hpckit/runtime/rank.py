@@ -18,7 +18,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -34,6 +34,7 @@ from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import write_json
 from hpckit.runtime import stacks
 from hpckit.runtime.children import shield_children, shield_this_child
+from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, rank_info
 from hpckit.runtime.link import open_link
 
@@ -142,7 +143,7 @@ class RankProcess:
             traceback=None
             if isinstance(error, HpckitError)
             else "".join(told.format())[-_TRACEBACK_CHARACTERS:],
-            at=datetime.now(UTC),
+            at=now(),
         )
         with contextlib.suppress(OSError):
             write_json(self._round().exit_record(self.info.rank), to_plain(record))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from hpckit.runtime import messages
 from hpckit.runtime.boundary import Boundary, Position
 from hpckit.runtime.cadence import Cadence
 from hpckit.runtime.chaos import Injector
+from hpckit.runtime.clock import now
 from hpckit.runtime.link import AgentLink
 from hpckit.runtime.settings import Settings
 
@@ -177,10 +178,10 @@ class Run:
 
     def _begin(self, step: int, *, last: bool) -> None:
         first, self.step = self.step is None, step
-        now = time.monotonic()
-        if first or last or now - self._told_at >= _STEP_INTERVAL_S:
+        at = time.monotonic()
+        if first or last or at - self._told_at >= _STEP_INTERVAL_S:
             self._tell(messages.StepBegun(rank=self.rank, step=step))
-            self._told_at = now
+            self._told_at = at
         self._injector.at(step)
 
     def _tell(self, message: messages.Message) -> None:
@@ -234,7 +235,7 @@ class Run:
             AttemptPaths(self.attempt_folder).metrics,
             {
                 "step": self.step if step is None else _plain_metric("step", step),
-                "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+                "at": now().isoformat(timespec="milliseconds"),
                 **values,
             },
         )

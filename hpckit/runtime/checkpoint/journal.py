@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
 from hpckit.record.store import append_line, read_lines
+from hpckit.runtime.clock import now
 
 FATAL_ATTEMPTS = 2
 """Loads without progress after which a checkpoint is taken for what stops the run."""
@@ -51,7 +51,7 @@ def record(path: Path, fate: Fate, name: str, *, epoch: int, reason: str = "") -
         "fate": fate,
         "checkpoint": name,
         "epoch": epoch,
-        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "at": now().isoformat(timespec="milliseconds"),
     }
     with contextlib.suppress(OSError):
         append_line(path, line | ({"reason": reason} if reason else {}))

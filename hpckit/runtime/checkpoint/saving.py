@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 from hpckit.runtime.checkpoint import journal, manifest, retention, storage
@@ -20,6 +20,7 @@ from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_p
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
 from hpckit.runtime.checkpoint.shelf import Shelf
 from hpckit.runtime.checkpoint.state import Capture
+from hpckit.runtime.clock import now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ class Saver:
             world_size=self.group.size,
             objects=capture.objects,
             files=files,
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            created_at=now().isoformat(timespec="milliseconds"),
         )
         manifest.commit(folder, record, self.may_commit)
 
