@@ -44,7 +44,13 @@ _IDENTITY = frozenset(
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
         *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
         *("MASTER_ADDR", "MASTER_PORT"),
-        *("HPCKIT_LINK_FD", "HPCKIT_LAUNCH_DIR", "HPCKIT_RUN_DIR", "HPCKIT_ATTEMPT_DIR"),
+        *(
+            "HPCKIT_LINK_FD",
+            "HPCKIT_STEP_FD",
+            "HPCKIT_LAUNCH_DIR",
+            "HPCKIT_RUN_DIR",
+            "HPCKIT_ATTEMPT_DIR",
+        ),
         *("HPCKIT_RUN_INDEX", "HPCKIT_ROUND", "HPCKIT_PROJECT"),
     }
 )

@@ -1,13 +1,16 @@
-"""The rank's end of its private line to the agent: a socket pair inherited at birth.
+"""The rank's end of its private line to the agent: a socket pair and a board, inherited at birth.
 
 Responsible for sending and awaiting messages from synchronous code; it must not interpret them.
-The pair has no name and no port: only the rank and its agent hold an end, so it needs no secret.
+Neither has a name or a port: only the rank and its agent hold them, so they need no secret. The
+board holds the number of the step the rank is at, exact even when the rank can say no more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import struct
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +21,11 @@ from hpckit.errors import RendezvousError
 from hpckit.runtime.messages import Message, decode, encode
 
 VARIABLE = "HPCKIT_LINK_FD"
-"""Names the inherited file descriptor."""
+"""Names the inherited file descriptor of the line."""
+BOARD_VARIABLE = "HPCKIT_STEP_FD"
+"""Names that of the board."""
+
+_STEP = struct.Struct("=q")
 
 M = TypeVar("M", bound=Message)
 
@@ -28,6 +35,7 @@ class AgentLink:
     """The line to the agent. Sending never blocks training for long and never raises."""
 
     connection: socket.socket
+    board: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _rest: bytes = field(default=b"", init=False)
 
@@ -35,6 +43,11 @@ class AgentLink:
         """Send one message; silently nothing where the agent is gone (it ends us anyway)."""
         with self._lock, contextlib.suppress(OSError):
             self.connection.sendall(encode(message) + b"\n")
+
+    def note_step(self, step: int) -> None:
+        """Put on the board that this step begins; one system call, so every step can be noted."""
+        if self.board is not None:
+            os.pwrite(self.board, _STEP.pack(step), 0)
 
     def wait_for(self, kind: type[M], timeout: timedelta) -> M:
         """Return the next message of this kind; raises RendezvousError at the timeout."""
@@ -84,4 +97,26 @@ def open_link(environ: Mapping[str, str]) -> AgentLink | None:
         # A wrapper closed inherited descriptors (subprocess does): the run goes on without.
         return None
     connection.set_inheritable(False)
-    return AgentLink(connection)
+    return AgentLink(connection, _open_board(environ))
+
+
+def _open_board(environ: Mapping[str, str]) -> int | None:
+    number = environ.get(BOARD_VARIABLE, "")
+    if not number.isdecimal():
+        return None
+    try:
+        os.set_inheritable(int(number), False)  # noqa: FBT003  # the function's own signature
+    except OSError:
+        return None
+    return int(number)
+
+
+def make_board() -> int:
+    """Return a new board, a file in memory that has no name; the caller closes it."""
+    return os.memfd_create("hpckit-step")
+
+
+def read_board(board: int) -> int | None:
+    """Return the step last noted on a board, None before the first."""
+    data = os.pread(board, _STEP.size, 0)
+    return _STEP.unpack(data)[0] if len(data) == _STEP.size else None

@@ -29,7 +29,7 @@ from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, writ
 from hpckit.runtime import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, rank_variables, without_agent
-from hpckit.runtime.link import VARIABLE
+from hpckit.runtime.link import BOARD_VARIABLE, VARIABLE, make_board, read_board
 from hpckit.runtime.oom import OomKills, read_kills
 from hpckit.runtime.stacks import dump, process_state
 from hpckit.runtime.stalls import HangLimits, StepWatch
@@ -89,7 +89,7 @@ class LocalRanks:
     tell: Tell
     processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
     _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
-    _steps: dict[int, int] = field(default_factory=dict, init=False)
+    _boards: dict[int, int] = field(default_factory=dict, init=False)
     _told_step: int = field(default=-1, init=False)
     _told_at: float = field(default=0.0, init=False)
     _hangs: StepWatch = field(init=False)
@@ -139,6 +139,8 @@ class LocalRanks:
 
     async def _start_rank(self, info: RankInfo, variables: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
+        board = self._boards[info.rank] = make_board()
+        handed = {VARIABLE: str(theirs.fileno()), BOARD_VARIABLE: str(board)}
         log = os.open(
             self.paths.log(info.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE
         )
@@ -148,8 +150,8 @@ class LocalRanks:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**variables, VARIABLE: str(theirs.fileno())},
-                pass_fds=(theirs.fileno(),),
+                env={**variables, **handed},
+                pass_fds=(theirs.fileno(), board),
                 start_new_session=True,
             )
         finally:
@@ -173,7 +175,6 @@ class LocalRanks:
         match message:
             case messages.StepBegun():
                 self._hangs.began(rank, message.step, time.monotonic())
-                self._steps[rank] = message.step
                 await self._tell_step(replace(message, rank=rank))
             case messages.Watched(on=True):
                 self._hangs.resumed(rank, time.monotonic())
@@ -200,10 +201,11 @@ class LocalRanks:
         stall = self._hangs.stalled(time.monotonic())
         if stall is None or self._stopping or not self.outlook.settings.runtime.hang_min_s:
             return None
+        exact = self._step(stall.rank)
         return messages.Hung(
             round=self.order.round,
             rank=stall.rank,
-            step=stall.step,
+            step=stall.step if exact is None else exact,
             silent_s=stall.silent_for.total_seconds(),
             limit_s=stall.limit.total_seconds(),
         )
@@ -219,7 +221,7 @@ class LocalRanks:
                 rank=rank,
                 node=self.outlook.node,
                 state=process_state(pid),
-                step=self._steps.get(rank),
+                step=self._step(rank),
                 text=texts[rank][-_STACK_CHARACTERS:],
             )
             for rank, pid in pids.items()
@@ -235,9 +237,14 @@ class LocalRanks:
         await asyncio.wait({listening}, timeout=0.2)
         listening.cancel()
         record = self._exit_record(rank, code, ended_at)
+        os.close(self._boards.pop(rank))
         with contextlib.suppress(OSError):  # the supervisor records the same
             write_json(self.paths.exit_record(rank), to_plain(record))
         await self.tell(messages.RankEnded(round=self.order.round, exit=record))
+
+    def _step(self, rank: int) -> int | None:
+        """Return the step a rank is at; what it tells comes too seldom to compare ranks by."""
+        return read_board(self._boards[rank]) if rank in self._boards else None
 
     def _end_children(self, rank: int) -> None:
         """Leave none of an ended rank's children (data loaders, background jobs of a shell)."""
@@ -257,7 +264,7 @@ class LocalRanks:
             node=self.outlook.node,
             code=None if code < 0 else code,
             signal=name,
-            step=self._steps.get(rank),
+            step=self._step(rank),
             stopped=ended_by_us,
             oom=read_kills().since(self._kills) if code and not ended_by_us else None,
             at=ended_at,

@@ -178,6 +178,8 @@ class Run:
 
     def _begin(self, step: int, *, last: bool) -> None:
         first, self.step = self.step is None, step
+        if self._link is not None:
+            self._link.note_step(step)
         at = time.monotonic()
         if first or last or at - self._told_at >= _STEP_INTERVAL_S:
             self._tell(messages.StepBegun(rank=self.rank, step=step))
