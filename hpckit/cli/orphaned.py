@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,13 +95,16 @@ class _Orphan:
         return self.launch.paths.run(self.index).attempt(self.attempt)
 
     def is_one(self) -> bool:
-        """Whether the supervisor is gone, has left no last word, and nobody came after it."""
+        """Whether the supervisor is gone, has left something to do, and nobody came after it."""
         if latest_attempt(self.launch.paths.run(self.index).attempts) > self.attempt:
             return False
         told = list(read_events(self.paths.events))
+        if any(isinstance(event, events.RequeueAsked) for event in told):
+            return False
         over = any(isinstance(event, events.AttemptEnded) for event in told)
         lost = {event.node for event in told if isinstance(event, events.NodeLost)}
-        return not over and self.node not in lost and not self._answers()
+        left_to_do = _wanted_again(told) if over else self.node not in lost
+        return left_to_do and not self._answers()
 
     def _answers(self) -> bool:
         """Whether anybody listens where the supervisor did."""
@@ -121,12 +124,23 @@ class _Orphan:
 
     def spent(self) -> str | None:
         """Return why the run's budgets do not allow another attempt; None where they do."""
+        if _wanted_again(read_events(self.paths.events)):
+            return None
         counted: Sequence[events.Event] = counted_events(
             self.launch, self.index, before=self.attempt + 1
         )
         failure = Failure(cause=Cause.launcher_lost, message="", signature=Cause.launcher_lost)
         policy = load_settings(self.launch, self.index)[0].recovery
         return exhausted(read_ledger(counted), failure, policy)
+
+
+def _wanted_again(told: Iterable[events.Event]) -> bool:
+    """Whether the supervisor itself decided on a new attempt.
+
+    One that is cut off decides so, having lost all other nodes, and does not reach Slurm.
+    """
+    rounds = [event for event in told if isinstance(event, events.RoundEnded)]
+    return bool(rounds) and rounds[-1].action == "again"
 
 
 def _listens(host: str, port: int) -> bool:

@@ -15,6 +15,7 @@ from hpckit.cli import orphaned
 from hpckit.cli.context import Context
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
+from hpckit.model.states import RunState
 from hpckit.record.launches import Launch
 from hpckit.record.layout import RunPaths
 from hpckit.record.store import make_folder, read_json, write_json, write_text
@@ -111,6 +112,31 @@ def test_run_is_left_alone_by_a_node_that_was_given_up(bereaved: Bereaved, write
     """A node that was cut off comes back: the run went on without it."""
     lost = events.NodeLost(at=NOW, node="n2", silent_s=6.0)
     writer(launch=bereaved.launch).tell(lost)
+    assert bereaved.act() == []
+
+
+def test_new_attempt_that_a_cut_off_supervisor_wanted_is_asked_for(
+    bereaved: Bereaved, writer: Any
+) -> None:
+    """It gave up everybody else, and reaches Slurm no more; its decision counts, once."""
+    bereaved.allow(0)
+    writer(launch=bereaved.launch).tell(
+        events.NodeLost(at=NOW, node="n2", silent_s=6.0),
+        events.RoundEnded(at=NOW, round=0, first_step=0, step=9, action="again"),
+        events.AttemptEnded(at=NOW, state=RunState.interrupted, exit_code=1),
+    )
+    assert "scontrol requeue 7" in bereaved.act()
+
+
+def test_new_attempt_that_the_supervisor_has_asked_for_is_not_asked_for_again(
+    bereaved: Bereaved, writer: Any
+) -> None:
+    """Whatever came of it is the supervisor's affair."""
+    writer(launch=bereaved.launch).tell(
+        events.RoundEnded(at=NOW, round=0, first_step=0, step=9, action="again"),
+        events.AttemptEnded(at=NOW, state=RunState.interrupted, exit_code=1),
+        events.RequeueAsked(at=NOW, outcome="requeued"),
+    )
     assert bereaved.act() == []
 
 
