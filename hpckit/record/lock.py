@@ -3,7 +3,7 @@
 Responsible for exclusion on shared file systems and for telling who is in the way; it must not
 wait. The file is made by link(2), which is atomic on NFS too and gives the lock and its content
 at once. The lock of a process of this host that is gone is taken over; of another host's process
-nobody here can know, so its lock stands.
+nobody here can know, so its lock stands for as long as anybody could need it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Any
 from hpckit.errors import HeldError, UsageError
 from hpckit.record.process import alive, start_mark, this_host
 from hpckit.record.store import write_text
+
+_LONGEST_S = 3600.0
+"""What is done under a lock takes seconds, minutes while Slurm is away: then it is abandoned."""
 
 _TRIES = 10
 _BOTH_NAMES = 2
@@ -64,7 +67,7 @@ def _take(path: Path, mine: str, what: str) -> None:
         theirs = _read(path)
         if theirs is None:
             continue
-        if not _is_stale(theirs):
+        if not (_is_stale(theirs) or _is_abandoned(path)):
             raise _held(path, theirs, what)
         _remove_stale(path, theirs)
     raise _held(path, _read(path) or "", what)
@@ -128,10 +131,23 @@ def _is_stale(text: str) -> bool:
         return False
 
 
+def _is_abandoned(path: Path) -> bool:
+    """Whether the lock is older than any work, by the clock of its own file system."""
+    own = _beside(path)
+    try:
+        write_text(own, "")
+        return own.stat().st_mtime - path.stat().st_mtime > _LONGEST_S
+    except FileNotFoundError:
+        return False
+    finally:
+        own.unlink(missing_ok=True)
+
+
 def _held(path: Path, text: str, what: str) -> HeldError:
     holder = _holder(text)
     who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
     return HeldError(
         f"{who} {what} since {holder.get('at', '?')}",
-        hint=f"wait for it; if that process is gone with its machine, remove {path}",
+        hint=f"wait for it; if that process is gone with its machine, remove {path} "
+        "(after an hour it counts for nothing)",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -67,6 +68,16 @@ def test_lock_of_another_host_stands(tmp_path: Path) -> None:
     with pytest.raises(HeldError, match="process 1 on elsewhere") as raised:
         exclusive(lock, at=AT, what="tests").__enter__()
     assert f"remove {lock}" in raised.value.hint
+
+
+def test_lock_of_another_host_that_is_hours_old_is_taken_over(tmp_path: Path) -> None:
+    """Nothing that is done under a lock takes so long: its host is gone."""
+    lock = tmp_path / "lock"
+    leave(lock, host="elsewhere", pid=1)
+    hours_ago = lock.stat().st_mtime - 2 * 3600
+    os.utime(lock, (hours_ago, hours_ago))
+    with exclusive(lock, at=AT, what="resumes"):
+        assert this_host() in lock.read_text()
 
 
 def test_lock_holds_among_many_processes_and_a_stale_start(tmp_path: Path) -> None:
