@@ -14,6 +14,7 @@ from hpckit.cli.context import Context
 from hpckit.cli.rerender import rendered
 from hpckit.cli.submission import Submission, slurm_commands
 from hpckit.errors import HpckitError, SchedulerAbsentError, SchedulerAwayError
+from hpckit.model.allocation import Requeued, Wish
 from hpckit.model.events import JobAdded, SubmitRefused
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec
@@ -22,6 +23,7 @@ from hpckit.record.launches import Launch, latest_attempt, load_launch, read_lau
 from hpckit.record.store import append_event
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.query import find_by_name, observe
+from hpckit.slurm.requeue import Answer, Attempt, Outcome, leave_out
 
 PATIENCE = timedelta(minutes=10)
 """How long to wait for others that add jobs to the launch, and for a Slurm that is away."""
@@ -81,6 +83,31 @@ def _waiting(history: LaunchHistory, index: int, job: JobSpec) -> str | None:
     successor = history.successors.get(index)
     own = successor is None or successor.job_index == job.index
     return None if own else history.successor_of(index)
+
+
+def hand_to_successor(
+    launch: Launch, index: int, job: JobSpec, wish: Wish, context: Context
+) -> Requeued:
+    """Let the successor of a run leave out the nodes that the wish excludes; return the outcome.
+
+    It waits for the end of the present job, so that Slurm still takes them.
+    """
+    try:
+        successor = read_launch_history(load_launch(launch.folder)).successor_of(index)
+        commands = slurm_commands(launch.cluster.bin_dir, context)
+    except (HpckitError, OSError) as error:
+        said = error.message if isinstance(error, HpckitError) else str(error)
+        return Requeued(outcome=Answer.away, message=said)
+    if successor is None:
+        return Requeued(outcome=Answer.refused, message="no successor is queued")
+    waiting = Attempt(
+        job=successor,
+        restart_count=0,
+        nodes=job.resources.allocated_nodes,
+        owns_run=lambda: True,
+    )
+    queued = Outcome(answer=Answer.requeued, message=f"job {successor} waits for this one's end")
+    return leave_out(commands, waiting, wish.excluded, queued).told()
 
 
 def drop_successor(launch: Launch, index: int, slurm_job: str, context: Context) -> bool:

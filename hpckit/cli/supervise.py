@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.cli.context import Context
-from hpckit.cli.successor import drop_successor, queue_successor
+from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.errors import UsageError
 from hpckit.model.allocation import Ending, Limits, Requeued, Wish
 from hpckit.model.events import AttemptEnded
@@ -116,6 +116,7 @@ class _SlurmJob:
             why=ours.why,
             requeue=ours.requeue,
             queue_successor=ours.queue_successor if successor else None,
+            hand_to_successor=ours.hand_to_successor if successor else None,
             drop_successor=ours.drop_successor if successor else None,
         )
 
@@ -138,13 +139,15 @@ class _SlurmJob:
             owns_run=owns_run,
             lost=wish.lost,
         )
-        outcome = requeue(self.commands, attempt, exclude=wish.excluded)
-        words = [word for word in (outcome.message, outcome.warning) if word]
-        return Requeued(outcome=outcome.answer, message="; ".join(words), excluded=outcome.excluded)
+        return requeue(self.commands, attempt, exclude=wish.excluded).told()
 
     def queue_successor(self) -> None:
         """Queue the next attempt behind this one."""
         queue_successor(self.launch, self.index, self.spec, self.job, self.context)
+
+    def hand_to_successor(self, wish: Wish) -> Requeued:
+        """Tell the next attempt which nodes to leave out."""
+        return hand_to_successor(self.launch, self.index, self.spec, wish, self.context)
 
     def drop_successor(self) -> None:
         """Take the next attempt out of the queue."""

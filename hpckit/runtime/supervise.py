@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from hpckit.model import events
-from hpckit.model.allocation import Wish
+from hpckit.model.allocation import Requeued, Wish
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import RunState
 from hpckit.planning.decide import (
@@ -36,7 +36,7 @@ from hpckit.record.store import PRIVATE_FILE, tail
 from hpckit.runtime import messages
 from hpckit.runtime.agents import LOOPBACK, Agents, AgentsError, Peer
 from hpckit.runtime.aside import aside
-from hpckit.runtime.assignment import Allocation, Assignment
+from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.attempt import Attempt, open_attempt
 from hpckit.runtime.clock import now
 from hpckit.runtime.deadline import Deadline
@@ -147,11 +147,16 @@ class _Supervisor:
         allocation = self.assignment.allocation
         if allocation is None:
             return
-        if allocation.drop_successor is not None:
-            if end.state is not RunState.interrupted:
-                await aside(allocation.drop_successor)
+        wish = Wish(excluded=end.excluded, lost=self._lost_nodes())
+        if allocation.drop_successor is not None and end.state is not RunState.interrupted:
+            await aside(allocation.drop_successor)
+        elif allocation.hand_to_successor is not None:
+            if end.excluded:
+                hand = allocation.hand_to_successor
+                self._record_requeue(await aside(lambda: hand(wish)))
         elif end.again:
-            await self._requeue(allocation, Wish(excluded=end.excluded, lost=self._lost_nodes()))
+            owns = self._may_requeue
+            self._record_requeue(await aside(lambda: allocation.requeue(wish, owns)))
         elif end.state is RunState.interrupted:
             await self._await_preemption()
 
@@ -159,8 +164,7 @@ class _Supervisor:
         """Return the nodes of this allocation that did not come, or are gone by now."""
         return tuple(sorted({*self.assignment.agents.nodes} - {*self.standing}))
 
-    async def _requeue(self, allocation: Allocation, wish: Wish) -> None:
-        answer = await aside(lambda: allocation.requeue(wish, self._may_requeue))
+    def _record_requeue(self, answer: Requeued) -> None:
         self.attempt.record(
             events.RequeueAsked(
                 at=now(), outcome=answer.outcome, message=answer.message, excluded=answer.excluded

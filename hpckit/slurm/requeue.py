@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
+from hpckit.model.allocation import Requeued
 from hpckit.model.nodes import compress
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, StateFlag
@@ -73,6 +74,11 @@ class Outcome:
     excluded: tuple[str, ...] = ()
     warning: str = ""
 
+    def told(self) -> Requeued:
+        """Return what the supervisor is told of it."""
+        words = [word for word in (self.message, self.warning) if word]
+        return Requeued(outcome=self.answer, message="; ".join(words), excluded=self.excluded)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
@@ -111,7 +117,7 @@ def requeue(
     except _NotOursError:
         return Outcome(answer=Answer.fenced, message=_FENCED)
     if outcome.answer is Answer.requeued and wanted:
-        return _leave_out(commands, attempt, wanted, outcome)
+        return leave_out(commands, attempt, wanted, outcome)
     return outcome
 
 
@@ -135,6 +141,31 @@ def requeue_or_cancel(
             return replace(outcome, warning=error.message)
         return replace(outcome, message=f"{outcome.message}; the job was cancelled")
     return outcome
+
+
+def leave_out(
+    commands: SlurmCommands, attempt: Attempt, wanted: tuple[str, ...], outcome: Outcome
+) -> Outcome:
+    """Add to a job's excluded nodes, and return `outcome` with what came of it.
+
+    Slurm takes them only of a job that is queued, or queued again.
+
+    A program started here may be ended by the signal that ends this attempt: then, once more.
+    """
+    said = ""
+    for _ in _tries(_EXCLUDING):
+        if not attempt.owns_run():
+            said = _FENCED
+            break
+        try:
+            return _exclude(commands, attempt, wanted, outcome)
+        except SchedulerAwayError as error:
+            said = error.message
+        except SchedulerRefusedError as error:
+            said = error.message
+            if _STARTED in said.lower():
+                break
+    return replace(outcome, warning=f"{compress(wanted)} not excluded: {said}")
 
 
 def _ask(commands: SlurmCommands, attempt: Attempt, patience: timedelta) -> Outcome:
@@ -220,29 +251,6 @@ def _tries(patience: timedelta) -> Iterator[None]:
         time.sleep(pause)
         yield
         pause = min(2 * pause, _LONGEST_PAUSE_S)
-
-
-def _leave_out(
-    commands: SlurmCommands, attempt: Attempt, wanted: tuple[str, ...], outcome: Outcome
-) -> Outcome:
-    """Add to the job's excluded nodes, which Slurm takes only of a job that is queued again.
-
-    A program started here may be ended by the signal that ends this attempt: then, once more.
-    """
-    said = ""
-    for _ in _tries(_EXCLUDING):
-        if not attempt.owns_run():
-            said = _FENCED
-            break
-        try:
-            return _exclude(commands, attempt, wanted, outcome)
-        except SchedulerAwayError as error:
-            said = error.message
-        except SchedulerRefusedError as error:
-            said = error.message
-            if _STARTED in said.lower():
-                break
-    return replace(outcome, warning=f"{compress(wanted)} not excluded: {said}")
 
 
 def _exclude(

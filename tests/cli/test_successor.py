@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from hpckit.cli.context import Context
-from hpckit.cli.successor import drop_successor, queue_successor
+from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.model import events
+from hpckit.model.allocation import Wish
 from hpckit.record.launches import Launch, load_launch, read_launch_history, read_runs
 
 pytestmark = pytest.mark.slow
@@ -150,6 +151,20 @@ def test_successor_that_is_dropped_leaves_the_run_as_it_was(
     assert read_launch_history(load_launch(launch.folder)).successors == {}
     assert shown(slurm_shell)[1] == ("running", "1_1")
     assert drop_successor(launch, 1, "1_1", context)
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_leaves_out_the_nodes_that_its_run_excludes(
+    launch: Launch, context: Context, slurm_shell: Any
+) -> None:
+    """It is queued ahead, before anything is known to be bad; and without one that is said."""
+    wish = Wish(excluded=("n1",))
+    none = hand_to_successor(launch, 1, launch.jobs[0], wish, context)
+    assert (none.outcome, none.message) == ("refused", "no successor is queued")
+    job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    handed = hand_to_successor(launch, 1, launch.jobs[0], wish, context)
+    assert (handed.outcome, handed.excluded) == ("requeued", ("n1",))
+    assert f"job {job} waits" in handed.message
     (slurm_shell.cwd / "fixed").touch()
 
 

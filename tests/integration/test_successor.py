@@ -14,7 +14,8 @@ import pytest
 from integration.project import Project
 
 from hpckit.cli.context import Context
-from hpckit.cli.successor import drop_successor, queue_successor
+from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
+from hpckit.model.allocation import Wish
 from hpckit.record.launches import load_launch, read_runs
 
 pytestmark = pytest.mark.slurm
@@ -63,6 +64,8 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
     assert job is not None
     assert other is not None
     assert [sandbox.state_of_job(one) for one in (job, other)] == ["PENDING", "PENDING"]
+    handed = hand_to_successor(launch, 1, launch.jobs[0], Wish(excluded=("n1",)), context)
+    assert (handed.outcome, handed.excluded) == ("requeued", ("n1",)), handed.message
     (lost,) = read_runs(launch, [1])
     assert lost.supervisor is not None
     os.kill(lost.supervisor[1], signal.SIGKILL)
@@ -72,6 +75,7 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
         return (run["job"], run["attempt"], run["state"]) == (job, 2, "running")
 
     sandbox.wait_until(succeeded, "the successor runs")
+    assert read_runs(launch, [1])[0].nodes != ("n1",)
     assert sandbox.state_of_job(other) == "PENDING"
     assert drop_successor(launch, 0, f"{main}_0", context)
     (project.folder / "fixed").touch()
