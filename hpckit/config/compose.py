@@ -9,14 +9,11 @@ from collections.abc import Sequence
 
 from hpckit.config.overrides import parse, points
 from hpckit.config.request import ComposeRequest
-from hpckit.config.resolve import resolve
 from hpckit.config.search_path import template_folders
 from hpckit.config.session import open_session
 from hpckit.config.show import show_config, show_info
 from hpckit.config.sweep import Composer, composer
 from hpckit.errors import ConfigError
-from hpckit.model.launch import LaunchConfig
-from hpckit.model.plain import from_plain
 from hpckit.model.plan import SweepPoint
 
 __all__ = ["ComposeRequest", "compose", "show_config", "show_info", "template_folders"]
@@ -31,18 +28,15 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
     with open_session(request) as session:
         words = parse(request.overrides, session.loader)
         listed = points(words, multirun=request.multirun)
-        composing = composer(session, words)
+        composing = composer(session, words, request.environ)
         return tuple(_point(composing, overrides, request) for overrides in listed)
 
 
 def _point(composing: Composer, overrides: Sequence[str], request: ComposeRequest) -> SweepPoint:
     try:
-        config = resolve(composing.load(overrides), request.environ)
+        return composing.point(overrides)
     except ConfigError as error:
         if not request.multirun:
             raise
         where = " ".join(overrides)
         raise ConfigError(f"{error.message} (in the run {where})", hint=error.hint) from error
-    return SweepPoint(
-        overrides=tuple(overrides), config=config, settings=from_plain(LaunchConfig, config)
-    )

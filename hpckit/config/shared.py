@@ -1,0 +1,168 @@
+"""A composition that many points of a sweep share: values are set in it, one point after another.
+
+Responsible for giving what Hydra would have composed and OmegaConf would have resolved for the
+point, or nothing at all; it must not compose. Of the resolved values only those are worked out
+anew that can differ: what is set, and interpolations. The rest is the same object in all points.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Any, cast
+
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hpckit.config.resolve import plain
+from hpckit.errors import ConfigError
+from hpckit.model.launch import MISSING, LaunchConfig
+from hpckit.model.plain import from_plain
+
+_DECIDED = ("cluster.kind", "cluster.bin_dir")
+"""What `cluster.kind` is decided from: a composition that could change them is not shared."""
+
+_OF_THE_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+(,[^${}]*)?\}\Z")
+"""An interpolation that no value of the configuration can change."""
+
+_FIELDS = frozenset(field.name for field in fields(LaunchConfig))
+
+_Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedComposition:
+    """A composition for one set of choices, with what it resolves to.
+
+    `places` are the containers and names of the keys that differ between points; `unsettled` is
+    where interpolations are.
+    """
+
+    config: DictConfig
+    values: Mapping[str, Any]
+    settings: LaunchConfig
+    places: Mapping[str, tuple[DictConfig, str]]
+    unsettled: tuple[_Path, ...]
+
+    @classmethod
+    def of(
+        cls,
+        config: DictConfig,
+        values: Mapping[str, Any],
+        settings: LaunchConfig,
+        keys: Sequence[str],
+    ) -> SharedComposition | None:
+        """Return what points that differ in these keys only can share; None where they cannot."""
+        places = {key: _place(config, key) for key in keys}
+        unsettled = tuple(_unsettled(config, ()))
+        decided = {".".join(map(str, path)) for path in unsettled} | set(keys)
+        if None in places.values() or not decided.isdisjoint(_DECIDED):
+            return None
+        return cls(
+            config=config,
+            values=values,
+            settings=settings,
+            places=cast("Mapping[str, tuple[DictConfig, str]]", places),
+            unsettled=unsettled,
+        )
+
+    def at(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], LaunchConfig] | None:
+        """Return the values and settings of the point with these values at all of its keys.
+
+        None where a value is refused, or has to be composed: Hydra then says why, or does so.
+        """
+        if any(_needs_composing(value) for value in given.values()):
+            return None
+        try:
+            changes = dict(self._changes(given))
+        except (OmegaConfBaseException, ConfigError):
+            return None
+        values = dict(self.values)
+        for path, value in changes.items():
+            _put(values, path, value)
+        return values, self._settings(values, {str(path[0]) for path in changes})
+
+    def _changes(self, given: Mapping[str, Any]) -> Iterator[tuple[_Path, Any]]:
+        """Set the given values; yield what of the resolved ones is not as it was."""
+        for key, value in given.items():
+            container, name = self.places[key]
+            container[name] = value
+        OmegaConf.clear_cache(self.config)
+        settled = [tuple(key.split(".")) for key in given]
+        for path in (*settled, *self.unsettled):
+            value = _resolved(self.config, path)
+            if not _same(value, _get(self.values, path)):
+                yield path, value
+
+    def _settings(self, values: Mapping[str, Any], changed: set[str]) -> LaunchConfig:
+        names = changed & _FIELDS
+        if not names:
+            return self.settings
+        made = from_plain(LaunchConfig, {name: values[name] for name in names})
+        return replace(self.settings, **{name: getattr(made, name) for name in names})
+
+
+def _needs_composing(value: object) -> bool:
+    return isinstance(value, str) and ("${" in value or value == MISSING)
+
+
+def _place(config: DictConfig, key: str) -> tuple[DictConfig, str] | None:
+    """Return where a key is set, None where that is not a mapping of the composition's own."""
+    node: Any = config
+    *parents, name = key.split(".")
+    for parent in parents:
+        if not isinstance(node, DictConfig) or node._is_interpolation():  # noqa: SLF001
+            return None
+        node = node._get_node(parent)  # noqa: SLF001
+    fit = isinstance(node, DictConfig) and not node._is_interpolation() and name in node  # noqa: SLF001
+    return (node, name) if fit else None
+
+
+def _unsettled(node: Any, path: _Path) -> Iterator[_Path]:
+    """Yield where there are interpolations that a value of the configuration could change."""
+    if node._is_interpolation():  # noqa: SLF001
+        if not _OF_THE_ENVIRONMENT.match(node._value()):  # noqa: SLF001
+            yield path
+    elif isinstance(node, DictConfig | ListConfig) and not node._is_none():  # noqa: SLF001
+        keys: Any = range(len(node)) if isinstance(node, ListConfig) else list(node.keys())
+        for key in keys:
+            yield from _unsettled(node._get_node(key), (*path, key))  # noqa: SLF001
+
+
+def _resolved(config: DictConfig, path: _Path) -> Any:
+    """Return the plain value of a key; raises what OmegaConf raises, or ConfigError."""
+    value: Any = config
+    for key in path:
+        value = value[key]
+    if isinstance(value, Container):
+        value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True, enum_to_str=True)
+    elif isinstance(value, Enum):
+        value = value.name
+    return plain(value, ".".join(map(str, path)) + ".")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether they are written alike: 1, 1.0 and True are equal, and are not."""
+    return repr(one) == repr(other)
+
+
+def _get(values: Any, path: _Path) -> Any:
+    for key in path:
+        values = values[_as_key(values, key)]
+    return values
+
+
+def _put(values: dict[str, Any], path: _Path, value: Any) -> None:
+    """Put a value at its place, in copies of what lies around it; `values` itself is changed."""
+    inside: Any = values
+    for key in path[:-1]:
+        place = _as_key(inside, key)
+        inside[place] = inside[place].copy()
+        inside = inside[place]
+    inside[_as_key(inside, path[-1])] = value
+
+
+def _as_key(container: Any, key: str | int) -> str | int:
+    return key if isinstance(container, list) else str(key)
