@@ -38,6 +38,11 @@ _NOT_STARTED_REASON = (
     "JobLaunchFailure: the node could not open the log in the launch folder; "
     "does it see that file system?"
 )
+_LEAVING = frozenset({"DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING"})
+"""Words of a node's state: jobs go on, no new one is put there. FAIL: it is expected to die."""
+
+_NODE = re.compile(r"NodeName=(\S+).*?\sState=(\S+)")
+_NODE_REASON = re.compile(r"\sReason=(.*?)(?:\s+\[[^\s\[\]]+@[^\s\[\]]+\]|$)")
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "None assigned"})
 _SETTING = re.compile(r"(\w+)[ \t]*=[ \t]*(\S*)")
 _ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,-]+)(?:%\d+)?\]\Z")
@@ -111,6 +116,22 @@ def read_settings(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in _SETTING.findall(text):
         found.setdefault(name, value)
+    return found
+
+
+def read_draining(text: str) -> dict[str, str]:
+    """Return the nodes that are being drained or expected to fail, and the reason given for it.
+
+    From `scontrol --oneliner show node`: `State=MIXED+DRAIN` with who and when behind the reason.
+    Maintenance, a reservation or a silent node alone is none of it.
+    """
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        node = _NODE.match(line)
+        if node is None or _LEAVING.isdisjoint(re.split(r"[^A-Z_]+", node[2].upper())):
+            continue
+        reason = _NODE_REASON.search(line, node.end())
+        found[node[1]] = "" if reason is None else _some(reason[1].strip())
     return found
 
 

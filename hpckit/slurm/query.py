@@ -22,6 +22,7 @@ from hpckit.slurm.listing import (
     Terms,
     job_ids,
     node_names,
+    read_draining,
     read_sacct,
     read_settings,
     read_squeue,
@@ -83,6 +84,15 @@ def excluded_nodes(job: str, commands: SlurmCommands) -> tuple[str, ...]:
 def settings(commands: SlurmCommands, *what: str) -> dict[str, str]:
     """Return what `scontrol show` says of `config`, or of `partition NAME`; raises as `terms`."""
     return read_settings(commands.run("scontrol", "show", *what))
+
+
+def draining_nodes(nodes: str, commands: SlurmCommands) -> dict[str, str]:
+    """Return which of these nodes (a hostlist) are being drained, and why; raises as `terms`.
+
+    Like sinfo, scontrol loads the tables of nodes and partitions, once each, however many nodes
+    are asked for; unlike sinfo, it prints every flag of a state.
+    """
+    return read_draining(commands.run("scontrol", "--oneliner", "show", "node", nodes))
 
 
 def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Record what a real Slurm prints, for the tests that read it: `python tests/data/record.py`.
 
 Needs the sandbox and its commands on PATH. Writes tests/data/<release>/ with the output of
-squeue, sacct and scontrol while one job of each kind exists, and jobs.json: which job is which.
+squeue, sacct and scontrol while one job of each kind exists, and jobs.json: which job is which;
+nodes.txt is what scontrol says of nodes that are drained, fail, or are only reserved.
 """
 
 from __future__ import annotations
@@ -48,6 +49,27 @@ def submit_all() -> dict[str, str]:
     return jobs
 
 
+def nodes() -> str:
+    """Return what scontrol says of nodes in several states, in which they are not left."""
+    job = submit("--nodes=2", "--nodelist=n2,n3", run="sleep 60")
+    maintenance = ("flags=maint", "nodes=n4", "users=root", "start=now", "duration=5")
+    slurm("scontrol", "create", "reservation=recording", *maintenance)
+    changes = {
+        "n1": ("drain", "fan 3 State=IDLE Reason=old"),
+        "n2": ("drain", "NHC: GPU 3 has fallen off the bus"),
+        "n3": ("fail", "memory"),
+    }
+    time.sleep(2)
+    for node, (state, reason) in changes.items():
+        slurm("scontrol", "update", f"nodename={node}", f"state={state}", f"reason={reason}")
+    said = slurm("scontrol", "--oneliner", "show", "node", "n[1-4]")
+    slurm("scancel", job)
+    for node in changes:
+        slurm("scontrol", "update", f"nodename={node}", "state=resume")
+    slurm("scontrol", "delete", "reservation=recording")
+    return said
+
+
 def main() -> int:
     """Record, then clean up."""
     release = ".".join(slurm("sbatch", "--version").split()[-1].split(".")[:2])
@@ -65,6 +87,7 @@ def main() -> int:
         asked = [f"--Format={SQUEUE_FORMAT}"] if name.startswith("squeue") else []
         (folder / f"{name}.txt").write_text(slurm(*command, *asked))
     (folder / "jobs.json").write_text(json.dumps(jobs, indent=2) + "\n")
+    (folder / "nodes.txt").write_text(nodes())
     slurm("scancel", *(jobs[name] for name in ("requeued", "held", "running", "array")))
     return 0
 

@@ -1,4 +1,4 @@
-"""What is read from squeue and sacct, on output recorded from real releases."""
+"""What is read from squeue, sacct and scontrol, on output recorded from real releases."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState
-from hpckit.slurm.listing import exit_code, job_ids, read_sacct, read_squeue
+from hpckit.slurm.listing import exit_code, job_ids, read_draining, read_sacct, read_squeue
 
 DATA = Path(__file__).parents[1] / "data"
-RELEASES = sorted(path.name for path in DATA.iterdir() if path.is_dir() and path.name[0].isdigit())
+RELEASES = sorted(path.parent.name for path in DATA.glob("*/jobs.json"))
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 Reader = Callable[[str, datetime], Iterable[Observation]]
@@ -115,6 +115,61 @@ def test_job_ids_are_those_meant(text: str, jobs: tuple[str, ...]) -> None:
 def test_exit_code_is_what_a_shell_reports(text: str, code: int | None) -> None:
     """Both ways Slurm writes an exit code become one number, 128 + n for signal n."""
     assert exit_code(text) == code
+
+
+@pytest.mark.parametrize(
+    "recorded", sorted(DATA.glob("*/nodes.txt")), ids=lambda path: path.parent.name
+)
+def test_draining_nodes_are_found_with_their_reason(recorded: Path) -> None:
+    """Drained or expected to fail, busy or not; maintenance and a reservation are no drain."""
+    assert read_draining(recorded.read_text()) == {
+        "n1": "fan 3 State=IDLE Reason=old",
+        "n2": "NHC: GPU 3 has fallen off the bus",
+        "n3": "memory",
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "drains"),
+    [
+        ("ALLOCATED+DRAIN", True),
+        ("MIXED*+DRAIN", True),
+        ("MIXED+DRAIN+NOT_RESPONDING", True),
+        ("ALLOCATED+DRAIN+REBOOT_REQUESTED", True),
+        ("IDLE+DRAIN+MAINTENANCE+RESERVED", True),
+        ("DOWN*+DRAIN", True),
+        ("draining@", True),
+        ("drained*", True),
+        ("failing", True),
+        ("mixed*", False),
+        ("ALLOCATED+MAINTENANCE+RESERVED", False),
+        ("MIXED+REBOOT_REQUESTED", False),
+        ("MIXED+PLANNED", False),
+        ("DOWN+NOT_RESPONDING", False),
+        ("IDLE+POWERED_DOWN", False),
+    ],
+)
+def test_draining_is_told_from_other_states(state: str, drains: bool) -> None:  # noqa: FBT001
+    """Whatever other flags and suffixes a state has, in the words of scontrol and of sinfo."""
+    found = read_draining(f"NodeName=a-1 Arch=x86_64 State={state} ThreadsPerCore=1 Comment=DRAIN")
+    assert found == ({"a-1": ""} if drains else {})
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "Reason=Prolog error: 571 [root@2023-12-24T06:51:08] ReservationName=x",
+            "Prolog error: 571",
+        ),
+        ("Reason=see [ticket 7] [a.b@2023-12-24T06:51:08]", "see [ticket 7]"),
+        ("Reason=nobody signed", "nobody signed"),
+        ("Reason=none [x@Unknown]", "none"),
+    ],
+)
+def test_draining_reason_is_the_administrators_own_words(said: str, reason: str) -> None:
+    """Who said it and when is no part of it, nor what stands behind."""
+    assert read_draining(f"NodeName=n1 OS=Linux 6 #1 State=IDLE+DRAIN {said}") == {"n1": reason}
 
 
 def test_listing_survives_nonsense() -> None:
