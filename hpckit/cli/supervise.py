@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpckit.cli.context import Context
 from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
-from hpckit.errors import UsageError
+from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.allocation import Ending, Limits, Requeued, Wish
 from hpckit.model.events import AttemptEnded
 from hpckit.model.failure import Cause
@@ -26,6 +26,7 @@ from hpckit.runtime.environ import job_key, without_rank
 from hpckit.runtime.supervise import supervise
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.deadlines import EndCause, ending, job_limits
+from hpckit.slurm.query import draining_nodes
 from hpckit.slurm.requeue import Attempt, requeue
 from hpckit.slurm.step import agent_step, step_environment
 
@@ -115,6 +116,7 @@ class _SlurmJob:
             limits=ours.limits,
             why=ours.why,
             requeue=ours.requeue,
+            draining=ours.draining,
             queue_successor=ours.queue_successor if successor else None,
             hand_to_successor=ours.hand_to_successor if successor else None,
             drop_successor=ours.drop_successor if successor else None,
@@ -140,6 +142,13 @@ class _SlurmJob:
             lost=wish.lost,
         )
         return requeue(self.commands, attempt, exclude=wish.excluded).told()
+
+    def draining(self) -> dict[str, str] | None:
+        """Return which nodes of the job are being drained, and why; None where Slurm is away."""
+        try:
+            return draining_nodes(self.context.environ["SLURM_JOB_NODELIST"], self.commands)
+        except (SchedulerError, KeyError):
+            return None
 
     def queue_successor(self) -> None:
         """Queue the next attempt behind this one."""

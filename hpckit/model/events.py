@@ -167,6 +167,20 @@ class NodeLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDraining(Event):
+    """A node that the round runs on is being drained, for the administrator's `reason`.
+
+    `action` is what the run does about it: `move` (a new round on other nodes), `leave` (a new
+    attempt) or `stay`. Said again where that changes.
+    """
+
+    kind: ClassVar[str] = "node_draining"
+    node: str
+    reason: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded(Event):
     """No rank of a round is left. `failure` is null where all completed.
 

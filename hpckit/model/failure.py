@@ -34,6 +34,7 @@ class Cause(StrEnum):
     node_lost = "node_lost"
     frozen_folder = "frozen_folder"
     preempted = "preempted"
+    drained = "drained"
     time_limit = "time_limit"
     notice = "notice"
     launcher_lost = "launcher_lost"

@@ -30,6 +30,18 @@ class DeviceKind(StrEnum):
     cuda = "cuda"
 
 
+class DrainPolicy(StrEnum):
+    """What a run does when a node it runs on is being drained.
+
+    `move`: start a new round with a spare node, where there is one; `leave`: where there is none,
+    save and ask for a new attempt; `ignore`: nobody asks.
+    """
+
+    move = "move"
+    leave = "leave"
+    ignore = "ignore"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """Site facts: what is true of the cluster, whoever runs there.
@@ -119,7 +131,9 @@ class Recovery:
     that are not named get none. After `identical_failures` of one signature without getting
     further the run ends, whatever is left. A node is left out once `node_failures` were its own.
     The first restart is at once, the next ones after `pause_s`, doubled each time. A loss that was
-    logged `nan_patience` times in a row without being finite is a failure (0: never).
+    logged `nan_patience` times in a row without being finite is a failure (0: never). `on_drain`
+    is what follows when a node is being drained: `move` to a spare node, `leave` also without one
+    (by a new attempt), or `ignore`.
     """
 
     requeue: bool = False
@@ -130,6 +144,7 @@ class Recovery:
     pause_s: float = 1.0
     longest_pause_s: float = 60.0
     nan_patience: int = 100
+    on_drain: DrainPolicy = DrainPolicy.move
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +158,8 @@ class Runtime:
     the node counts as lost; `time_limit_lead_s`: how long before the time limit ranks save and
     leave, at least, until a save has been measured (0: not at all).
 
+    Slurm is asked about every `drain_poll_s` whether nodes are being drained (0: never).
+
     A rank hangs when no step of it begins for `hang_factor` times its usual step, but never less
     than `hang_min_s` (0: ranks are never taken to hang), and `hang_first_s` before its steps are
     known.
@@ -155,6 +172,7 @@ class Runtime:
     stop_grace_s: float = 10.0
     node_timeout_s: float = 6.0
     time_limit_lead_s: float = 60.0
+    drain_poll_s: float = 300.0
     hang_min_s: float = 300.0
     hang_factor: float = 10.0
     hang_first_s: float = 1800.0

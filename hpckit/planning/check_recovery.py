@@ -68,6 +68,7 @@ def _least(settings: LaunchConfig) -> Iterator[tuple[str, float, int, int]]:
     yield "runtime.hang_min_s", runtime.hang_min_s, 0, 300
     yield "runtime.hang_factor", runtime.hang_factor, 1, 10
     yield "runtime.time_limit_lead_s", runtime.time_limit_lead_s, 0, 60
+    yield "runtime.drain_poll_s", runtime.drain_poll_s, 0, 300
 
 
 def _check_lead(settings: LaunchConfig) -> None:

@@ -6,16 +6,17 @@ failure; it must not carry anything out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, shell_code
-from hpckit.model.launch import Recovery
+from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.states import RunState
 from hpckit.planning.classify import classify, signature
 from hpckit.planning.ledger import Ledger
+from hpckit.planning.placement import placed, without
 
 NOTICE_CODE = 143
 """Exit code of an attempt that was told to stop: 128 + SIGTERM."""
@@ -23,7 +24,7 @@ NOTICE_CODE = 143
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Signals that somebody else sends; others a process brings upon itself."""
 
-_SENT_AWAY = frozenset({Cause.preempted, Cause.notice})
+_SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.notice})
 """Ends that say nothing of the run, however alike they are."""
 
 _FELT_EARLIER = timedelta(seconds=1)
@@ -50,12 +51,12 @@ class RoundView:
     """One ended round: its exit records, and what else is known of its end.
 
     `saved` is whether the attempt has saved state; `cut_short` whether ranks were still running
-    when the notice came; `cancelled` whether the user asked for the end; `failure` is set where
-    the round ended for another reason than its ranks. `members` are the nodes it ran on,
+    when they were told to leave; `cancelled` whether the user asked for the end; `failure` is set
+    where the round ended for another reason than its ranks. `members` are the nodes it ran on,
     `standing` those that are there now, spares included, in the allocation's order; `ran` is how
-    long the round lasted, `silent` for how long nothing had been heard of what made it end.
-    `wanted` and `fewest` say how many nodes a round has, and must have. `requeues` is whether a
-    new attempt can be asked for.
+    long the round lasted, `silent` for how long nothing had been heard of what made it end;
+    `draining` says which nodes are being drained, and why; `wanted` and `fewest` how many nodes a
+    round has, and must have. `requeues` is whether a new attempt can be asked for.
     """
 
     round: int
@@ -73,6 +74,7 @@ class RoundView:
     standing: tuple[str, ...] = ()
     ran: timedelta = timedelta()
     silent: timedelta = timedelta()
+    draining: Mapping[str, str] = field(default_factory=dict)
     wanted: int = 1
     fewest: int = 1
     requeues: bool = False
@@ -104,6 +106,13 @@ class EndAttempt:
 Action = NewRound | EndAttempt
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """Let the round go on although a node of it is being drained, and why nothing else is done."""
+
+    because: str
+
+
 def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     """Return what follows an ended round; `past` is what happened before it.
 
@@ -116,6 +125,8 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         return EndAttempt(state=RunState.completed, exit_code=0)
     if view.notice is not None:
         return _stopped(view, view.notice, policy, past)
+    if fine and failure is None:
+        return _left_for_drain(view, policy, past)
     failure = failure or Failure(
         cause=Cause.unknown, message="all ranks were stopped, nobody said why"
     )
@@ -126,6 +137,61 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         message = f"{failure.message}; {spent}" if spent else failure.message
         return _failed(view, replace(failure, message=message))
     return _restart(view, failure, policy, ledger, left_out)
+
+
+def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
+    """Return what follows from a drain of nodes that a round runs on, for which it has to leave.
+
+    Slurm lets a job run on: nothing that would cost steps, or nodes without others for them, is
+    done. A new round never has a node that is being drained, so that none is left twice for it.
+    """
+    failure = _drain(view)
+    if failure.node is None:
+        return Stay(because="no node of it is being drained any more")
+    if not view.saved:
+        return Stay(because="nothing has been saved yet that it could go on from")
+    ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
+    excluded = ledger.excluded(policy)
+    good = without(view.standing, excluded | view.draining.keys())
+    if len(good) >= len(view.members):
+        return NewRound(because=failure, nodes=placed(view.members, good, view.wanted))
+    bound = _bound(view, failure, policy, ledger)
+    if bound is not None:
+        return Stay(because=f"no spare node can take over{bound}")
+    return _again(failure, NOTICE_CODE, excluded)
+
+
+def _bound(view: RoundView, failure: Failure, policy: Recovery, ledger: Ledger) -> str | None:
+    """Return why a run does not leave for a drain without a spare, None where it does."""
+    if policy.on_drain is not DrainPolicy.leave:
+        return ""
+    if not view.requeues:
+        return ", and no new attempt can be asked for"
+    spent = exhausted(ledger, failure, policy)
+    return None if spent is None else f"; {spent or 'recovery.restarts.drained is 0'}"
+
+
+def _drain(view: RoundView) -> Failure:
+    """Return what to call it when a round leaves the nodes that are being drained."""
+    nodes = {node: view.draining[node] for node in view.members if node in view.draining}
+    said = [f"{node} is being drained ({why})".replace(" ()", "") for node, why in nodes.items()]
+    return Failure(
+        cause=Cause.drained,
+        message=", ".join(said) or "the drain for which the ranks left has ended",
+        node=", ".join(nodes) or None,
+        step=view.step,
+        signature=Cause.drained,
+    )
+
+
+def _left_for_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action:
+    """Return what follows when ranks have left for a drain; it may be over, or the spare gone."""
+    action = on_drain(view, policy, past)
+    if not isinstance(action, Stay):
+        return action
+    failure = _drain(view)
+    ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
+    return _restart(view, failure, policy, ledger, _left_out(view, policy, ledger))
 
 
 def round_ended(view: RoundView, failure: Failure | None, action: str) -> events.RoundEnded:
@@ -178,42 +244,26 @@ def _restart(
     left_out: frozenset[str],
 ) -> Action:
     """Return the lowest rung of the ladder that holds."""
-    good = [node for node in view.standing if node not in left_out]
+    good = without(view.standing, left_out)
     if len(good) >= view.fewest:
         return NewRound(
             because=failure,
-            nodes=_placed(view.members, good, view.wanted),
+            nodes=placed(view.members, good, view.wanted, view.draining),
             pause=_pause(policy, ledger),
         )
     if not view.requeues:
         return _failed(view, failure)
+    return _again(failure, _exit_code(view, failure), left_out)
+
+
+def _again(failure: Failure, exit_code: int, excluded: frozenset[str]) -> EndAttempt:
     return EndAttempt(
         state=RunState.interrupted,
-        exit_code=_exit_code(view, failure),
+        exit_code=exit_code,
         failure=failure,
         again=True,
-        excluded=tuple(sorted(left_out)),
+        excluded=tuple(sorted(excluded)),
     )
-
-
-def _placed(members: Sequence[str], good: Sequence[str], wanted: int) -> tuple[str, ...]:
-    """Return up to `wanted` good nodes: members keep their places, others fill the gaps."""
-    spares = [node for node in good if node not in members]
-    places: list[str] = []
-    for member in [*members, *([""] * (wanted - len(members)))]:
-        if member in good:
-            places.append(member)
-        elif spares:
-            places.append(spares.pop(0))
-    return tuple(places[:wanted])
-
-
-def first_nodes(
-    standing: Sequence[str], past: Ledger, policy: Recovery, wanted: int
-) -> tuple[str, ...]:
-    """Return the nodes of an attempt's first round: those that never failed first."""
-    bad = past.excluded(policy)
-    return tuple(sorted(standing, key=lambda node: node in bad)[:wanted])
 
 
 def _pause(policy: Recovery, ledger: Ledger) -> timedelta:
@@ -243,13 +293,7 @@ def _stopped(view: RoundView, notice: Notice, policy: Recovery, past: Ledger) ->
     ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
     spent = exhausted(ledger, failure, policy)
     if spent is None:
-        return EndAttempt(
-            state=RunState.interrupted,
-            exit_code=NOTICE_CODE,
-            failure=failure,
-            again=True,
-            excluded=tuple(sorted(ledger.excluded(policy))),
-        )
+        return _again(failure, NOTICE_CODE, ledger.excluded(policy))
     message = f"{failure.message}; {spent}" if spent else failure.message
     return EndAttempt(
         state=RunState.failed if spent else RunState.interrupted,

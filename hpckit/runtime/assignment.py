@@ -32,13 +32,15 @@ class Allocation:
     """What the supervisor may ask of its scheduler. All of it blocks, and is run in a thread.
 
     `why` tells why the attempt is being ended; `requeue` is also given whether the attempt still
-    owns its run. A successor waits in the queue for the end of this attempt; `hand_to_successor`
-    tells it which nodes to leave out, `drop_successor` takes it out again.
+    owns its run; `draining` which nodes are being drained, and why, null where nobody says. A
+    successor waits in the queue for the end of this attempt; `hand_to_successor` tells it which
+    nodes to leave out, `drop_successor` takes it out again.
     """
 
     limits: Callable[[], Limits]
     why: Callable[[], Ending]
     requeue: Callable[[Wish, Callable[[], bool]], Requeued]
+    draining: Callable[[], Mapping[str, str] | None]
     queue_successor: Callable[[], None] | None = None
     hand_to_successor: Callable[[Wish], Requeued] | None = None
     drop_successor: Callable[[], None] | None = None

@@ -38,8 +38,8 @@ _STACKS_S = 7.0
 class Round:
     """One start of all ranks, on the nodes of `members`, in that order.
 
-    `between_failures` is the mean time to be expected, `save_cost` what a save costs, if known;
-    `on_saved` hears of committed checkpoints.
+    `noticed` is set when the attempt will be stopped; `between_failures` is the mean time to be
+    expected, `save_cost` what a save costs, if known; `on_saved` hears of committed checkpoints.
     """
 
     number: int
@@ -60,6 +60,8 @@ class Round:
     _hung: messages.Hung | None = field(default=None, init=False)
     _stacks: dict[int, messages.StacksSaved] = field(default_factory=dict, init=False)
     _silent_s: float = field(default=0.0, init=False)
+    _asked: bool = field(default=False, init=False)
+    _watching: bool = field(default=False, init=False)
     _cut_short: bool = field(default=False, init=False)
     _progress_at: float = field(default=0.0, init=False)
     _advanced_at: float | None = field(default=None, init=False)
@@ -67,7 +69,7 @@ class Round:
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
         if not await self._start():
-            return self._view()
+            return self.view()
         await self._watch()
         if self._hung is not None and not self._troubled():
             await self._save_stacks()
@@ -77,9 +79,24 @@ class Round:
             await self._stop()
         await self._look_closer()
         self._tell_progress(force=True)
-        return self._view()
+        return self.view()
 
-    def _view(self) -> RoundView:
+    @property
+    def stepping(self) -> bool:
+        """Whether ranks loop over steps, and nothing is known that would end the round."""
+        return self._watching and self.step is not None and not self.noticed.is_set()
+
+    async def leave(self) -> None:
+        """Have all ranks save and leave at their next boundary, however long that takes.
+
+        Unlike after a notice nothing will end them: who hangs meanwhile is found as ever.
+        """
+        if not self._asked:
+            self._asked = True
+            await self.agents.broadcast(messages.Notice())
+
+    def view(self) -> RoundView:
+        """Return how the round stands now."""
         return RoundView(
             round=self.number,
             at=now(),
@@ -87,7 +104,7 @@ class Round:
             first_step=self.first_step,
             step=self.step,
             cut_short=self._cut_short,
-            failure=self._loss() or self._hang(),
+            failure=None if self._watching else self._loss() or self._hang(),
             members=tuple(peer.node for peer in self.members),
             standing=tuple(peer.node for peer in self.agents.standing),
             silent=timedelta(seconds=self._silent_s),
@@ -158,10 +175,12 @@ class Round:
     async def _watch(self) -> None:
         """Follow the agents until all ranks ended, one failed or hangs, or a notice came."""
         stopped = asyncio.ensure_future(self.noticed.wait())
+        self._watching = True
         try:
             while not (self._done() or self._troubled() or self._hung or stopped.done()):
                 await self._hear(stopped, None)
         finally:
+            self._watching = False
             stopped.cancel()
 
     async def _hear(
@@ -196,7 +215,7 @@ class Round:
                 self._stacks[sender] = message
             case messages.RankEnded() if message.round == self.number:
                 self._exits[message.exit.rank] = message.exit
-                self._cut_short = self._cut_short or self.noticed.is_set()
+                self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
                 if message.exit.step is not None:
                     self._advance(message.exit.step)
                 self.record(events.RankExited(at=now(), round=message.round, exit=message.exit))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import signal
 import socket
 import sys
@@ -20,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from hpckit.model import events
 from hpckit.model.allocation import Requeued, Wish
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import DrainPolicy
 from hpckit.model.states import RunState
 from hpckit.planning.decide import (
     Action,
@@ -27,20 +26,23 @@ from hpckit.planning.decide import (
     NewRound,
     Notice,
     RoundView,
+    Stay,
     decide,
-    first_nodes,
+    on_drain,
     round_ended,
 )
 from hpckit.planning.ledger import Ledger
-from hpckit.record.store import PRIVATE_FILE, tail
+from hpckit.planning.placement import first_nodes
+from hpckit.record.store import tail
 from hpckit.runtime import messages
 from hpckit.runtime.agents import LOOPBACK, Agents, AgentsError, Peer
+from hpckit.runtime.agents_step import end_step, start_agents
 from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.attempt import Attempt, open_attempt
 from hpckit.runtime.clock import now
 from hpckit.runtime.deadline import Deadline
-from hpckit.runtime.environ import LAST_WILL
+from hpckit.runtime.draining import Drained, DrainPoll, Drains
 from hpckit.runtime.rounds import Round
 
 _WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -85,6 +87,7 @@ class _Supervisor:
     cancelled: bool = field(default=False, init=False)
     queueing: asyncio.Task[None] | None = field(default=None, init=False)
     standing: tuple[str, ...] = field(default=(), init=False)
+    drains: Drains = field(default_factory=Drains, init=False)
 
     def __post_init__(self) -> None:
         self.past = self.attempt.past()
@@ -102,9 +105,10 @@ class _Supervisor:
             on_notice=self.hear,
             record=self.attempt.record,
         )
-        beside = asyncio.create_task(self._keep_time())
+        beside = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._ask_drains())]
         end = await self._work(agents)
-        beside.cancel()
+        for task in beside:
+            task.cancel()
         # The last word comes before the leave-taking: after a notice, every second counts.
         self.attempt.record_end(
             events.AttemptEnded(
@@ -112,7 +116,8 @@ class _Supervisor:
             )
         )
         await agents.close(_LEAVE_S)
-        await self._end_step()
+        if self.step is not None:
+            await end_step(self.step, _LEAVE_S)
         await self._hand_over(end)
         return end.exit_code
 
@@ -120,7 +125,7 @@ class _Supervisor:
         """Start the agents and run rounds; what the system refuses is the attempt's failure."""
         try:
             await agents.listen(self.attempt.paths, self._hosts())
-            self.step = await self._start_agents()
+            self.step = await start_agents(self.assignment.agents, self.attempt)
             return await self._rounds(agents, self.step)
         except OSError as error:
             failure = Failure(cause=Cause.unknown, message=f"the supervisor failed: {error}")
@@ -141,6 +146,36 @@ class _Supervisor:
                 if leave_at is not None and now() >= leave_at:
                     self.hear(_TIME_LIMIT)
             await asyncio.sleep(_TICK_S)
+
+    async def _ask_drains(self) -> None:
+        """Ask now and then whether nodes are being drained, while the run could act on it."""
+        allocation, settings = self.assignment.allocation, self.assignment.settings
+        if allocation is None or settings.recovery.on_drain is DrainPolicy.ignore:
+            return
+        poll = DrainPoll(
+            interval_s=settings.runtime.drain_poll_s,
+            ask=allocation.draining,
+            wanted=self._trains,
+            hear=self._hear_drains,
+        )
+        await poll.run()
+
+    def _trains(self) -> bool:
+        return self.round is not None and self.round.stepping
+
+    async def _hear_drains(self, found: Drained) -> None:
+        """Have the ranks leave nodes that are being drained, where that is to be."""
+        self.drains.take(found)
+        if self.round is None or not self.round.stepping:
+            return
+        view = self._known(self.round.view())
+        if not found.keys() & set(view.members):
+            return
+        action = on_drain(view, self.assignment.settings.recovery, self.past)
+        for event in self.drains.news(view.members, action):
+            self.attempt.record(event)
+        if not isinstance(action, Stay):
+            await self.round.leave()
 
     async def _hand_over(self, end: EndAttempt) -> None:
         """See to the next attempt, where there is to be one; nobody else does, where not."""
@@ -249,32 +284,6 @@ class _Supervisor:
         name = self.assignment.environ.get("SLURMD_NODENAME")
         return list(dict.fromkeys(filter(None, [name, socket.gethostname(), socket.getfqdn()])))
 
-    async def _start_agents(self) -> asyncio.subprocess.Process:
-        command, attempt = self.assignment.agents, self.attempt
-        log = os.open(
-            attempt.paths.agents_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE
-        )
-        words = (
-            *command.prefix,
-            *(attempt.launch.python, "-P", "-m", "hpckit.runtime.agent"),
-            *(str(attempt.launch.folder), str(attempt.index), str(attempt.number)),
-        )
-        try:
-            return await asyncio.create_subprocess_exec(
-                *words,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**command.environ, **self._last_will()},
-                start_new_session=not command.prefix,
-            )
-        finally:
-            os.close(log)
-
-    def _last_will(self) -> dict[str, str]:
-        words = self.assignment.agents.last_will
-        return {LAST_WILL: json.dumps([*words, str(self.attempt.number)])} if words else {}
-
     async def _rounds(self, agents: Agents, step: asyncio.subprocess.Process) -> EndAttempt:
         """Run rounds until the attempt is to end."""
         resources = self.assignment.settings.resources
@@ -340,23 +349,28 @@ class _Supervisor:
         """Decide on an ended round, and record it."""
         if view.failure is not None and view.failure.cause is Cause.node_lost:
             view = replace(view, failure=self._with_agents_log(view.failure))
+        view = self._known(view)
+        self.standing = view.standing
+        action = decide(view, self.assignment.settings.recovery, self.past)
+        ended = round_ended(view, _failure(action), _word(action))
+        self.attempt.record(ended)
+        self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
+        return action
+
+    def _known(self, view: RoundView) -> RoundView:
+        """Add to what a round knows of itself what is known beside it."""
         settings, allocation = self.assignment.settings, self.assignment.allocation
-        view = replace(
+        return replace(
             view,
             attempt=self.attempt.number,
             saved=self.deadline.saved_any,
             notice=self.notice,
             cancelled=self.notice is not None and (self.cancelled or self.attempt.cancelled()),
+            draining=self.drains.nodes,
             wanted=settings.resources.nodes,
             fewest=settings.resources.min_nodes or settings.resources.nodes,
             requeues=allocation is not None and settings.recovery.requeue,
         )
-        self.standing = view.standing
-        action = decide(view, settings.recovery, self.past)
-        ended = round_ended(view, _failure(action), _word(action))
-        self.attempt.record(ended)
-        self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
-        return action
 
     def _with_agents_log(self, failure: Failure) -> Failure:
         """Add what the agents printed: it names the node that cannot read its folder."""
@@ -365,18 +379,6 @@ class _Supervisor:
             return failure
         cause = Cause.frozen_folder if "cannot read its frozen folder" in text else failure.cause
         return replace(failure, cause=cause, message=f"{failure.message}\n{text}")
-
-    async def _end_step(self) -> None:
-        """Wait for the agents' step to leave, and end it when it does not."""
-        if self.step is None:
-            return
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    self.step.send_signal(number)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.step.wait(), _LEAVE_S)
-                return
 
 
 def _failure(action: Action) -> Failure | None:

@@ -15,11 +15,11 @@ from hpckit.planning.decide import (
     NewRound,
     Notice,
     RoundView,
-    first_nodes,
     round_ended,
 )
 from hpckit.planning.decide import decide as decide_after
 from hpckit.planning.ledger import Ledger
+from hpckit.planning.placement import first_nodes
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NEVER = Recovery()
