@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpckit.errors import UsageError
@@ -17,7 +17,7 @@ from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.record import code
 from hpckit.record.changed import write_sums
-from hpckit.record.layout import LaunchPaths, RunPaths
+from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
 
 VERSION = 1
@@ -95,30 +95,27 @@ def _write(
         paths.code_diff.chmod(PRIVATE_FILE)
     for index, text in scripts.items():
         write_text(paths.script(index), text)
-    make_folder(paths.run(0).folder.parent)
-    for run in plan.runs:
-        _write_run(run, paths.run(run.index))
+    _write_configs(plan.runs, paths)
     write_json(paths.launch, _launch_record(plan, snapshot))
 
 
-def _write_run(run: RunSpec, paths: RunPaths) -> None:
-    paths.folder.mkdir(mode=PRIVATE_FOLDER)
-    record = {
-        "v": VERSION,
-        "id": run.id,
-        "index": run.index,
-        "overrides": run.overrides,
-        "signature": run.signature,
-    }
-    _write_plain(paths.run, record)
-    _write_plain(paths.config, run.config)
+def _write_configs(runs: Sequence[RunSpec], paths: LaunchPaths) -> None:
+    """Write the configurations, many to a file: a file system of a cluster dislikes many files."""
+    paths.configs(0).parent.mkdir(mode=PRIVATE_FOLDER)
+    for start in range(0, len(runs), CONFIGS_PER_FILE):
+        part = runs[start : start + CONFIGS_PER_FILE]
+        lines = [json.dumps(to_plain(run.config), ensure_ascii=False) for run in part]
+        _write_new(paths.configs(start), "".join(f"{line}\n" for line in lines))
 
 
 def _write_plain(path: Path, value: object) -> None:
-    """Write a JSON file of a folder nobody can see yet: no need to replace or to flush it."""
+    _write_new(path, json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file of a folder nobody can see yet: no need to replace or to flush it."""
     path.touch(mode=PRIVATE_FILE)
-    text = json.dumps(to_plain(value), indent=2, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
 
 
 def _launch_record(plan: LaunchPlan, snapshot: code.CodeSnapshot) -> dict[str, object]:

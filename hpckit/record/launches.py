@@ -6,9 +6,11 @@ no process is asked. It must not write.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from hpckit.model.plain import from_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
-from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths
 from hpckit.record.process import this_host
 from hpckit.record.store import read_events, read_json, read_lines
 
@@ -95,12 +97,24 @@ def load_launch(folder: Path) -> Launch:
 
 def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, Any]]:
     """Return the settings of a run and its whole configuration, as frozen."""
-    path = launch.paths.run(index).config
-    config = _read_frozen(path)
+    path = launch.paths.configs(index)
     try:
+        config = _read_config(path, index % CONFIGS_PER_FILE)
         return from_plain(LaunchConfig, config), config
+    except FileNotFoundError:
+        raise _no_launch(launch.folder, f"{path.parent.name}/{path.name}") from None
+    except OSError as error:
+        raise _unreadable(path, str(error)) from error
     except (TypeError, ValueError) as error:
-        raise _unreadable(path, f"it is not a configuration ({error})") from error
+        raise _unreadable(path, f"it holds no configuration of run {index} ({error})") from error
+
+
+def _read_config(path: Path, line: int) -> dict[str, Any]:
+    with path.open(encoding="utf-8") as file:
+        config = json.loads(next(islice(file, line, None), ""))
+    if not isinstance(config, dict):
+        raise ValueError(f"line {line + 1} is no JSON object")  # noqa: TRY004  # caught above
+    return config
 
 
 def checkpoint_folder(launch: Launch, index: int, settings: LaunchConfig) -> Path:
@@ -137,17 +151,20 @@ def _read_frozen(path: Path) -> dict[str, Any]:
     try:
         record = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(
-            f"there is no launch in {path.parent}: {path.name} is missing (seen from "
-            f"{this_host()})",
-            hint="on a node this means that its file systems do not show the folder: put launches "
-            "on one that all nodes see with output_dir=DIR",
-        ) from None
+        raise _no_launch(path.parent, path.name) from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, str(error)) from error
     if not isinstance(record, dict):
         raise _unreadable(path, "it holds no JSON object")
     return record
+
+
+def _no_launch(folder: Path, missing: str) -> NotFoundError:
+    return NotFoundError(
+        f"there is no launch in {folder}: {missing} is missing (seen from {this_host()})",
+        hint="on a node this means that its file systems do not show the folder: put launches "
+        "on one that all nodes see with output_dir=DIR",
+    )
 
 
 def _unreadable(path: Path, why: str) -> FrozenFolderError:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+CONFIGS_PER_FILE = 100
+"""Few files for a large sweep, and little to read for the one run that looks for its own line."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoundPaths:
@@ -76,18 +79,13 @@ class AttemptPaths:
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """One run: frozen at submit time, but for its attempts and its checkpoints."""
+    """One run: made when its first attempt begins."""
 
     folder: Path
 
     @property
-    def run(self) -> Path:
-        """Id, index, overrides, signature."""
-        return self.folder / "run.json"
-
-    @property
     def config(self) -> Path:
-        """The resolved configuration, whole."""
+        """A copy of the resolved configuration, for people."""
         return self.folder / "config.json"
 
     @property
@@ -178,6 +176,10 @@ class LaunchPaths:
     def script(self, job_index: int) -> Path:
         """Return where the rendered script of a job lies."""
         return self.folder / f"job-{job_index}.sbatch"
+
+    def configs(self, index: int) -> Path:
+        """Return the file whose line `index % CONFIGS_PER_FILE` configures this run, whole."""
+        return self.folder / "configs" / f"{index // CONFIGS_PER_FILE:05d}.jsonl"
 
     def run(self, index: int) -> RunPaths:
         """Return the run with this index."""

@@ -19,11 +19,11 @@ from hpckit.errors import RunError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.planning.ledger import Ledger, read_ledger
-from hpckit.record.launches import Launch, latest_attempt, read_runs
+from hpckit.record.launches import Launch, latest_attempt, load_settings, read_runs
 from hpckit.record.layout import AttemptPaths, RunPaths
 from hpckit.record.ledgers import counted_events
 from hpckit.record.process import start_mark
-from hpckit.record.store import append_event, make_folder, read_events, write_text
+from hpckit.record.store import append_event, make_folder, read_events, write_json, write_text
 from hpckit.runtime import control
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import job_key
@@ -88,6 +88,7 @@ def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[st
     """
     run = launch.paths.run(index)
     try:
+        _open_run(launch, index, run)
         number, paths = _take_number(run)
         attempt = Attempt(
             launch=launch, index=index, number=number, paths=paths, secret=control.new_secret()
@@ -100,6 +101,14 @@ def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[st
             hint="check quota and free space, and that the folder is still yours to write",
         ) from error
     return attempt
+
+
+def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
+    """Make the run's folder, where no attempt has yet."""
+    make_folder(run.folder.parent)
+    make_folder(run.folder)
+    if not run.config.exists():
+        write_json(run.config, load_settings(launch, index)[1])
 
 
 def _take_number(run: RunPaths) -> tuple[int, AttemptPaths]:

@@ -14,10 +14,9 @@ from datetime import timedelta
 
 from hpckit.model.launch import Checkpoint
 
-_FIRST = timedelta(minutes=1)
-"""When the first save of a run is due: it tells what a save costs, and leaves something to go on
-from."""
 _SHORTEST = timedelta(seconds=5)
+"""Also when a run's first save is due: it tells what a save costs, and whoever fails early, often
+in the first minute, has something to go on from."""
 
 
 def young(cost: timedelta, between_failures: timedelta) -> timedelta:
@@ -66,4 +65,4 @@ class Cadence:
         if self.settings.interval_min is not None:
             return timedelta(minutes=self.settings.interval_min)
         between_failures = timedelta(hours=self.settings.failure_hours)
-        return _FIRST if self.cost is None else young(self.cost, between_failures)
+        return _SHORTEST if self.cost is None else young(self.cost, between_failures)

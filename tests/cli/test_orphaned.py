@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch
 from hpckit.record.layout import RunPaths
-from hpckit.record.store import make_folder, read_json, write_json, write_text
+from hpckit.record.store import make_folder, write_json, write_text
 from hpckit.runtime.listen import listener
 
 PROGRAM = """#!/bin/sh
@@ -43,9 +44,10 @@ class Bereaved:
 
     def allow(self, restarts: int) -> None:
         """Let the run be started again so often after losing its supervisor."""
-        config = read_json(self.run.config)
+        frozen = self.launch.paths.configs(0)
+        config = json.loads(frozen.read_text())
         config["recovery"]["restarts"] = {"launcher_lost": restarts}
-        write_json(self.run.config, config)
+        frozen.write_text(json.dumps(config) + "\n")
 
     def act(self) -> list[str]:
         """Run the verb; returns what it did to the job."""

@@ -238,7 +238,7 @@ def test_resume_refuses_when_the_snapshot_has_changed(shell: Any, change: str) -
 def test_resume_refuses_when_a_configuration_was_edited(shell: Any) -> None:
     """A run's frozen configuration is what it was submitted with, or it is not resumed."""
     folder = sweep(shell, *LOCAL, points="1")
-    config = folder / "runs" / "00000" / "config.json"
+    config = folder / "configs" / "00000.jsonl"
     config.write_text(config.read_text().replace('"seed": 0', '"seed": 7'))
     said = shell("resume")
     assert said.code == 2

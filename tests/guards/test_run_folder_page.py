@@ -42,7 +42,7 @@ def test_page_shows_every_path_of_the_layout() -> None:
             launch.local_log,
             launch.job_log(0, "123_4"),
         ),
-        *(launch.script(0), launch.run(0).folder, launch.run(0).run, launch.run(0).config),
+        *(launch.script(0), launch.configs(0), launch.run(0).folder, launch.run(0).config),
         *(launch.run(0).checkpoints, launch.run(0).attempts, attempt.folder, attempt.events),
         *(attempt.secret, attempt.address, attempt.progress, attempt.metrics, attempt.agents_log),
         *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),

@@ -188,7 +188,8 @@ class Training:
         return {json.loads(path.read_text())["manifest"]["epoch"] for path in manifests}
 
     def wait(self, ready: Callable[[], object], what: str, patience_s: float = 120.0) -> None:
-        """Wait until it is so."""
+        """Wait until it is so, with Slurm's own wait before a requeued job on top."""
+        patience_s += self.sandbox.options["cred_expire"]
         self.sandbox.wait_until(ready, what, patience_s=patience_s)
 
     def wait_for_step(self, step: int, attempt: int = 1) -> None:

@@ -15,7 +15,7 @@ from hpckit.model.plan import LaunchPlan
 from hpckit.record.code import CodeSnapshot
 from hpckit.record.freeze import freeze, remove
 from hpckit.record.git import GitState
-from hpckit.record.launches import Launch
+from hpckit.record.launches import Launch, load_settings
 
 Frozen = Callable[..., Launch]
 Planned = Callable[..., LaunchPlan]
@@ -41,10 +41,7 @@ def test_freeze_writes_every_documented_file(frozen: Frozen) -> None:
         "code.sha256",
         "code/sub/train.py",
         "job-0.sbatch",
-        "runs/00000/run.json",
-        "runs/00000/config.json",
-        "runs/00001/run.json",
-        "runs/00001/config.json",
+        "configs/00000.jsonl",
     }
     assert (launch.folder / "logs").is_dir()
 
@@ -60,17 +57,26 @@ def test_freeze_keeps_everything_to_the_user_alone(frozen: Frozen) -> None:
 def test_freeze_describes_runs_with_their_whole_configuration(
     frozen: Frozen, planned: Planned
 ) -> None:
-    """run.json and config.json say what was planned, in plain JSON."""
+    """launch.json and the run's line of configs/ say what was planned, in plain JSON."""
     launch = frozen(2)
     plan = planned(2)
-    assert read(launch.paths.run(1).run) == {
-        "v": 1,
+    assert read(launch.paths.launch)["runs"][1] == {
         "id": f"{plan.id}.1",
         "index": 1,
         "overrides": ["seed=1"],
         "signature": plan.runs[1].signature,
     }
-    assert read(launch.paths.run(1).config) == plan.runs[1].config
+    lines = launch.paths.configs(1).read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [run.config for run in plan.runs]
+
+
+def test_freeze_writes_few_files_for_many_runs(frozen: Frozen, planned: Planned) -> None:
+    """A thousand runs are ten files, and each run finds its own line."""
+    launch, plan = frozen(250), planned(250)
+    assert len(list(launch.folder.rglob("*"))) < 20
+    assert [load_settings(launch, run)[1] for run in (0, 99, 100, 249)] == [
+        plan.runs[run].config for run in (0, 99, 100, 249)
+    ]
 
 
 def test_freeze_keeps_the_rendered_script_to_the_letter(frozen: Frozen) -> None:

@@ -79,7 +79,7 @@ def test_launch_code_lies_in_its_own_folder(frozen: Frozen, project: Path) -> No
 
 
 def test_settings_read_back_equal(frozen: Frozen, planned: Planned) -> None:
-    """A run's settings and configuration come back from its own config.json."""
+    """A run's settings and configuration come back from its own line of configs/."""
     settings, config = load_settings(frozen(2), 1)
     run = planned(2).runs[1]
     assert isinstance(settings, LaunchConfig)

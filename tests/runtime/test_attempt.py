@@ -383,7 +383,7 @@ def test_attempt_hears_a_notice_it_cannot_record(workshop: Any, ranks: Any) -> N
 def test_attempt_says_that_it_cannot_begin(workshop: Any, ranks: Any) -> None:
     """An attempts folder that cannot be written is one clear error, exit code 1."""
     launch = workshop.freeze("", **ranks(1))
-    launch.paths.run(0).attempts.write_text("in the way")
+    launch.paths.run(0).folder.parent.write_text("in the way")
     process = workshop.start(launch)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -28,7 +28,7 @@ def test_cadence_follows_the_measured_cost() -> None:
     """A save four times as dear comes half as often."""
     clock = Clock()
     cadence = Cadence(settings=Checkpoint(failure_hours=24), clock=clock)
-    assert cadence.interval == timedelta(minutes=1), "the first save tells what one costs"
+    assert cadence.interval == timedelta(seconds=5), "the first save tells what one costs"
     cadence.saved(5, timedelta(seconds=1))
     first = cadence.interval
     cadence.saved(10, timedelta(seconds=4))
