@@ -1,0 +1,146 @@
+"""Which of a cluster's limits applies to a job: Slurm's order of precedence. Pure.
+
+Responsible for association, QOS and partition put together, after "Hierarchy of limits" in
+Slurm's resource_limits.html; it must not ask the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from hpckit.model.limits import SubmitLimits
+from hpckit.model.site import Association, Partition, Qos, Site
+
+NORMAL = "normal"
+"""The QOS of a job for which nobody chose one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What a job says of where it belongs. Null means the cluster's default."""
+
+    account: str | None
+    partition: str | None
+    qos: str | None
+
+
+def submit_limits(site: Site, chosen: Chosen) -> SubmitLimits:
+    """Return how many jobs may be handed in, as far as it is known.
+
+    Of several partitions (`a,b`) Slurm may take any: the lowest limit counts.
+    """
+    settings = site.settings
+    if settings is None:
+        return SubmitLimits()
+    queued = None
+    if limits_kept(site):
+        each = (_queued(site, chosen, name) for name in partition_names(site, chosen))
+        queued = _lowest(each)
+    return SubmitLimits(
+        array_index=settings.array_index,
+        array_tasks=settings.array_tasks,
+        queued=queued,
+        jobs=settings.jobs,
+    )
+
+
+def limits_kept(site: Site) -> bool:
+    """Return whether the limits of associations and QOS are enforced; else they only stand there.
+
+    `safe` implies them, and `all` is everything.
+    """
+    enforced = frozenset[str]() if site.settings is None else site.settings.enforced
+    return not enforced.isdisjoint({"limits", "safe", "all"})
+
+
+def partition_names(site: Site, chosen: Chosen) -> tuple[str, ...]:
+    """Return the partitions the job may start in; an empty name where the default is not known."""
+    if chosen.partition is not None:
+        return tuple(chosen.partition.split(","))
+    known = (site.partitions or {}).values()
+    return tuple(one.name for one in known if one.default) or ("",)
+
+
+def association(site: Site, chosen: Chosen, partition: str) -> Association | None:
+    """Return the association a job counts for: one of its partition's comes first."""
+    account = chosen.account or site.default_account
+    mine = [one for one in site.associations or () if one.account == account]
+    for name in (partition, ""):
+        for one in mine:
+            if one.partition == name:
+                return one
+    return None
+
+
+def job_qos(site: Site, chosen: Chosen, partition: str) -> str:
+    """Return the QOS a job gets: the stated one, the association's default, its only one."""
+    if chosen.qos is not None:
+        return chosen.qos
+    mine = association(site, chosen, partition)
+    if mine is None:
+        return NORMAL
+    only = mine.qos[0] if len(mine.qos) == 1 else NORMAL
+    return mine.default_qos or only
+
+
+def qos_in_order(site: Site, chosen: Chosen, partition: str) -> tuple[Qos, ...]:
+    """Return the QOS whose limits count, the first one's before the second's.
+
+    The partition's comes first, unless the job's has the flag OverPartQOS.
+    """
+    known = site.qos or {}
+    names = [job_qos(site, chosen, partition)]
+    place: Partition | None = (site.partitions or {}).get(partition)
+    if place is not None and place.qos is not None and place.qos not in names:
+        names.insert(0, place.qos)
+    found = [known[name] for name in names if name in known]
+    if "overpartqos" in found[-1].flags if found else False:
+        found.reverse()
+    return tuple(found)
+
+
+def max_wall(site: Site, chosen: Chosen, partition: str) -> tuple[timedelta, str] | None:
+    """Return the longest time limit that QOS or association allow, and whose it is."""
+    if not limits_kept(site):
+        return None
+    for qos in qos_in_order(site, chosen, partition):
+        if qos.max_wall is not None:
+            return qos.max_wall, f"QOS {qos.name}"
+    mine = association(site, chosen, partition)
+    if mine is None or mine.max_wall is None:
+        return None
+    return mine.max_wall, f"account {mine.account}"
+
+
+def _queued(site: Site, chosen: Chosen, partition: str) -> int | None:
+    """Return the lowest of the limits on one user, one account, and all together."""
+    qos = qos_in_order(site, chosen, partition)
+    mine = association(site, chosen, partition)
+    by_user = _first(qos, lambda one: one.user_submit)
+    by_account = _first(qos, lambda one: one.account_submit)
+    group = _first(qos, lambda one: one.group_submit)
+    own = None
+    if mine is not None and by_user is None and by_account is None:
+        own = mine.max_submit
+    above = _groups_above(site, mine) if mine is not None and group is None else ()
+    return _lowest((by_user, by_account, group, own, *above))
+
+
+def _groups_above(site: Site, mine: Association) -> Iterator[int | None]:
+    """Yield what the account and all accounts above it allow their users together."""
+    accounts, name = site.accounts or {}, mine.account
+    seen: set[str] = set()
+    while name in accounts and name not in seen:
+        seen.add(name)
+        yield accounts[name].group_submit
+        name = accounts[name].parent
+
+
+def _first(qos: Iterable[Qos], limit: Callable[[Qos], int | None]) -> int | None:
+    return next((found for one in qos if (found := limit(one)) is not None), None)
+
+
+def _lowest(limits: Iterable[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)

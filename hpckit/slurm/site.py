@@ -1,0 +1,190 @@
+"""What scontrol, sinfo and sacctmgr print of a cluster, read. Pure.
+
+Responsible for their fields and for the ways of writing numbers, durations and lists; it must not
+run anything, nor decide what a limit means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+from hpckit.model.site import (
+    Account,
+    Association,
+    NodeGroup,
+    Partition,
+    Qos,
+    SiteSettings,
+)
+
+SINFO_FORMAT = "%R|%D|%c|%m|%G"
+"""For --format with --exact: partition, nodes, and CPUs, memory in MB and gres of each."""
+
+USER_FORMAT = "DefaultAccount,Cluster,Account,Partition,QOS,DefaultQOS,MaxSubmitJobs,MaxWall"
+"""For `sacctmgr show user NAME withassoc`: with what the accounts pass on."""
+
+ACCOUNT_FORMAT = "Cluster,Account,ParentName,GrpSubmitJobs"
+"""For `sacctmgr show associations users=`: those of no user, which are the accounts' own."""
+
+QOS_FORMAT = "Name,Flags,GrpSubmitJobs,MaxSubmitJobsPerUser,MaxSubmitJobsPerAccount,MaxWall"
+"""For `sacctmgr show qos`."""
+
+_SETTING = re.compile(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_WORD = re.compile(r"(\w+)=(\S*)")
+_ARRAY_TASKS = re.compile(r"(?:^|,)max_array_tasks=(\d+)", re.IGNORECASE)
+_DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d\d)\Z")
+_GRES = re.compile(r"([A-Za-z][\w.-]*)(?::([A-Za-z_][\w.-]*|\d+[A-Za-z_][\w.-]*))?(?::(\d+))?")
+_NOTHING = frozenset({"", "(null)", "none", "n/a"})
+
+
+def read_site_settings(text: str) -> SiteSettings:
+    """Return what `scontrol show config` says."""
+    said = dict(_SETTING.findall(text))
+    tasks = _ARRAY_TASKS.search(said.get("SchedulerParameters", ""))
+    return SiteSettings(
+        cluster=said.get("ClusterName", ""),
+        enforced=_names(said.get("AccountingStorageEnforce", "").lower()),
+        accounting="slurmdbd" in said.get("AccountingStorageType", ""),
+        array_index=_count(said.get("MaxArraySize", "")),
+        array_tasks=int(tasks[1]) if tasks else None,
+        jobs=_count(said.get("MaxJobCount", "")),
+    )
+
+
+def read_partitions(text: str) -> dict[str, Partition]:
+    """Return what `scontrol --oneliner show partition` says, by name."""
+    found: dict[str, Partition] = {}
+    for line in text.splitlines():
+        said = dict(_WORD.findall(line))
+        if "PartitionName" in said:
+            partition = _partition(said)
+            found[partition.name] = partition
+    return found
+
+
+def _partition(said: Mapping[str, str]) -> Partition:
+    return Partition(
+        name=said["PartitionName"],
+        default=said.get("Default", "NO").upper() == "YES",
+        state=said.get("State", "UP").upper(),
+        nodes=_count(said.get("TotalNodes", "")) or 0,
+        max_nodes=_count(said.get("MaxNodes", "")),
+        max_time=duration(said.get("MaxTime", "")),
+        qos=next(iter(_names(said.get("QoS", ""))), None),
+        allowed_accounts=_allowed(said.get("AllowAccounts", "ALL")),
+        denied_accounts=_names(said.get("DenyAccounts", "")),
+        allowed_qos=_allowed(said.get("AllowQos", "ALL")),
+        denied_qos=_names(said.get("DenyQos", "")),
+    )
+
+
+def read_node_groups(text: str) -> tuple[NodeGroup, ...]:
+    """Return what `sinfo --exact` says with SINFO_FORMAT."""
+    return tuple(
+        NodeGroup(
+            partition=partition,
+            nodes=_count(nodes) or 0,
+            cpus=_count(cpus) or 0,
+            memory_mb=_count(memory) or 0,
+            gres=read_gres(gres),
+        )
+        for partition, nodes, cpus, memory, gres in _rows(text, SINFO_FORMAT.count("|") + 1)
+    )
+
+
+def read_gres(text: str) -> dict[str, int]:
+    """Return how many there are of each: `gpu:a100:4(S:0-1),gpu:v100:2` has 6 `gpu`."""
+    found: dict[str, int] = {}
+    if text.strip().lower() in _NOTHING:
+        return found
+    for word in re.sub(r"\([^)]*\)", "", text).split(","):
+        match = _GRES.match(word.strip().removeprefix("gres/").removeprefix("gres:"))
+        if match is None:
+            continue
+        name, kind, count = match[1], match[2], int(match[3] or 1)
+        for key in (name, f"{name}:{kind}") if kind else (name,):
+            found[key] = found.get(key, 0) + count
+    return found
+
+
+def read_user(text: str, cluster: str) -> tuple[str | None, tuple[Association, ...]]:
+    """Return the default account, and the associations on this cluster, from USER_FORMAT."""
+    rows = [row for row in _rows(text, _columns(USER_FORMAT)) if _same(row[1], cluster)]
+    found = tuple(
+        Association(
+            account=account,
+            partition=partition,
+            qos=tuple(name for name in qos.split(",") if name),
+            default_qos=default_qos,
+            max_submit=_count(max_submit),
+            max_wall=duration(max_wall),
+        )
+        for _, _, account, partition, qos, default_qos, max_submit, max_wall in rows
+        if account
+    )
+    return next((row[0] for row in rows if row[0]), None), found
+
+
+def read_accounts(text: str, cluster: str) -> dict[str, Account]:
+    """Return the accounts of this cluster by name, from ACCOUNT_FORMAT."""
+    return {
+        name: Account(name=name, parent=parent, group_submit=_count(submit))
+        for of, name, parent, submit in _rows(text, _columns(ACCOUNT_FORMAT))
+        if _same(of, cluster)
+    }
+
+
+def read_qos(text: str) -> dict[str, Qos]:
+    """Return all QOS by name, from QOS_FORMAT."""
+    return {
+        name: Qos(
+            name=name,
+            flags=frozenset(flag.lower() for flag in flags.split(",") if flag),
+            group_submit=_count(group),
+            user_submit=_count(user),
+            account_submit=_count(account),
+            max_wall=duration(wall),
+        )
+        for name, flags, group, user, account, wall in _rows(text, _columns(QOS_FORMAT))
+    }
+
+
+def duration(text: str) -> timedelta | None:
+    """Return `[[days-]hours:]minutes:seconds` as a duration; None for no limit."""
+    match = _DURATION.match(text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+
+
+def _count(text: str) -> int | None:
+    """Return a number; None for UNLIMITED, nothing, and what is none. `16+` is at least 16."""
+    word = text.strip().removesuffix("+").split(" ")[0]
+    return int(word) if word.isdecimal() else None
+
+
+def _names(text: str) -> frozenset[str]:
+    words = (word.strip() for word in text.split(","))
+    return frozenset(word for word in words if word.lower() not in _NOTHING)
+
+
+def _allowed(text: str) -> frozenset[str] | None:
+    return None if text.upper() in {"ALL", "", "(NULL)"} else _names(text)
+
+
+def _same(name: str, cluster: str) -> bool:
+    return not cluster or name == cluster
+
+
+def _columns(form: str) -> int:
+    return form.count(",") + 1
+
+
+def _rows(text: str, columns: int) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) >= columns:
+            yield cells[:columns]
