@@ -36,6 +36,8 @@ def known_of(view: LaunchView, history: LaunchHistory) -> Known:
     waiting = {one.record.index for one in view.runs if not one.record.begun}
     of_slurm = launch.cluster.kind is ClusterKind.slurm
     given = set(history.slurm_jobs if of_slurm else history.executors)
+    if of_slurm:
+        given |= {run for job in history.waiting() for run in job.runs}
     return Known(unsubmitted=waiting - given, doubtful=(doubtful & waiting - given) | behind)
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from hpckit.cli.adding import add_job, alone
 from hpckit.cli.context import Context
+from hpckit.cli.feeding import feed, keep_feeder
 from hpckit.cli.launch import Started, on_slurm
 from hpckit.cli.rerender import rendered
 from hpckit.cli.resume import Order, Resuming, left_alone, prepare_resume, start
-from hpckit.cli.submission import Submission, reconcile, slurm_commands
+from hpckit.cli.submission import Submission, slurm_commands
 from hpckit.errors import (
     HeldError,
     SchedulerAbsentError,
@@ -64,7 +65,17 @@ def _round(launch: Launch, mine: int, context: Context) -> None:
     """Resume alone, and see to the next janitor whatever became of that."""
     commands = slurm_commands(launch.cluster.bin_dir, context)
     with alone(launch, context) as fresh:
-        reconcile(fresh, commands, context)
+        fed = feed(fresh, commands, context)
+        if fed.main_jobs:
+            context.say(f"handed in {len(fed.jobs)} run(s): {on_slurm(fed.main_jobs)}")
+        history = read_launch_history(fresh)
+        if history.feeder is not None:
+            feeder = keep_feeder(fresh, commands, context)
+            context.say(
+                "all runs are handed in" if feeder is None else f"next feeder: job {feeder}"
+            )
+        if not history.resumes(mine):
+            return
         resuming = prepare_resume(load_launch(launch.folder), Order(bounded=True), context)
         started: Started | None = None
         refusal: SchedulerRefusedError | None = None

@@ -27,15 +27,18 @@ from hpckit.cli.prepare import (
 from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.events import LocalStarted
 from hpckit.model.launch import ClusterKind
+from hpckit.model.plan import JobSpec
 from hpckit.planning.janitor import janitor_job
 from hpckit.record.launches import Launch
+from hpckit.slurm.commands import SlurmCommands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """A launch under way: the Slurm job of each run, the main jobs, and where it goes on.
 
-    `janitor` is the job that will resume runs by itself, null without one.
+    `janitor` is the job that will resume runs by itself, `feeder` the one that will hand in the
+    runs that are `left`; null without one.
     """
 
     launch: Launch
@@ -43,6 +46,8 @@ class Started:
     main_jobs: tuple[str, ...]
     where: str
     janitor: str | None = None
+    feeder: str | None = None
+    left: int = 0
 
 
 _OTHERS = timedelta(minutes=2)
@@ -75,6 +80,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _print_scripts(prepared, janitor, context, as_json=arguments.json)
         return 0
     started = _start(prepared, context)
+    if started.left:
+        started = _with_feeder(started, context)
     if arguments.auto_resume:
         started = _with_janitor(started, context)
     _say(started, context, as_json=arguments.json)
@@ -158,16 +165,62 @@ def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
     commands = slurm_commands(prepared.plan.cluster.bin_dir, context)
     launch = write(prepared, context)
     submission = Submission(
-        launch=launch, jobs=launch.jobs, new=True, commands=commands, context=context
+        launch=launch,
+        jobs=_first_jobs(launch, commands),
+        new=True,
+        may_wait=True,
+        chained=len(launch.jobs) > 1 and _is_chained(launch),
+        commands=commands,
+        context=context,
     )
     jobs = submission.submit()
     main_jobs = tuple(submission.accepted.values())
+    left = len(launch.runs) - len(jobs)
     return Started(
         launch=submission.launch,
         jobs=jobs,
         main_jobs=main_jobs,
         where=on_slurm(main_jobs),
+        left=left,
     )
+
+
+def _first_jobs(launch: Launch, commands: SlurmCommands) -> Sequence[JobSpec]:
+    """Return what fits into the queue; the first job is tried in any case."""
+    if len(launch.jobs) == 1:
+        return launch.jobs
+    from hpckit.cli.feeding import fitting, limits_for  # noqa: PLC0415  # few launches need it
+    from hpckit.slurm.query import count_queued  # noqa: PLC0415
+
+    limits = limits_for(launch.jobs[0], commands)
+    queued = 0 if limits.queued is None else count_queued(commands)
+    return fitting(launch.jobs, limits, queued) or launch.jobs[:1]
+
+
+def _is_chained(launch: Launch) -> bool:
+    from hpckit.cli.feeding import is_chained  # noqa: PLC0415  # as above
+
+    return is_chained(launch)
+
+
+def _with_feeder(started: Started, context: Context) -> Started:
+    """Queue what hands in the rest; where that cannot be, say who can, and the runs go on."""
+    from hpckit.cli.adding import alone  # noqa: PLC0415  # only where not all of it fits
+    from hpckit.cli.feeding import keep_feeder  # noqa: PLC0415
+    from hpckit.cli.submission import slurm_commands  # noqa: PLC0415
+
+    launch = started.launch
+    try:
+        commands = slurm_commands(launch.cluster.bin_dir, context)
+        with alone(launch, context, patience=_OTHERS) as fresh:
+            return replace(started, feeder=keep_feeder(fresh, commands, context))
+    except SchedulerError as error:
+        context.note(
+            f"warning: nothing will hand in the other {started.left} runs by itself: "
+            f"{error.message}\n  `hpckit watch {reference(launch, context)}` does, for as long as "
+            "it runs"
+        )
+        return started
 
 
 def on_slurm(main_jobs: Sequence[str]) -> str:
@@ -184,12 +237,15 @@ def _say(started: Started, context: Context, *, as_json: bool) -> None:
     launch = started.launch
     if as_json:
         document = launch_document(launch, started.jobs, started.main_jobs)
-        context.say_json({**document, "janitor": started.janitor})
+        later = {"janitor": started.janitor, "feeder": started.feeder}
+        context.say_json({**document, **later})
         return
     count = len(launch.runs)
     context.say(f"launched {launch.id}: {count} {'run' if count == 1 else 'runs'}")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
+    if started.feeder is not None:
+        context.say(f"  later   {started.left} runs: job {started.feeder} hands them in")
     if started.janitor is not None:
         context.say(f"  then    janitor, job {started.janitor}: resumes what can be")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpckit.cli.context import Context, add_json
-from hpckit.errors import ConfigError
+from hpckit.errors import ConfigError, SchedulerError
 from hpckit.model.ids import launch_id
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import LaunchPlan, SweepPoint
-from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan
+from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
 from hpckit.record import code
 from hpckit.record.environment import capture
 from hpckit.record.freeze import freeze
@@ -180,7 +181,24 @@ def _plan(points: Sequence[SweepPoint], words: tuple[str, ...], context: Context
         folder=str(_output_dir(settings, context) / name),
         arguments=words,
         python=settings.cluster.python or sys.executable,
+        limits=_limits(points, context),
     )
+
+
+def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:
+    """Return what the cluster takes, as far as it says; for a single run nothing is asked."""
+    settings = points[0].settings
+    if len(points) == 1 or settings.cluster.kind is not ClusterKind.slurm:
+        return NO_LIMITS
+    from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415  # only on Slurm
+    from hpckit.slurm.limits import submit_limits  # noqa: PLC0415
+
+    commands = SlurmCommands(bin_dir=settings.cluster.bin_dir, environ=context.environ)
+    asked = resource_spec(settings)
+    try:
+        return submit_limits(commands, asked.account, asked.partition, asked.qos)
+    except SchedulerError:
+        return NO_LIMITS
 
 
 def _output_dir(settings: LaunchConfig, context: Context) -> Path:

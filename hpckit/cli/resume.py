@@ -118,13 +118,36 @@ def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, St
     """
     # Read anew: somebody may have resumed between the first look and the lock.
     with alone(launch, context) as fresh:
-        resuming = prepare_resume(fresh, order, context)
-        started = start(resuming, context) if resuming.jobs else None
+        fed = _feed(fresh, context)
+        resuming = prepare_resume(load_launch(fresh.folder), order, context)
+        started = start(resuming, context) if resuming.jobs else fed
         if started is not None and launch.cluster.kind is ClusterKind.slurm:
             from hpckit.cli.janitor import keep_janitor  # noqa: PLC0415  # only on Slurm
 
             keep_janitor(resuming, started, context)
         return resuming, started
+
+
+def _feed(launch: Launch, context: Context) -> Started | None:
+    """Hand in what was left of the launch itself, as far as it fits."""
+    if launch.cluster.kind is not ClusterKind.slurm or not read_launch_history(launch).waiting():
+        return None
+    from hpckit.cli.feeding import feed, keep_feeder  # noqa: PLC0415  # few launches need it
+    from hpckit.cli.submission import slurm_commands  # noqa: PLC0415  # as above
+
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    fed = feed(launch, commands, context)
+    feeder = keep_feeder(launch, commands, context) if fed.left else None
+    if not fed.main_jobs:
+        return None
+    return Started(
+        launch=load_launch(launch.folder),
+        jobs=fed.jobs,
+        main_jobs=fed.main_jobs,
+        where=on_slurm(fed.main_jobs),
+        feeder=feeder,
+        left=sum(len(job.runs) for job in fed.left),
+    )
 
 
 def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
@@ -243,13 +266,20 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
     if started is None:
         _say_nothing_to_do(resuming, context)
         return
-    launch, count = started.launch, len(resuming.choice.resumed)
-    context.say(f"resumed {launch.id}: {count} of {len(launch.runs)} run(s)")
+    launch, (word, count) = started.launch, what_started(resuming, started)
+    context.say(f"{word} {launch.id}: {count} of {len(launch.runs)} run(s)")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
     for line in left_alone(resuming.choice.skipped):
         context.say(f"  left    {line}")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
+
+
+def what_started(resuming: Resuming, started: Started) -> tuple[str, int]:
+    """Return in a word what was done, and to how many runs."""
+    if resuming.jobs:
+        return "resumed", len(resuming.choice.resumed)
+    return "handed in", len(started.jobs)
 
 
 def _say_nothing_to_do(resuming: Resuming, context: Context) -> None:

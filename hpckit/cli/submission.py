@@ -66,7 +66,9 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
 class Submission:
     """Jobs of one launch on their way to Slurm: `accepted` holds the main id of each job index.
 
-    `new` is whether the launch is nothing without them: then a refusal removes its folder.
+    `new` is whether the launch is nothing without them: then a refusal removes its folder. What
+    comes when the user has as many jobs as may be queued is left for later with `may_wait`. With
+    `chained` each waits for the end of the one before it, the first one for that of `behind`.
     """
 
     launch: Launch
@@ -74,6 +76,9 @@ class Submission:
     new: bool
     commands: SlurmCommands
     context: Context
+    may_wait: bool = False
+    chained: bool = False
+    behind: str | None = None
     accepted: dict[int, str] = field(default_factory=dict)
 
     def submit_patiently(self, patience: timedelta) -> dict[int, str]:
@@ -128,6 +133,13 @@ class Submission:
             try:
                 self.accepted[job.index] = self._submit(job)
             except SchedulerRefusedError as error:
+                if self._later(error):
+                    self._record(
+                        SubmitRefused(
+                            at=self._now, job_index=job.index, message=error.message, later=True
+                        )
+                    )
+                    return runs
                 raise self._refused(error, job) from error
             except SchedulerAbsentError as error:
                 raise self._given_up(error, job) from error
@@ -142,9 +154,17 @@ class Submission:
 
         text = self.launch.paths.script(job.index).read_text(encoding="utf-8")
         self._record(SubmitIntended(at=self._now, job_index=job.index, job_name=job.name))
-        accepted = submit(text, job, self.launch.folder, self.commands)
+        accepted = submit(text, job, self.launch.folder, self.commands, behind=self.behind)
+        if self.chained:
+            self.behind = accepted
         self._record(Submitted(at=self._now, job_index=job.index, job=accepted))
         return accepted
+
+    def _later(self, error: SchedulerRefusedError) -> bool:
+        """Whether a refused job may be handed in later: others of the launch are queued now."""
+        from hpckit.slurm.submit import over_limit  # noqa: PLC0415  # lazy: as above
+
+        return self.may_wait and over_limit(error) and (bool(self.accepted) or not self.new)
 
     def _refused(self, error: SchedulerError, job: JobSpec) -> SchedulerError:
         from hpckit.slurm.query import find_by_name  # noqa: PLC0415  # lazy: as above

@@ -21,13 +21,14 @@ from hpckit.cli.resume import (
     left_alone,
     prepare_resume,
     resume,
+    what_started,
 )
 from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, UsageError
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.planning.resume import Skipped
 from hpckit.record.find import find
-from hpckit.record.launches import Launch, load_launch
+from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.report.rows import count_states
 
 LOOK = timedelta(seconds=15)
@@ -100,7 +101,7 @@ class Watching:
         try:
             seen = prepare_resume(load_launch(self.launch.folder), self.order, self.context)
             self._see(seen)
-            if not seen.jobs:
+            if not seen.jobs and not read_launch_history(seen.launch).waiting():
                 return not seen.choice.open
             done, started = resume(self.launch, self.order, self.context)
         except SchedulerAbsentError:
@@ -110,7 +111,8 @@ class Watching:
             return False
         if started is not None:
             self.counts.update(done.choice.resumed)
-            self._say(f"resumed {len(done.choice.resumed)} run(s): {started.where}")
+            word, count = what_started(done, started)
+            self._say(f"{word} {count} run(s): {started.where}")
         return False
 
     def _see(self, seen: Resuming) -> None:

@@ -49,11 +49,12 @@ class Submitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitRefused(Event):
-    """The scheduler refused, or never had the job."""
+    """The scheduler refused, or never had the job; `later` where it only had too many by then."""
 
     kind: ClassVar[str] = "submit_refused"
     job_index: int
     message: str
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,8 @@ class JobAdded(Event):
 
     It takes back what was asked of these runs earlier: a cancellation, and other executors' turn.
     `fresh` is whether somebody asked for it, so that failures before it count no more. With
-    `successor` it only waits for the end of the run's present job.
+    `successor` it only waits for the end of the run's present job. With `feeder` it has no runs,
+    and hands in what did not fit into the queue.
     """
 
     kind: ClassVar[str] = "job_added"
@@ -70,6 +72,7 @@ class JobAdded(Event):
     after: tuple[int, ...]
     fresh: bool = False
     successor: bool = False
+    feeder: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,9 @@ class LaunchHistory:
     scheduler's reason; `executors` the local executor whose turn a run is. `successors` wait for
     the end of a run's present job. `fresh` is how many attempts came before somebody last resumed
     the run by hand, `idle` how many jobs in a row it was given since and never began in.
-    `janitor` is the index of the latest job without runs, which resumes others.
+    `janitor` is the index of the latest job that resumes others, `feeder` of the latest that hands
+    in what did not fit; `untouched` are frozen jobs that nobody has tried to hand in, or that have
+    to wait for their turn.
     """
 
     jobs: list[JobSpec]
@@ -45,6 +47,19 @@ class LaunchHistory:
     fresh: dict[int, int] = field(default_factory=dict)
     idle: dict[int, int] = field(default_factory=dict)
     janitor: int | None = None
+    feeder: int | None = None
+    feeders: set[int] = field(default_factory=set)
+    untouched: set[int] = field(default_factory=set)
+
+    def waiting(self) -> tuple[JobSpec, ...]:
+        """Return the jobs that are still to be handed in as they were frozen, in their order."""
+        left = [self.jobs[index] for index in sorted(self.untouched)]
+        gone = self.cancelled | self.resumed.keys()
+        return tuple(job for job in left if not gone.issuperset(job.runs))
+
+    def resumes(self, job_index: int) -> bool:
+        """Whether this job without runs resumes others, and does not only hand in."""
+        return job_index not in self.feeders
 
     def job_of(self, run: int) -> JobSpec:
         """Return the job that a run was given to last."""
@@ -64,6 +79,11 @@ class LaunchHistory:
         return None if successor is None else self.accepted.get(successor.job_index)
 
     @property
+    def feeder_job(self) -> str | None:
+        """What Slurm calls the latest feeder, None where it never had one."""
+        return None if self.feeder is None else self.accepted.get(self.feeder)
+
+    @property
     def janitor_job(self) -> str | None:
         """What Slurm calls the latest janitor, None where it never had one."""
         return None if self.janitor is None else self.accepted.get(self.janitor)
@@ -73,6 +93,8 @@ class LaunchHistory:
         match event:
             case events.JobAdded():
                 self._add(event)
+            case events.SubmitIntended():
+                self.untouched.discard(event.job_index)
             case events.Submitted() if event.job_index < len(self.jobs):
                 self._submitted(self.jobs[event.job_index], event)
             case events.SubmitRefused() if event.job_index < len(self.jobs):
@@ -90,7 +112,11 @@ class LaunchHistory:
             self.jobs.append(job)
         if job.index > len(self.jobs) or self.jobs[job.index] != job:
             return
-        if not job.runs:
+        self.untouched.discard(job.index)
+        if event.feeder:
+            self.feeder = job.index
+            self.feeders.add(job.index)
+        elif not job.runs:
             self.janitor = job.index
         for run, after in zip(job.runs, event.after, strict=False):
             given = Resumption(job_index=job.index, after=after)
@@ -122,6 +148,7 @@ class LaunchHistory:
         self.cancelled.discard(run)
 
     def _submitted(self, job: JobSpec, event: events.Submitted) -> None:
+        self.untouched.discard(job.index)
         earlier = self.accepted.setdefault(job.index, event.job)
         self.accepted[job.index] = event.job
         if not job.runs or self._succeeds(job):
@@ -134,6 +161,9 @@ class LaunchHistory:
             self.cancelled.difference_update(job.runs)
 
     def _refused(self, job: JobSpec, event: events.SubmitRefused) -> None:
+        if event.later:
+            self.untouched.add(job.index)
+            return
         if self._succeeds(job):
             for run in job.runs:
                 del self.successors[run]
@@ -159,7 +189,8 @@ class LaunchHistory:
 
 def read_history(jobs: Iterable[JobSpec], history: Iterable[events.Event]) -> LaunchHistory:
     """Return what these events say of a launch with these jobs (those added since may be in)."""
-    known = LaunchHistory(jobs=list(jobs))
+    frozen = list(jobs)
+    known = LaunchHistory(jobs=frozen, untouched={job.index for job in frozen if job.runs})
     for event in history:
         known.take(event)
     return known

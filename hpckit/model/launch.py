@@ -179,6 +179,17 @@ class Runtime:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Sweep:
+    """How many runs of one launch may run at a time, over all of its arrays; null means no bound.
+
+    `max_concurrent` counts runs, `max_gpus` the GPUs they hold together.
+    """
+
+    max_concurrent: int | None = None
+    max_gpus: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Code:
     """The snapshot of the user's project.
 
@@ -215,4 +226,5 @@ class LaunchConfig:
     recovery: Recovery = field(default_factory=Recovery)
     runtime: Runtime = field(default_factory=Runtime)
     code: Code = field(default_factory=Code)
+    sweep: Sweep = field(default_factory=Sweep)
     chaos: list[str] = field(default_factory=list)

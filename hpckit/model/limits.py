@@ -28,3 +28,6 @@ class SubmitLimits:
         """How many elements one array may have; 0 where there can be no arrays."""
         known = [limit for limit in (self.array_index, self.array_tasks) if limit is not None]
         return min(known, default=None)
+
+
+NO_LIMITS = SubmitLimits()

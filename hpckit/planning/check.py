@@ -16,7 +16,7 @@ from hpckit.model.plan import SweepPoint
 from hpckit.planning.check_recovery import check_recovery
 from hpckit.planning.command import command_words
 
-SHARED_KEYS = ("name", "output_dir", "cluster", "code")
+SHARED_KEYS = ("name", "output_dir", "cluster", "code", "sweep")
 """What all runs of one launch have in common: one folder, one snapshot, one scheduler."""
 
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
@@ -113,6 +113,8 @@ def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     yield "recovery.identical_failures", settings.recovery.identical_failures, 1
     yield "recovery.node_failures", settings.recovery.node_failures, 1
     yield "cluster.max_parallel", settings.cluster.max_parallel, 1
+    yield "sweep.max_concurrent", settings.sweep.max_concurrent, 1
+    yield "sweep.max_gpus", settings.sweep.max_gpus, 1
 
 
 def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:

@@ -45,11 +45,17 @@ def janitor_job(
         array_parallelism=1,
         mem_gb=_JANITOR_MEM_GB,
         timeout=JANITOR_TIME,
-        dependency=f"afterany:{':'.join(mains)}",
+        dependency=f"afterany:{':'.join(mains)}" if mains else None,
         additional_parameters=_PAUSE if pause else (),
     )
     name = f"{launch}-janitor-{index}"
     return JobSpec(index=index, name=name, runs=(), resources=resources, requeue=True)
+
+
+def feeder_job(launch: str, *, index: int, like: ResourceSpec, after: Iterable[str]) -> JobSpec:
+    """Return a job without runs that hands in what did not fit, when these jobs have ended."""
+    job = janitor_job(launch, index=index, like=like, after=after, pause=not tuple(after))
+    return replace(job, name=f"{launch}-feeder-{index}")
 
 
 def _main(job: str) -> str:

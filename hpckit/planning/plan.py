@@ -14,8 +14,10 @@ from typing import Any
 from hpckit.errors import ConfigError
 from hpckit.model.ids import slug
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
 from hpckit.planning.check import check_points
+from hpckit.planning.chunks import chunks, throttle
 from hpckit.planning.command import command_words
 from hpckit.planning.signature import signature
 
@@ -35,11 +37,13 @@ def make_plan(
     folder: str,
     arguments: tuple[str, ...],
     python: str,
+    limits: SubmitLimits = NO_LIMITS,
 ) -> LaunchPlan:
     """Return the plan of these points, in their order; raises ConfigError.
 
-    Runs that ask the same of Slurm become one job (an array, where they are several). `folder`
-    is absolute, `arguments` are the user's words, `python` is what the nodes run.
+    Runs that ask the same of Slurm become one job (an array, where they are several), or as few as
+    the limits allow. `folder` is absolute, `arguments` are the user's words, `python` is what the
+    nodes run.
     """
     check_points(points)
     return LaunchPlan(
@@ -51,7 +55,7 @@ def make_plan(
         cluster=points[0].settings.cluster,
         python=python,
         runs=tuple(_run(identity.id, index, point) for index, point in enumerate(points)),
-        jobs=_jobs(identity.id, points),
+        jobs=_jobs(identity.id, points, limits),
     )
 
 
@@ -78,28 +82,31 @@ def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
     )
 
 
-def _jobs(launch: str, points: Sequence[SweepPoint]) -> tuple[JobSpec, ...]:
+def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tuple[JobSpec, ...]:
     groups: dict[tuple[ResourceSpec, bool], list[int]] = {}
     for index, point in enumerate(points):
         recovery = point.settings.recovery
         # A successor waits for the job's end, and a job that is requeued does not end.
         key = (resource_spec(point.settings), recovery.requeue and not recovery.successor)
         groups.setdefault(key, []).append(index)
+    parts = [(key, part) for key, runs in groups.items() for part in chunks(runs, limits)]
     return tuple(
         JobSpec(
             index=index,
             name=launch if index == 0 else f"{launch}-{index}",
-            runs=tuple(runs),
+            runs=part,
             resources=resources,
             requeue=requeue,
         )
-        for index, ((resources, requeue), runs) in enumerate(groups.items())
+        for index, ((resources, requeue), part) in enumerate(parts)
     )
 
 
 def resource_spec(settings: LaunchConfig) -> ResourceSpec:
     """Return what Slurm is asked for; the cluster's partition, account and QOS are defaults."""
     asked, cluster = settings.resources, settings.cluster
+    bound = throttle(settings)
+    parallelism = asked.array_parallelism if bound is None else min(bound, asked.array_parallelism)
     return ResourceSpec(
         nodes=asked.nodes,
         spare_nodes=asked.spare_nodes,
@@ -122,7 +129,7 @@ def resource_spec(settings: LaunchConfig) -> ResourceSpec:
         comment=asked.comment,
         mail_type=asked.mail_type,
         mail_user=asked.mail_user,
-        array_parallelism=asked.array_parallelism,
+        array_parallelism=parallelism,
         additional_parameters=tuple(
             (key, _parameter(key, value)) for key, value in asked.additional_parameters.items()
         ),

@@ -95,6 +95,22 @@ def draining_nodes(nodes: str, commands: SlurmCommands) -> dict[str, str]:
     return read_draining(commands.run("scontrol", "--oneliner", "show", "node", nodes))
 
 
+def count_queued(commands: SlurmCommands) -> int:
+    """Return how many jobs the user has pending or running, each element of an array as one.
+
+    Raises SchedulerAwayError or SchedulerRefusedError.
+    """
+    return len(commands.run("squeue", "--me", "--array", "--noheader", "--format=%i").split())
+
+
+def queued_jobs(commands: SlurmCommands) -> frozenset[str]:
+    """Return the main ids of the user's jobs that are pending, running or completing.
+
+    Raises SchedulerAwayError or SchedulerRefusedError.
+    """
+    return frozenset(commands.run("squeue", "--me", "--noheader", "--format=%F").split())
+
+
 def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
     """Return the main ids of the user's jobs with this name, oldest first.
 

@@ -11,6 +11,7 @@ import io
 import re
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from submitit import SlurmExecutor
@@ -23,6 +24,9 @@ from hpckit.slurm.commands import SlurmCommands, failure
 
 _ACCEPTED = re.compile(r"Submitted batch job (\d+)")
 _STATED = re.compile(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
+_TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)
+"""As 22.05 to 26.05 say it: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit and the like."""
+
 _STOPPED = frozenset({124, 137})
 """Exit codes of timeout(1) when it had to stop a program, gently or not."""
 
@@ -34,9 +38,18 @@ class FrozenScriptExecutor(SlurmExecutor):
     text is given, and the job is hpckit's supervisor, single or array alike.
     """
 
-    def __init__(self, *, text: str, script: Path, folder: Path, commands: SlurmCommands) -> None:
+    def __init__(
+        self,
+        *,
+        text: str,
+        script: Path,
+        folder: Path,
+        commands: SlurmCommands,
+        options: Sequence[str] = (),
+    ) -> None:
         super().__init__(folder)
         self._text = text
+        self._options = options
         self._script = script
         self._commands = commands
 
@@ -61,7 +74,7 @@ class FrozenScriptExecutor(SlurmExecutor):
             )
         # submitit waits for ever; sbatch may, too, where the controller is away.
         patience = f"{self._commands.timeout.total_seconds():g}"
-        sbatch = self._commands.argv("sbatch", str(self._script))
+        sbatch = self._commands.argv("sbatch", *self._options, str(self._script))
         return ["timeout", "--kill-after=5", patience, *sbatch]
 
     def _num_tasks(self) -> int:
@@ -77,10 +90,13 @@ class FrozenScriptExecutor(SlurmExecutor):
         return match[1]
 
 
-def submit(text: str, job: JobSpec, folder: Path, commands: SlurmCommands) -> str:
+def submit(
+    text: str, job: JobSpec, folder: Path, commands: SlurmCommands, *, behind: str | None = None
+) -> str:
     """Submit the script of a job, frozen in the launch folder; return the main job id.
 
-    Raises SchedulerRefusedError with sbatch's own words, or SchedulerAwayError.
+    `behind` is a job whose end it waits for, beside what its script says. Raises
+    SchedulerRefusedError with sbatch's own words, or SchedulerAwayError.
     """
     script = LaunchPaths(folder).script(job.index)
     # SBATCH_PARTITION and its like would take precedence over what the script states.
@@ -91,7 +107,11 @@ def submit(text: str, job: JobSpec, folder: Path, commands: SlurmCommands) -> st
         commands.own_environment(without=stated),
     ):
         executor = FrozenScriptExecutor(
-            text=text, script=script, folder=Path(own), commands=commands
+            text=text,
+            script=script,
+            folder=Path(own),
+            commands=commands,
+            options=_behind(job, behind),
         )
         try:
             return executor.submit_frozen()
@@ -102,6 +122,19 @@ def submit(text: str, job: JobSpec, folder: Path, commands: SlurmCommands) -> st
                 f"sbatch answered with {str(error)!r}, not with a job id",
                 hint="a wrapper may stand in front of sbatch: set cluster.bin_dir to Slurm's own",
             ) from error
+
+
+def _behind(job: JobSpec, behind: str | None) -> list[str]:
+    """Return the option for it: on the command line, as Slurm gives the id after the freezing."""
+    if behind is None:
+        return []
+    words = [job.resources.dependency, f"afterany:{behind}"]
+    return [f"--dependency={','.join(word for word in words if word)}"]
+
+
+def over_limit(error: SchedulerError) -> bool:
+    """Whether Slurm refused only because the user has too many jobs queued at the moment."""
+    return _TOO_MANY.search(error.message) is not None
 
 
 def _failure(error: FailedJobError, commands: SlurmCommands) -> SchedulerError:

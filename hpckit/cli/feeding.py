@@ -1,0 +1,141 @@
+"""What did not fit into the queue: handed in when there is room, job by job, in order.
+
+Responsible for handing in frozen jobs of a launch that nobody has handed in yet, and for the tiny
+job that goes on with it; it must not render those jobs, nor resume anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpckit.cli.adding import add_job
+from hpckit.cli.context import Context
+from hpckit.cli.rerender import rendered
+from hpckit.cli.submission import Submission, reconcile
+from hpckit.errors import SchedulerError
+from hpckit.model.events import JobAdded
+from hpckit.model.history import LaunchHistory
+from hpckit.model.launch import ClusterKind
+from hpckit.model.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.plan import JobSpec
+from hpckit.planning.chunks import FEEDERS, throttle
+from hpckit.planning.janitor import feeder_job
+from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.limits import submit_limits
+from hpckit.slurm.query import count_queued, queued_jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed:
+    """What was handed in: what Slurm calls each run, and the main jobs; `left` is what was not."""
+
+    jobs: dict[int, str]
+    main_jobs: tuple[str, ...]
+    left: tuple[JobSpec, ...]
+
+
+def limits_for(job: JobSpec, commands: SlurmCommands) -> SubmitLimits:
+    """Return what the cluster accepts of such jobs, as far as it says."""
+    asked = job.resources
+    try:
+        return submit_limits(commands, asked.account, asked.partition, asked.qos)
+    except SchedulerError:
+        return NO_LIMITS
+
+
+def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple[JobSpec, ...]:
+    """Return those of the jobs, from the first, that may be queued beside `queued` others.
+
+    Room is left for the feeder where not all of them may.
+    """
+    if limits.queued is None:
+        return tuple(jobs)
+    elements = sum(len(job.runs) for job in jobs)
+    room = limits.queued - queued
+    if elements > room:
+        room -= FEEDERS
+    taken: list[JobSpec] = []
+    for job in jobs:
+        room -= len(job.runs)
+        if room < 0:
+            break
+        taken.append(job)
+    return tuple(taken)
+
+
+def feed(launch: Launch, commands: SlurmCommands, context: Context) -> Fed:
+    """Hand in what fits of what is left; the caller is `alone`. Raises SchedulerError."""
+    reconcile(launch, commands, context)
+    history = read_launch_history(launch)
+    waiting = history.waiting()
+    if not waiting or launch.cluster.kind is not ClusterKind.slurm:
+        return Fed(jobs={}, main_jobs=(), left=())
+    now = fitting(waiting, limits_for(waiting[0], commands), count_queued(commands))
+    submission = Submission(
+        launch=launch,
+        jobs=now,
+        new=False,
+        may_wait=True,
+        commands=commands,
+        context=context,
+        chained=is_chained(launch),
+        behind=_latest(history, commands) if is_chained(launch) else None,
+    )
+    jobs = submission.submit()
+    return Fed(
+        jobs=jobs,
+        main_jobs=tuple(submission.accepted.values()),
+        left=read_launch_history(launch).waiting(),
+    )
+
+
+def is_chained(launch: Launch) -> bool:
+    """Whether arrays follow each other, so that one bound holds over all of them."""
+    return throttle(load_settings(launch, 0)[0]) is not None
+
+
+def keep_feeder(launch: Launch, commands: SlurmCommands, context: Context) -> str | None:
+    """Queue a feeder where something is left and none is queued; return what Slurm calls it.
+
+    The caller is `alone`. It starts when the first of the jobs that are queued has ended. Raises
+    SchedulerError.
+    """
+    launch = load_launch(launch.folder)
+    history = read_launch_history(launch)
+    if not history.waiting():
+        return None
+    living = queued_jobs(commands)
+    if history.feeder_job in living and history.feeder_job != _own(context):
+        return None
+    after = [main for main in _mains(history) if main in living][:1]
+    index, like = len(launch.jobs), launch.jobs[0].resources
+    job = feeder_job(launch.id, index=index, like=like, after=after)
+    added = JobAdded(at=context.now(), job=job, after=(), feeder=True)
+    add_job(launch, added, rendered(launch, job, context))
+    submission = Submission(
+        launch=load_launch(launch.folder),
+        jobs=(job,),
+        new=False,
+        commands=commands,
+        context=context,
+    )
+    submission.submit()
+    return submission.accepted[index]
+
+
+def _own(context: Context) -> str | None:
+    """Return the job this process runs in: a feeder is alive, and yet no help any more."""
+    return context.environ.get("SLURM_JOB_ID")
+
+
+def _mains(history: LaunchHistory) -> list[str]:
+    """Return what Slurm calls the jobs with runs that it was given, oldest first."""
+    return [main for index, main in history.accepted.items() if history.jobs[index].runs]
+
+
+def _latest(history: LaunchHistory, commands: SlurmCommands) -> str | None:
+    """Return the job of the launch that was handed in last, if it is still queued."""
+    living = queued_jobs(commands)
+    return next((main for main in _mains(history)[-1:] if main in living), None)

@@ -1,0 +1,54 @@
+"""Many runs as several arrays, where a cluster does not take them as one. Pure.
+
+Responsible for the size of an array and for how many runs go at a time; it must not know what has
+been submitted by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.errors import ConfigError
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.limits import SubmitLimits
+
+FEEDERS = 1
+"""Jobs that hpckit itself keeps queued, to hand in what did not fit."""
+
+
+def chunks(runs: Sequence[int], limits: SubmitLimits) -> tuple[tuple[int, ...], ...]:
+    """Return the runs in order, in as few arrays as the cluster takes.
+
+    Where not all of them may be queued at a time, an array is half of what may, so that the next
+    one waits in the queue already while one comes to its end.
+    """
+    size = _size(len(runs), limits)
+    return tuple(tuple(runs[start : start + size]) for start in range(0, len(runs), size))
+
+
+def _size(count: int, limits: SubmitLimits) -> int:
+    sizes = [count]
+    if limits.array is not None:
+        sizes.append(limits.array)
+    bounds = [bound for bound in (limits.queued, limits.jobs) if bound is not None]
+    if bounds and count > min(bounds) - FEEDERS:
+        sizes.append((min(bounds) - FEEDERS) // 2)
+    return max(1, min(sizes))
+
+
+def throttle(settings: LaunchConfig) -> int | None:
+    """Return how many runs of this size may run at a time in the launch; null means no bound.
+
+    Raises ConfigError where not even one may.
+    """
+    sweep, resources = settings.sweep, settings.resources
+    bounds = [] if sweep.max_concurrent is None else [sweep.max_concurrent]
+    gpus = resources.gpus_per_node * (resources.nodes + resources.spare_nodes)
+    if sweep.max_gpus is not None and gpus:
+        bounds.append(sweep.max_gpus // gpus)
+        if not bounds[-1]:
+            raise ConfigError(
+                f"sweep.max_gpus is {sweep.max_gpus}, and one run asks for {gpus} GPUs",
+                hint=f"allow at least {gpus}, or ask for fewer: resources.gpus_per_node=...",
+            )
+    return min(bounds, default=None)
