@@ -6,6 +6,8 @@ job that goes on with it; it must not render those jobs, nor resume anything.
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,12 +15,11 @@ from hpckit.cli.adding import add_job
 from hpckit.cli.context import Context
 from hpckit.cli.rerender import rendered
 from hpckit.cli.submission import Submission, reconcile
-from hpckit.errors import SchedulerError
 from hpckit.model.events import JobAdded
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
-from hpckit.model.limits import NO_LIMITS, SubmitLimits
-from hpckit.model.plan import JobSpec
+from hpckit.model.limits import SubmitLimits
+from hpckit.model.plan import JobSpec, ResourceSpec
 from hpckit.planning.chunks import FEEDERS, throttle
 from hpckit.planning.janitor import feeder_job
 from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
@@ -36,13 +37,10 @@ class Fed:
     left: tuple[JobSpec, ...]
 
 
-def limits_for(job: JobSpec, commands: SlurmCommands) -> SubmitLimits:
+def limits_for(asked: ResourceSpec, commands: SlurmCommands) -> SubmitLimits:
     """Return what the cluster accepts of such jobs, as far as it says."""
-    asked = job.resources
-    try:
-        return submit_limits(commands, asked.account, asked.partition, asked.qos)
-    except SchedulerError:
-        return NO_LIMITS
+    user = pwd.getpwuid(os.getuid()).pw_name
+    return submit_limits(commands, asked.account, asked.partition, asked.qos, user)
 
 
 def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple[JobSpec, ...]:
@@ -65,6 +63,12 @@ def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple
     return tuple(taken)
 
 
+def what_fits(jobs: Sequence[JobSpec], commands: SlurmCommands) -> tuple[JobSpec, ...]:
+    """Return those of the jobs, from the first, that may be queued now."""
+    limits = limits_for(jobs[0].resources, commands)
+    return fitting(jobs, limits, 0 if limits.queued is None else count_queued(commands))
+
+
 def feed(launch: Launch, commands: SlurmCommands, context: Context) -> Fed:
     """Hand in what fits of what is left; the caller is `alone`. Raises SchedulerError."""
     reconcile(launch, commands, context)
@@ -72,7 +76,7 @@ def feed(launch: Launch, commands: SlurmCommands, context: Context) -> Fed:
     waiting = history.waiting()
     if not waiting or launch.cluster.kind is not ClusterKind.slurm:
         return Fed(jobs={}, main_jobs=(), left=())
-    now = fitting(waiting, limits_for(waiting[0], commands), count_queued(commands))
+    now = what_fits(waiting, commands)
     submission = Submission(
         launch=launch,
         jobs=now,

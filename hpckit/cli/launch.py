@@ -189,12 +189,9 @@ def _first_jobs(launch: Launch, commands: SlurmCommands) -> Sequence[JobSpec]:
     """Return what fits into the queue; the first job is tried in any case."""
     if len(launch.jobs) == 1:
         return launch.jobs
-    from hpckit.cli.feeding import fitting, limits_for  # noqa: PLC0415  # few launches need it
-    from hpckit.slurm.query import count_queued  # noqa: PLC0415
+    from hpckit.cli.feeding import what_fits  # noqa: PLC0415  # few launches need it
 
-    limits = limits_for(launch.jobs[0], commands)
-    queued = 0 if limits.queued is None else count_queued(commands)
-    return fitting(launch.jobs, limits, queued) or launch.jobs[:1]
+    return what_fits(launch.jobs, commands) or launch.jobs[:1]
 
 
 def _is_chained(launch: Launch) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpckit.cli.context import Context, add_json
-from hpckit.errors import ConfigError, SchedulerError
+from hpckit.errors import ConfigError
 from hpckit.model.ids import launch_id
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.limits import NO_LIMITS, SubmitLimits
@@ -190,15 +190,11 @@ def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:
     settings = points[0].settings
     if len(points) == 1 or settings.cluster.kind is not ClusterKind.slurm:
         return NO_LIMITS
-    from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415  # only on Slurm
-    from hpckit.slurm.limits import submit_limits  # noqa: PLC0415
+    from hpckit.cli.feeding import limits_for  # noqa: PLC0415  # only on Slurm
+    from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415
 
     commands = SlurmCommands(bin_dir=settings.cluster.bin_dir, environ=context.environ)
-    asked = resource_spec(settings)
-    try:
-        return submit_limits(commands, asked.account, asked.partition, asked.qos)
-    except SchedulerError:
-        return NO_LIMITS
+    return limits_for(resource_spec(settings), commands)
 
 
 def _output_dir(settings: LaunchConfig, context: Context) -> Path:

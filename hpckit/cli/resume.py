@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return 0
     from hpckit.cli.wait import wait  # noqa: PLC0415  # only where somebody waits
 
-    runs = resuming.choice.resumed
+    runs = sorted({*resuming.choice.resumed, *started.jobs})
     return wait(started.launch, context, quiet=arguments.json, indices=runs)
 
 
@@ -128,9 +128,15 @@ def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, St
         return resuming, started
 
 
+def waits_for_room(launch: Launch) -> bool:
+    """Whether jobs of the launch itself are still to be handed in."""
+    on_slurm = launch.cluster.kind is ClusterKind.slurm
+    return on_slurm and bool(read_launch_history(launch).waiting())
+
+
 def _feed(launch: Launch, context: Context) -> Started | None:
     """Hand in what was left of the launch itself, as far as it fits."""
-    if launch.cluster.kind is not ClusterKind.slurm or not read_launch_history(launch).waiting():
+    if not waits_for_room(launch):
         return None
     from hpckit.cli.feeding import feed, keep_feeder  # noqa: PLC0415  # few launches need it
     from hpckit.cli.submission import slurm_commands  # noqa: PLC0415  # as above

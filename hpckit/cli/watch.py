@@ -21,6 +21,7 @@ from hpckit.cli.resume import (
     left_alone,
     prepare_resume,
     resume,
+    waits_for_room,
     what_started,
 )
 from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, UsageError
@@ -28,7 +29,7 @@ from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.planning.resume import Skipped
 from hpckit.record.find import find
-from hpckit.record.launches import Launch, load_launch, read_launch_history
+from hpckit.record.launches import Launch, load_launch
 from hpckit.report.rows import count_states
 
 LOOK = timedelta(seconds=15)
@@ -101,7 +102,7 @@ class Watching:
         try:
             seen = prepare_resume(load_launch(self.launch.folder), self.order, self.context)
             self._see(seen)
-            if not seen.jobs and not read_launch_history(seen.launch).waiting():
+            if not seen.jobs and not waits_for_room(seen.launch):
                 return not seen.choice.open
             done, started = resume(self.launch, self.order, self.context)
         except SchedulerAbsentError:

@@ -100,7 +100,7 @@ def count_queued(commands: SlurmCommands) -> int:
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return len(commands.run("squeue", "--me", "--array", "--noheader", "--format=%i").split())
+    return len(_squeue_ids(commands, "--array"))
 
 
 def queued_jobs(commands: SlurmCommands) -> frozenset[str]:
@@ -108,7 +108,12 @@ def queued_jobs(commands: SlurmCommands) -> frozenset[str]:
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return frozenset(commands.run("squeue", "--me", "--noheader", "--format=%F").split())
+    return frozenset(map(_main, _squeue_ids(commands)))
+
+
+def _squeue_ids(commands: SlurmCommands, *options: str) -> list[str]:
+    text = commands.run("squeue", "--me", "--noheader", *options, "--Format=JobArrayID:0|")
+    return [line.strip(" |") for line in text.splitlines() if line.strip(" |")]
 
 
 def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:

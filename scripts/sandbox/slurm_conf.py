@@ -57,7 +57,7 @@ PriorityType=priority/multifactor
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost={controller}
 AccountingStoragePass={munge_socket}
-AccountingStorageEnforce=associations
+AccountingStorageEnforce=associations,limits
 AccountingStorageTRES=gres/gpu
 
 GresTypes=gpu
