@@ -100,13 +100,28 @@ def verb_module(verb: str) -> ModuleType:
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:
     """Return the parser of a verb's words."""
-    parser = argparse.ArgumentParser(
+    parser = _VerbParser(
         prog=f"hpckit {verb}",
         description=(VERBS | HIDDEN_VERBS)[verb],
         allow_abbrev=False,
     )
     verb_module(verb).add_arguments(parser)
     return parser
+
+
+class _VerbParser(argparse.ArgumentParser):
+    """Takes `--sort -loss` as people write it: argparse would take `-loss` for an option."""
+
+    def parse_known_intermixed_args(  # type: ignore[override]
+        self, args: Sequence[str], namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        words: list[str] = []
+        for word in args:
+            if words and words[-1] == "--sort" and word.startswith("-"):
+                words[-1] = f"--sort={word}"
+            else:
+                words.append(word)
+        return super().parse_known_intermixed_args(words, namespace)
 
 
 def _dispatch(words: Sequence[str], context: Context) -> int:

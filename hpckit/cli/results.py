@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+from dataclasses import replace
+from datetime import datetime
 
 from hpckit.cli.accounting import accounts
 from hpckit.cli.context import Context, add_output_dir, add_reference, output_dir
-from hpckit.cli.show import show_page
-from hpckit.cli.views import Ask, launch_view
+from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, limited
+from hpckit.cli.show import note_unshown, show_page
+from hpckit.cli.views import Ask, LaunchView, launch_view
 from hpckit.record.find import find
 from hpckit.report.machine import results_document
 from hpckit.report.results import (
@@ -24,6 +27,7 @@ from hpckit.report.results import (
     sort_results,
 )
 from hpckit.report.rows import run_row
+from hpckit.report.selection import sort_key
 from hpckit.report.text import results_page
 
 
@@ -33,12 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     form.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.add_argument(
-        "--sort",
-        metavar="KEY",
-        help="column to sort by: index, state, step, time, goodput, an override, a metric",
-    )
+    add_filters(parser)
+    add_sort(parser, "Columns: index, state, step, time, goodput, an override, a metric")
     parser.add_argument("--descending", action="store_true", help="largest first")
+    add_limit(parser)
     add_output_dir(parser)
 
 
@@ -49,19 +51,34 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     view = launch_view(selection.launch, context, ask=Ask.open_runs, indices=indices)
     if view.warning:
         context.note(f"warning: {view.warning}")
-    now = context.now()
-    kept = accounts(selection.launch, view.runs, now)
-    results = make_results([run_row(one, kept.get(one.record.index)) for one in view.runs], now)
-    if arguments.sort or arguments.descending:
-        key = arguments.sort or "index"
-        results = sort_results(results, key, descending=arguments.descending)
+    results = _results(view, arguments, context.now())
+    shown = replace(results, rows=tuple(limited(results.rows, arguments.limit)))
     if arguments.json:
-        context.say_json(results_document(selection.launch.id, results))
+        total = len(view.runs)
+        document = results_document(selection.launch.id, shown)
+        context.say_json({**document, "total": total, "matching": len(results.rows)})
     elif arguments.csv:
-        _write_csv(results, context)
+        _write_csv(shown, context)
     else:
-        show_page(results_page(results), context)
+        show_page(results_page(shown), context, paged=True)
+    note_unshown(len(results.rows), len(shown.rows), context)
     return 0
+
+
+def _results(view: LaunchView, arguments: argparse.Namespace, now: datetime) -> Results:
+    """Return the results of the runs that were asked for, in order."""
+    wanted = filter_of(arguments)
+    some = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
+    kept = accounts(view.launch, some, now)
+    results = make_results(
+        [run_row(one, kept.get(one.record.index)) for one in some],
+        now,
+        sweep=[one.record.overrides for one in view.runs],
+    )
+    if not arguments.sort and not arguments.descending:
+        return results
+    key = sort_key(arguments.sort or "index", descending=arguments.descending)
+    return sort_results(results, key)
 
 
 def _write_csv(results: Results, context: Context) -> None:

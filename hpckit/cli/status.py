@@ -7,16 +7,20 @@ launch, whatever became of the runs: `launch --wait` is the verb whose exit code
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from datetime import datetime
 
 from hpckit.cli.accounting import accounts
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.show import launch_head, show_page
-from hpckit.cli.views import launch_view, unconfirmed
+from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, limited
+from hpckit.cli.show import launch_head, note_unshown, show_page
+from hpckit.cli.views import LaunchView, launch_view, unconfirmed
 from hpckit.record.find import find
 from hpckit.report.account import account_page
 from hpckit.report.machine import status_document
-from hpckit.report.rows import run_row
-from hpckit.report.text import status_page
+from hpckit.report.rows import RunRow, run_row
+from hpckit.report.selection import sort_key, sort_rows
+from hpckit.report.text import count_line, status_page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also of many runs, say where their time went (of one run it is always said)",
     )
+    add_filters(parser)
+    add_sort(parser, "Columns: index, state, step, time, attempt, an override, a metric")
+    add_limit(parser)
     add_json(parser)
     add_output_dir(parser)
 
@@ -43,16 +50,37 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             f"warning: it is not known whether Slurm accepted {launch.jobs[job].name}; "
             f"`hpckit doctor {launch.id}` finds out"
         )
+    _show(view, arguments, context)
+    return 0
+
+
+def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> None:
     single, now = len(view.runs) == 1, context.now()
+    rows = _rows(view, arguments, now)
+    shown = list(limited(rows, arguments.limit))
     # It reads every attempt of a run: a glance at a thousand runs must not wait for that.
-    kept = accounts(launch, view.runs, now) if single or arguments.goodput else {}
-    rows = [run_row(one, kept.get(one.record.index)) for one in view.runs]
+    if single or arguments.goodput:
+        indices = {row.index for row in shown}
+        some = [one for one in view.runs if one.record.index in indices]
+        kept = accounts(view.launch, some, now)
+        shown = [replace(row, goodput=kept.get(row.index)) for row in shown]
     janitor = None if view.janitor is None else view.janitor.job
     if arguments.json:
-        document = status_document(launch.id, rows, view.scheduler)
-        context.say_json({**document, "janitor": janitor})
+        document = status_document(view.launch.id, shown, view.scheduler)
+        counts = {"total": len(view.runs), "matching": len(rows)}
+        context.say_json({**document, "janitor": janitor, **counts})
     else:
-        page = [*status_page(launch_head(launch), rows, now)]
+        page = [*status_page(launch_head(view.launch), shown, now)]
+        if len(shown) < len(view.runs):
+            page.append(f"of all {count_line([one.state for one in view.runs])}")
         page += [] if janitor is None else [f"janitor: job {janitor}, resumes what can be"]
-        show_page([*page, *(account_page(rows[0]) if single else ())], context)
-    return 0
+        page += account_page(shown[0]) if single and shown else ()
+        show_page(page, context, paged=True)
+    note_unshown(len(rows), len(shown), context)
+
+
+def _rows(view: LaunchView, arguments: argparse.Namespace, now: datetime) -> list[RunRow]:
+    """Return the rows that were asked for, in order."""
+    wanted = filter_of(arguments)
+    rows = [run_row(one) for one in view.runs if wanted.takes(one.state, one.record.overrides)]
+    return sort_rows(rows, sort_key(arguments.sort), now) if arguments.sort else rows

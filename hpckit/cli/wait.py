@@ -175,7 +175,9 @@ def _display(context: Context, *, quiet: bool) -> Iterator[Callable[[Watch], Non
 def _page(watch: Watch) -> Page:
     rows = [run_row(view) for view in watch.views]
     page = status_page(launch_head(watch.launch), _most_telling(rows, watch), watch.context.now())
-    return page if len(rows) <= _SHOWN_LIVE or watch.over else [*page, f"of all {count_line(rows)}"]
+    if len(rows) <= _SHOWN_LIVE or watch.over:
+        return page
+    return [*page, f"of all {count_line([row.state for row in rows])}"]
 
 
 def _most_telling(rows: list[RunRow], watch: Watch) -> list[RunRow]:
@@ -208,7 +210,8 @@ class _Lines:
     def _remark(self, rows: list[RunRow]) -> None:
         now = self.context.now()
         steps = [row.step for row in rows if row.state is RunState.running and row.step is not None]
-        text = count_line(rows) + (f", step {min(steps)} to {max(steps)}" if steps else "")
+        text = count_line([row.state for row in rows])
+        text += f", step {min(steps)} to {max(steps)}" if steps else ""
         if text != self.said and self.said_at is not None and now - self.said_at >= _REMARK:
             self.said, self.said_at = text, now
             self.context.say(text)

@@ -6,15 +6,15 @@ Fields are only ever added.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from hpckit.model.goodput import Goodput
 from hpckit.model.plain import to_plain
-from hpckit.model.states import RunState
+from hpckit.report.launches import LaunchLine
 from hpckit.report.results import ResultRow, Results
-from hpckit.report.rows import LaunchHead, RunRow
+from hpckit.report.rows import RunRow
 
 _RUN_FIELDS = (
     "run",
@@ -81,19 +81,17 @@ def _result_object(row: ResultRow) -> dict[str, Any]:
     return {**to_plain(replace(row, goodput=None)), "goodput": account}
 
 
-def launches_document(
-    launches: Iterable[tuple[LaunchHead, Mapping[RunState, int]]],
-) -> dict[str, Any]:
-    """Return what `ls --json` prints, from heads and their counts by state."""
+def launches_document(launches: Iterable[LaunchLine]) -> dict[str, Any]:
+    """Return what `ls --json` prints."""
     return {
         "launches": [
             {
-                "launch": head.id,
-                "name": head.name,
-                "dir": head.folder,
-                "created_at": to_plain(head.created_at),
-                "states": {str(state): count for state, count in counts.items()},
+                "launch": one.head.id,
+                "name": one.head.name,
+                "dir": one.head.folder,
+                "created_at": to_plain(one.head.created_at),
+                "states": {str(state): count for state, count in one.counts.items()},
             }
-            for head, counts in launches
+            for one in launches
         ]
     }

@@ -6,14 +6,14 @@ Responsible for finding the overrides that differ and for sorting; pure, it must
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from hpckit.errors import UsageError
 from hpckit.model.goodput import Goodput, Parts
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
+from hpckit.report.selection import SortKey, assigned, check_column, ordered
 
 _PARTS = tuple(field.name for field in fields(Parts))
 ACCOUNT_COLUMNS = (
@@ -49,16 +49,21 @@ class Results:
     rows: tuple[ResultRow, ...]
 
 
-def make_results(rows: Sequence[RunRow], now: datetime) -> Results:
-    """Return the results of runs; `now` ends the wall time of those still running."""
-    assigned = [dict(map(_split, row.overrides)) for row in rows]
-    names = _differing(assigned)
+def make_results(
+    rows: Sequence[RunRow], now: datetime, *, sweep: Iterable[Iterable[str]] | None = None
+) -> Results:
+    """Return the results of runs; `now` ends the wall time of those still running.
+
+    `sweep` are the overrides of all runs, where `rows` are some of them: it tells what differs.
+    """
+    given = [assigned(row.overrides) for row in rows]
+    names = _differing(given if sweep is None else [assigned(one) for one in sweep])
     return Results(
         overrides=names,
         metrics=tuple(dict.fromkeys(name for row in rows for name in row.metrics)),
         rows=tuple(
-            _result_row(row, {name: given[name] for name in names if name in given}, now)
-            for row, given in zip(rows, assigned, strict=True)
+            _result_row(row, {name: one[name] for name in names if name in one}, now)
+            for row, one in zip(rows, given, strict=True)
         ),
     )
 
@@ -77,38 +82,21 @@ def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> Res
     )
 
 
-def _split(override: str) -> tuple[str, str]:
-    """Split an override of Hydra's grammar: `+lr=0.1` is (lr, 0.1), `~opt` is (opt, ~)."""
-    if override.startswith("~"):
-        return override[1:].partition("=")[0], "~"
-    key, _, value = override.lstrip("+").partition("=")
-    return key, value
-
-
-def _differing(assigned: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+def _differing(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """Return the keys not all runs set to the same value, in order of appearance."""
-    keys = dict.fromkeys(key for given in assigned for key in given)
-    return tuple(key for key in keys if len({given.get(key) for given in assigned}) > 1)
+    keys = dict.fromkeys(key for given in sweep for key in given)
+    return tuple(key for key in keys if len({given.get(key) for given in sweep}) > 1)
 
 
-def sort_results(results: Results, key: str, *, descending: bool = False) -> Results:
+def sort_results(results: Results, key: SortKey) -> Results:
     """Return the results sorted by a column; runs without a value come last, in either order.
 
     Raises UsageError for a column that is none, naming those there are.
     """
-    columns = (
-        *("index", "state", "step", "time", *results.overrides, *results.metrics),
-        *ACCOUNT_COLUMNS,
-    )
-    if key not in columns:
-        raise UsageError(
-            f"results have no column {key!r}; they have {', '.join(columns)}",
-            hint="give --sort one of these",
-        )
-    present = [row for row in results.rows if value(row, key) is not None]
-    absent = [row for row in results.rows if value(row, key) is None]
-    present.sort(key=lambda row: _rank(value(row, key)), reverse=descending)
-    return Results(overrides=results.overrides, metrics=results.metrics, rows=(*present, *absent))
+    own = ("index", "state", "step", "time", *results.overrides, *results.metrics)
+    check_column(key, (*own, *ACCOUNT_COLUMNS), "results")
+    rows = ordered(results.rows, lambda row: value(row, key.column), descending=key.descending)
+    return replace(results, rows=tuple(rows))
 
 
 def value(row: ResultRow, column: str) -> Any:
@@ -118,16 +106,6 @@ def value(row: ResultRow, column: str) -> Any:
         if column in known:
             return known[column]
     return account_values(row.goodput).get(column)
-
-
-def _rank(item: Any) -> tuple[int, float, str]:
-    """Return a key that orders numbers (also as text) by size before other text."""
-    try:
-        number = float(item)
-    except (TypeError, ValueError):
-        return (1, 0.0, str(item))
-    # NaN compares with nothing: it is worse than any number.
-    return (0, number, "") if number == number else (1, 0.0, "nan")  # noqa: PLR0124
 
 
 def header(results: Results) -> tuple[str, ...]:

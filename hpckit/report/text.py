@@ -17,7 +17,9 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.nodes import compress
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
+from hpckit.report.launches import LaunchLine, best
 from hpckit.report.rows import LaunchHead, RunRow, count_states
+from hpckit.report.selection import SortKey
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -56,7 +58,8 @@ Page = Sequence[Sheet | str]
 def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
     """Return the page of `status`: the launch, its runs, their counts, what failed and why."""
     failed = [row for row in rows if row.failure is not None]
-    page: list[Sheet | str] = [head_line(head, now), _runs_sheet(rows, now), count_line(rows)]
+    page: list[Sheet | str] = [head_line(head, now), _runs_sheet(rows, now)]
+    page.append(count_line([row.state for row in rows]))
     page += [f"note: {row.run}: {row.note}" for row in rows if row.note]
     warned = [row for row in rows if row.warnings and len(rows) > 1]
     page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_FAILURES]]
@@ -74,9 +77,9 @@ def head_line(head: LaunchHead, now: datetime) -> str:
     )
 
 
-def count_line(rows: Sequence[RunRow]) -> str:
+def count_line(states: Sequence[RunState]) -> str:
     """Return how many runs are in which state: `3 runs: 1 running, 2 completed`."""
-    return f"{_count(len(rows))}: {states_text(count_states(row.state for row in rows))}"
+    return f"{_count(len(states))}: {states_text(count_states(states))}"
 
 
 def _count(number: int) -> str:
@@ -228,13 +231,22 @@ def _seconds(wall_s: float | None) -> str:
     return "" if wall_s is None else duration(timedelta(seconds=wall_s))
 
 
-def launches_page(launches: Iterable[tuple[LaunchHead, Mapping[RunState, int]]]) -> Page:
-    """Return the page of `ls`."""
+def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) -> Page:
+    """Return the page of `ls`, with the metric it is sorted by."""
+    values = [number(best(one, key)) for one in launches]
+    shown = key is not None and any(values)
     rows = tuple(
-        (head.id, moment(head.created_at), states_text(counts), head.folder)
-        for head, counts in launches
+        (
+            one.head.id,
+            moment(one.head.created_at),
+            states_text(one.counts),
+            *((value,) if shown else ()),
+            one.head.folder,
+        )
+        for one, value in zip(launches, values, strict=True)
     )
-    return [Sheet(header=("launch", "created", "runs", "folder"), rows=rows)]
+    column = (key.column,) if shown and key is not None else ()
+    return [Sheet(header=("launch", "created", "runs", *column, "folder"), rows=rows)]
 
 
 def plain(page: Page) -> str:

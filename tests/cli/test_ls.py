@@ -78,3 +78,53 @@ def test_ls_asks_no_scheduler(desk: Any, fake_slurm: Any) -> None:
     said = desk.say("ls")
     assert launch.id in said.out
     assert said.err == ""
+
+
+@pytest.fixture
+def launches(desk: Any, writer: Any) -> Any:
+    """Return a desk with three launches: accuracy 0.5 and failed, 0.9 and completed, none."""
+    for minute, (name, accuracy) in enumerate((("poor", 0.5), ("good", 0.9), ("new", None))):
+        launch = desk.freeze(name, sweep=[(f"name={name}",), ("seed=2",)], minute=minute)
+        if accuracy is not None:
+            attempt = writer(launch=launch)
+            attempt.start()
+            attempt.metrics(1, accuracy=accuracy)
+            attempt.fail() if name == "poor" else attempt.complete()
+    return desk
+
+
+def names(desk: Any, *words: str) -> list[str]:
+    """Return the names of the launches listed."""
+    return [one["name"] for one in json.loads(desk.say("ls", "--json", *words).out)["launches"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        (("--failed",), ["poor"]),
+        (("--state", "completed,failed"), ["good", "poor"]),
+        (("--override", "name=[gn]*"), ["new", "good"]),
+        (("--state", "pending", "-n", "2"), ["new", "good"]),
+        (("--sort", "name"), ["good", "new", "poor"]),
+        (("--sort", "-accuracy"), ["good", "poor", "new"]),
+        (("--sort", "-failed", "--limit", "1"), ["poor"]),
+    ],
+)
+def test_ls_lists_launches_with_runs_that_are_meant(
+    launches: Any, words: tuple[str, ...], listed: list[str]
+) -> None:
+    """A launch is listed where a run of it is meant, in the order asked for."""
+    assert names(launches, *words) == listed
+
+
+def test_ls_shows_the_metric_it_sorts_by(launches: Any) -> None:
+    """The value that put a launch where it stands is in the list."""
+    lines = launches.say("ls", "--sort", "-accuracy").out.splitlines()
+    assert "ACCURACY" in lines[0].split()
+    assert "0.9" in lines[1].split()
+
+
+def test_ls_says_how_many_a_filter_found_besides(launches: Any) -> None:
+    """With a filter, launches that are meant are counted, no others."""
+    said = launches.say("ls", "--state", "completed,failed", "-n", "1")
+    assert "1 older not shown" in said.err

@@ -71,7 +71,7 @@ def test_results_csv_is_read_back_by_any_program(swept: Any) -> None:
 def test_results_json_has_the_documented_fields(swept: Any) -> None:
     """Programs find the fields that docs/cli.md names."""
     document = json.loads(swept.say("results", "--json").out)
-    assert list(document) == ["launch", "overrides", "metrics", "runs"]
+    assert list(document) == [*("launch", "overrides", "metrics", "runs", "total", "matching")]
     assert (document["overrides"], document["metrics"]) == (["lr"], ["loss", "accuracy"])
     first = document["runs"][0]
     assert list(first) == [
@@ -87,6 +87,8 @@ def test_results_json_has_the_documented_fields(swept: Any) -> None:
         (("--sort", "accuracy"), [0, 1, 2]),
         (("--sort", "accuracy", "--descending"), [1, 0, 2]),
         (("--sort", "index", "--descending"), [2, 1, 0]),
+        (("--sort", "-accuracy"), [1, 0, 2]),
+        (("--sort=-index",), [2, 1, 0]),
         (("--sort", "productive_s", "--descending"), [0, 1, 2]),
         ((), [0, 1, 2]),
     ],
@@ -114,3 +116,19 @@ def test_results_of_a_single_run_need_no_columns_of_overrides(desk: Any) -> None
 def test_results_draw_a_table_on_a_terminal(swept: Any) -> None:
     """A terminal gets the same columns, drawn."""
     assert "accuracy" in swept.say("results", terminal=True).out
+
+
+def test_results_of_some_runs_keep_the_columns_of_the_sweep(swept: Any) -> None:
+    """A filter leaves runs out, not the column of what they were chosen by."""
+    lines = swept.say("results", "--override", "lr=0.02").out.splitlines()
+    assert "LR" in lines[0].split()
+    assert [line.split()[:2] for line in lines[1:]] == [["1", "0.02"]]
+
+
+def test_results_say_how_many_a_limit_leaves_out(swept: Any) -> None:
+    """The best N by a metric, and how many there are besides."""
+    said = swept.say("results", "--sort", "-accuracy", "--limit", "1", "--json")
+    document = json.loads(said.out)
+    assert [run["index"] for run in document["runs"]] == [1]
+    assert (document["total"], document["matching"]) == (3, 3)
+    assert "2 more not shown" in said.err

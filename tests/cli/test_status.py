@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.errors import NotFoundError
+from hpckit.errors import NotFoundError, UsageError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
@@ -71,7 +71,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
     attempt.metrics(9, loss=0.25, accuracy=0.9)
     attempt.fail(traceback=TRACEBACK)
     document = read(desk)
-    assert list(document) == ["launch", "scheduler", "runs", "janitor"]
+    assert list(document) == [*("launch", "scheduler", "runs", "janitor", "total", "matching")]
     assert (document["launch"], document["scheduler"]) == (launch.id, "none")
     run = document["runs"][0]
     assert list(run) == FIELDS
@@ -360,3 +360,63 @@ def wait_until_over(slurm: Any, job: str) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"job {job} did not end")
+
+
+SWEEP = [("+lr=0.1", "seed=1"), ("+lr=0.02", "seed=1"), ("+lr=0.003", "seed=2")]
+
+
+@pytest.fixture
+def swept(desk: Any, writer: Any) -> Any:
+    """Return a desk with a sweep of three: completed (loss 2), failed (loss 1), pending."""
+    launch = desk.freeze(sweep=SWEEP)
+    for index, loss in ((0, 2.0), (1, 1.0)):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        attempt.metrics(10 - index, loss=loss)
+        attempt.fail() if index else attempt.complete()
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("words", "indices"),
+    [
+        (("--failed",), [1]),
+        (("--state", "completed,pending"), [0, 2]),
+        (("--state", "completed", "--state", "pending"), [0, 2]),
+        (("--override", "lr=0.0*"), [1, 2]),
+        (("--override", "lr=0.0*", "--override", "seed=1"), [1]),
+        (("--state", "running"), []),
+        (("--sort", "loss"), [1, 0, 2]),
+        (("--sort", "-loss"), [0, 1, 2]),
+        (("--sort", "lr", "--limit", "2"), [2, 1]),
+        (("--sort", "step"), [1, 0, 2]),
+    ],
+)
+def test_status_shows_the_runs_asked_for_in_order(
+    swept: Any, words: tuple[str, ...], indices: list[int]
+) -> None:
+    """States, overrides, an order and a limit say which runs are shown."""
+    document = read(swept, *words)
+    assert [run["index"] for run in document["runs"]] == indices
+    assert document["total"] == 3
+
+
+def test_status_of_some_runs_counts_all_of_them(swept: Any) -> None:
+    """Whoever looks at some of the runs is told how all of them stand, and what a limit hides."""
+    said = swept.say("status", "--state", "completed,failed", "--limit", "1")
+    assert "of all 3 runs: 1 pending, 1 completed, 1 failed" in said.out
+    assert "1 more not shown" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--sort", "speed"), "runs have no column 'speed'.*lr"),
+        (("--limit", "-1"), "--limit is -1"),
+        (("--state", "lost"), "--state has 'lost'"),
+    ],
+)
+def test_status_refuses_what_it_cannot_show(swept: Any, words: tuple[str, ...], named: str) -> None:
+    """A column, a limit or a state that is none is an error that says what is allowed."""
+    with pytest.raises(UsageError, match=named):
+        swept.say("status", *words)

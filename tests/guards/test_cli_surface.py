@@ -9,11 +9,14 @@ import pytest
 from hpckit.cli.main import HIDDEN_VERBS, VERBS, verb_parser
 
 COMPOSING = {"OVERRIDE", "--multirun", "--config-dir", "--config-name", "--cfg", "--info", "--json"}
+FILTERS = {"--state", "--failed", "--override"}
 SURFACE = {
     "launch": COMPOSING | {"--dry-run", "--auto-resume", "--wait"},
     "render": COMPOSING,
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
-    "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"},
+    "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}
+    | FILTERS
+    | {"--sort", "--limit"},
     "cancel": {"LAUNCH|RUN", "--json", "--output-dir"},
     "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
     | {"--json", "--output-dir"},
@@ -23,8 +26,8 @@ SURFACE = {
 }
 AT_LEAST = {
     "logs": {"LAUNCH|RUN", "--rank", "--follow", "--json", "--output-dir"},
-    "results": {"--csv", "--json", "--output-dir"},
-    "ls": {"--json", "--output-dir"},
+    "results": {"--csv", "--sort", "--descending", "--limit", "--json", "--output-dir"} | FILTERS,
+    "ls": {"--sort", "--limit", "--json", "--output-dir"} | FILTERS,
 }
 
 

@@ -1,0 +1,81 @@
+"""The options by which verbs choose runs and put them in order.
+
+Responsible for these options being alike in every verb; it must not know what they mean
+(report/selection does).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hpckit.errors import UsageError
+from hpckit.report.selection import Filter, make_filter
+
+T = TypeVar("T")
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """Add `--state`, `--failed` and `--override`."""
+    parser.add_argument(
+        "--state",
+        metavar="STATE[,STATE]",
+        action="append",
+        default=[],
+        help="only runs in one of these states: pending, running, completed, failed, cancelled, "
+        "interrupted, unknown",
+    )
+    parser.add_argument(
+        "--failed",
+        action="store_true",
+        help="only runs that ended and not well: failed, interrupted, unknown",
+    )
+    parser.add_argument(
+        "--override",
+        metavar="KEY=GLOB",
+        action="append",
+        default=[],
+        help="only runs with this override, such as 'lr=0.*'; of one key any may match, of "
+        "several keys each has to",
+    )
+
+
+def filter_of(arguments: argparse.Namespace) -> Filter:
+    """Return what `add_filters` was given; raises UsageError."""
+    return make_filter(arguments.state, arguments.override, failed=arguments.failed)
+
+
+def add_sort(parser: argparse.ArgumentParser, columns: str) -> None:
+    """Add `--sort`."""
+    parser.add_argument(
+        "--sort", metavar="[-]COLUMN", help=f"sort by a column; -COLUMN: largest first. {columns}"
+    )
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """Add `--limit`."""
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=0, help="show the first N; 0: all (the default)"
+    )
+
+
+def limited(items: Sequence[T], limit: int) -> Sequence[T]:
+    """Return the first so many, all for 0; raises UsageError for fewer."""
+    if limit < 0:
+        raise UsageError(f"--limit is {limit}; it has to be 0 (all) or more")
+    return items[: limit or None]
+
+
+def optional_value(arguments: argparse.Namespace, name: str, *, known: bool) -> bool:
+    """Whether the value of `--name [VALUE]` is one.
+
+    A word behind the option that is no value of it was meant as the LAUNCH, if none is given.
+    """
+    if known:
+        return True
+    word = getattr(arguments, name)
+    if arguments.reference is not None:
+        return False
+    arguments.reference = word
+    return True

@@ -1,0 +1,164 @@
+"""Which runs are meant, and in what order they are shown: by state, overrides, any column.
+
+Responsible for what filters and sort keys mean, alike in every verb; pure, it must not ask, format
+or print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+from hpckit.errors import UsageError
+from hpckit.model.states import RunState
+from hpckit.report.rows import RunRow
+
+T = TypeVar("T")
+
+FAILED = (RunState.failed, RunState.interrupted, RunState.unknown)
+"""What `--failed` means: ended, and not well. `resume` would submit these again."""
+
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which runs are meant: in one of `states`, with overrides that match; all where empty.
+
+    `overrides` has for each key the globs of which one has to match its value.
+    """
+
+    states: frozenset[RunState] = frozenset()
+    overrides: Mapping[str, tuple[str, ...]]
+
+    @property
+    def all(self) -> bool:
+        """Whether it takes every run."""
+        return not self.states and not self.overrides
+
+    def takes(self, state: RunState, overrides: Iterable[str]) -> bool:
+        """Whether a run in this state, with these overrides, is meant."""
+        if self.states and state not in self.states:
+            return False
+        if not self.overrides:
+            return True
+        given = assigned(overrides)
+        return all(
+            key in given and any(_matches(given[key], glob) for glob in globs)
+            for key, globs in self.overrides.items()
+        )
+
+
+def make_filter(
+    states: Iterable[str] = (), overrides: Iterable[str] = (), *, failed: bool = False
+) -> Filter:
+    """Return the filter of these words: `failed,running` and `lr=0.*`; raises UsageError."""
+    wanted = {_state(word) for words in states for word in words.split(",")}
+    globs: dict[str, tuple[str, ...]] = {}
+    for words in overrides:
+        key, equals, glob = words.lstrip("+").partition("=")
+        if not key or not equals:
+            raise UsageError(
+                f"--override is {words!r}; it has to be KEY=VALUE, where VALUE may be a glob",
+                hint="for example --override 'lr=0.*', or lr=* for runs that set lr at all",
+            )
+        globs[key] = (*globs.get(key, ()), glob)
+    return Filter(states=frozenset(wanted | set(FAILED if failed else ())), overrides=globs)
+
+
+def _state(word: str) -> RunState:
+    if word not in RunState.__members__:
+        raise UsageError(
+            f"--state has {word!r}; states are {', '.join(RunState)}",
+            hint="several are separated by commas: --state failed,interrupted",
+        )
+    return RunState(word)
+
+
+def _matches(value: str, glob: str) -> bool:
+    """Whether a value is meant: to the letter, by the glob, or as the same number."""
+    if value == glob or fnmatchcase(value, glob):
+        return True
+    if _GLOB & set(glob):
+        return False
+    try:
+        return float(value) == float(glob)
+    except ValueError:
+        return False
+
+
+def assigned(overrides: Iterable[str]) -> dict[str, str]:
+    """Return overrides of Hydra's grammar by key: `+lr=0.1` is lr 0.1, `~opt` is opt ~."""
+    return dict(map(_split, overrides))
+
+
+def _split(override: str) -> tuple[str, str]:
+    if override.startswith("~"):
+        return override[1:].partition("=")[0], "~"
+    key, _, value = override.lstrip("+").partition("=")
+    return key, value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortKey:
+    """A column to sort by."""
+
+    column: str
+    descending: bool = False
+
+
+def sort_key(text: str, *, descending: bool = False) -> SortKey:
+    """Return the key that `loss` or `-loss` (largest first) means."""
+    return SortKey(column=text.removeprefix("-"), descending=descending or text.startswith("-"))
+
+
+def ordered(items: Iterable[T], value_of: Callable[[T], Any], *, descending: bool) -> list[T]:
+    """Return items by size of a value; those without one come last, in either order."""
+    valued = [(value_of(item), item) for item in items]
+    present = [(rank(value), item) for value, item in valued if value is not None]
+    present.sort(key=lambda pair: pair[0], reverse=descending)
+    return [item for _, item in present] + [item for value, item in valued if value is None]
+
+
+def rank(item: Any) -> tuple[int, float, str]:
+    """Return a key that orders numbers (also as text) by size before other text."""
+    try:
+        number = float(item)
+    except (TypeError, ValueError):
+        return (1, 0.0, str(item))
+    # NaN compares with nothing: it is worse than any number.
+    return (0, number, "") if number == number else (1, 0.0, "nan")  # noqa: PLR0124
+
+
+def check_column(key: SortKey, columns: Sequence[str], what: str) -> None:
+    """Raise UsageError for a column that is none, naming those there are."""
+    if key.column not in columns:
+        raise UsageError(
+            f"{what} have no column {key.column!r}; they have {', '.join(columns)}",
+            hint="give --sort one of these; -NAME puts the largest first",
+        )
+
+
+_OWN = ("index", "state", "step", "time", "attempt")
+
+
+def sort_rows(rows: Sequence[RunRow], key: SortKey, now: datetime) -> list[RunRow]:
+    """Return rows by a column of their own, an override or a metric; raises UsageError."""
+    given = {row.index: assigned(row.overrides) for row in rows}
+    names = [*_OWN, *(name for one in given.values() for name in one)]
+    names += [name for row in rows for name in row.metrics]
+    check_column(key, tuple(dict.fromkeys(names)), "runs")
+
+    def value(row: RunRow) -> Any:
+        elapsed = row.elapsed(now)
+        own = {"index": row.index, "state": row.state, "step": row.step, "attempt": row.attempt}
+        own["time"] = None if elapsed is None else elapsed.total_seconds()
+        for known in (own, given[row.index], row.metrics):
+            if key.column in known:
+                return known[key.column]
+        return None
+
+    return ordered(rows, value, descending=key.descending)
