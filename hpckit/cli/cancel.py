@@ -10,40 +10,99 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.context import Context, add_json, add_output_dir, add_reference
+from hpckit.cli.selecting import add_filters, filter_of, launches_of
 from hpckit.cli.views import Carrier, launch_view, local_executors, unconfirmed
-from hpckit.errors import UsageError
+from hpckit.errors import HpckitError, UsageError
 from hpckit.model.events import CancelRequested
 from hpckit.model.history import job_ids
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
-from hpckit.record.find import find
+from hpckit.record.find import Selection
 from hpckit.record.launches import Launch, read_launch_history, read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import append_event
+from hpckit.report.rows import count_states
+from hpckit.report.selection import Filter, ranges
+from hpckit.report.text import states_text
+
+if TYPE_CHECKING:
+    from hpckit.slurm.commands import SlurmCommands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """What is asked of one launch: of the runs that are meant, `targets` have not ended.
+
+    `whole` is whether all its runs are meant, so that what resumes them goes, too.
+    """
+
+    launch: Launch
+    views: Sequence[RunView]
+    targets: Sequence[RunView]
+    whole: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `cancel` understands."""
     add_reference(parser)
+    parser.add_argument(
+        "--all", action="store_true", help="of all launches there are, instead of one"
+    )
+    add_filters(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be cancelled, and change nothing"
+    )
     add_json(parser)
     add_output_dir(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Cancel all runs of a launch, or one; 0 also where they had ended already."""
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
-    launch = selection.launch
-    indices = None if selection.index is None else [selection.index]
-    view = launch_view(launch, context, indices=indices)
-    targets = [one for one in view.runs if not one.settled]
-    _record(launch, targets, context)
-    _tell(launch, view.runs, targets, whole=selection.index is None, context=context)
-    _report(launch, view.runs, targets, arguments, context)
+    """Cancel runs of a launch, or of all; 0 also where they had ended already."""
+    wanted = filter_of(arguments)
+    some = arguments.all or not wanted.all
+    wishes = [
+        _wish(one, wanted, context) for one in launches_of(arguments, context, all_of="cancel")
+    ]
+    if some:
+        wishes = [one for one in wishes if one.targets]
+        _announce(wishes, context)
+    if not arguments.dry_run:
+        for wish in wishes:
+            _record(wish.launch, wish.targets, context)
+        _tell(wishes, context)
+    _report(wishes, arguments, context)
     return 0
+
+
+def _wish(selection: Selection, wanted: Filter, context: Context) -> _Wish:
+    indices = None if selection.index is None else [selection.index]
+    view = launch_view(selection.launch, context, indices=indices)
+    meant = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
+    return _Wish(
+        launch=selection.launch,
+        views=meant,
+        targets=[one for one in meant if not one.settled],
+        whole=selection.index is None and wanted.all,
+    )
+
+
+def _announce(wishes: Sequence[_Wish], context: Context) -> None:
+    """Say beforehand which runs a filter has found."""
+    for wish in wishes:
+        launch, targets = wish.launch, wish.targets
+        counts = states_text(count_states(one.state for one in targets))
+        indices = ranges([one.record.index for one in targets])
+        context.note(
+            f"{len(targets)} of {len(launch.runs)} run(s) of {launch.id}: {indices} ({counts})"
+        )
+    if not wishes:
+        context.note("there is nothing to cancel")
 
 
 def _record(launch: Launch, targets: Iterable[RunView], context: Context) -> None:
@@ -52,57 +111,68 @@ def _record(launch: Launch, targets: Iterable[RunView], context: Context) -> Non
         append_event(launch.paths.events, CancelRequested(at=context.now(), runs=wished))
 
 
-def _tell(
-    launch: Launch,
-    views: Sequence[RunView],
-    targets: Sequence[RunView],
-    *,
-    whole: bool,
-    context: Context,
-) -> None:
-    if launch.cluster.kind is not ClusterKind.local:
-        _tell_slurm(
-            launch, _behind(launch, views, whole=whole), targets, whole=whole, context=context
-        )
-    elif targets:
-        _tell_processes(launch, targets, whole=whole)
+def _tell(wishes: Iterable[_Wish], context: Context) -> None:
+    """Tell everybody who carries a run; one who cannot be told does not keep the others from it."""
+    errors: list[HpckitError] = []
+    of_clusters: dict[str | None, list[_Wish]] = {}
+    for wish in wishes:
+        if wish.launch.cluster.kind is not ClusterKind.local:
+            of_clusters.setdefault(wish.launch.cluster.bin_dir, []).append(wish)
+        elif wish.targets:
+            with _noted(errors):
+                _tell_processes(wish.launch, wish.targets, whole=wish.whole)
+    for bin_dir, given in of_clusters.items():
+        with _noted(errors):
+            _tell_slurm(bin_dir, given, context)
+    for error in errors[1:]:
+        context.note(f"error: {error.message}")
+    if errors:
+        raise errors[0]
 
 
-def _behind(launch: Launch, views: Sequence[RunView], *, whole: bool) -> list[str]:
+@contextmanager
+def _noted(errors: list[HpckitError]) -> Iterator[None]:
+    try:
+        yield
+    except HpckitError as error:
+        errors.append(error)
+
+
+def _behind(wish: _Wish) -> list[str]:
     """Return the jobs that wait for others to end: successors of these runs, and the janitor."""
-    history = read_launch_history(launch)
-    jobs = [history.janitor_job] if whole else []
-    jobs += [history.successor_of(one.record.index) for one in views]
+    history = read_launch_history(wish.launch)
+    jobs = [history.janitor_job] if wish.whole else []
+    jobs += [history.successor_of(one.record.index) for one in wish.views]
     return [job for job in jobs if job is not None]
 
 
-def _tell_slurm(
-    launch: Launch,
-    behind: Sequence[str],
-    targets: Sequence[RunView],
-    *,
-    whole: bool,
-    context: Context,
-) -> None:
+def _tell_slurm(bin_dir: str | None, wishes: Sequence[_Wish], context: Context) -> None:
+    """Cancel the jobs of all these launches at once."""
     # Imported here: only launches on Slurm have somebody to tell.
     from hpckit.slurm.cancel import cancel  # noqa: PLC0415
     from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415
-    from hpckit.slurm.query import find_by_name  # noqa: PLC0415
 
-    commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
-    known = {one.record.index: one.record.job for one in targets if one.record.job is not None}
-    wanted = {one.record.index for one in targets}
-    found: list[str] = []
-    for spec_index in unconfirmed(launch):
-        # sbatch may have been accepted although its answer never came: look for it by name.
-        spec = launch.jobs[spec_index]
-        for main in find_by_name(spec.name, commands) if wanted or whole else ():
-            found += [job for index, job in job_ids(spec, main).items() if index in wanted]
-            found += [] if spec.runs or not whole else [main]
+    commands = SlurmCommands(bin_dir=bin_dir, environ=context.environ)
+    behind = [job for wish in wishes for job in _behind(wish)]
+    known = [one.record.job for wish in wishes for one in wish.targets]
+    found = [job for wish in wishes for job in _unconfirmed_jobs(wish, commands)]
     # What waits for the others goes first, so that their end does not start it.
-    jobs = dict.fromkeys([*behind, *(job for _, job in sorted(known.items())), *found])
+    jobs = dict.fromkeys([*behind, *(job for job in known if job is not None), *found])
     if jobs:
         cancel(list(jobs), commands)
+
+
+def _unconfirmed_jobs(wish: _Wish, commands: SlurmCommands) -> Iterator[str]:
+    """Yield jobs that sbatch may have been given although its answer never came, by name."""
+    from hpckit.slurm.query import find_by_name  # noqa: PLC0415  # as above
+
+    wanted = {one.record.index for one in wish.targets}
+    for spec_index in unconfirmed(wish.launch):
+        spec = wish.launch.jobs[spec_index]
+        for main in find_by_name(spec.name, commands) if wanted or wish.whole else ():
+            yield from (job for index, job in job_ids(spec, main).items() if index in wanted)
+            if wish.whole and not spec.runs:
+                yield main
 
 
 def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) -> None:
@@ -147,27 +217,28 @@ class _Outcome:
     outcome: str
 
 
-def _report(
-    launch: Launch,
-    views: Sequence[RunView],
-    targets: Sequence[RunView],
-    arguments: argparse.Namespace,
-    context: Context,
-) -> None:
-    told = {one.record.index for one in targets}
-    outcomes = [
-        _Outcome(
-            run=one.record.id,
-            index=one.record.index,
-            state=one.state.value,
-            job=one.record.job,
-            outcome="requested" if one.record.index in told else "already_ended",
-        )
-        for one in views
-    ]
+def _report(wishes: Sequence[_Wish], arguments: argparse.Namespace, context: Context) -> None:
+    outcomes = [_outcome(one, dry=arguments.dry_run) for wish in wishes for one in wish.views]
     if arguments.json:
-        context.say_json({"launch": launch.id, "runs": outcomes})
+        launch = wishes[0].launch.id if wishes and not arguments.all else None
+        context.say_json({"launch": launch, "runs": outcomes})
         return
     for one in outcomes:
-        done = "cancelling" if one.outcome == "requested" else "already over"
-        context.say(f"{one.run}: {done} ({one.state})")
+        context.say(f"{one.run}: {_SAID[one.outcome]} ({one.state})")
+
+
+_SAID = {
+    "requested": "cancelling",
+    "would_request": "would be cancelled",
+    "already_ended": "already over",
+}
+
+
+def _outcome(view: RunView, *, dry: bool) -> _Outcome:
+    return _Outcome(
+        run=view.record.id,
+        index=view.record.index,
+        state=view.state.value,
+        job=view.record.job,
+        outcome="already_ended" if view.settled else "would_request" if dry else "requested",
+    )

@@ -7,10 +7,13 @@ Responsible for these options being alike in every verb; it must not know what t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from hpckit.errors import UsageError
+from hpckit.cli.context import Context, output_dir
+from hpckit.errors import HpckitError, UsageError
+from hpckit.record.find import Selection, find, list_launches
+from hpckit.record.launches import load_launch
 from hpckit.report.selection import Filter, make_filter
 
 T = TypeVar("T")
@@ -67,15 +70,26 @@ def limited(items: Sequence[T], limit: int) -> Sequence[T]:
     return items[: limit or None]
 
 
-def optional_value(arguments: argparse.Namespace, name: str, *, known: bool) -> bool:
-    """Whether the value of `--name [VALUE]` is one.
+def launches_of(
+    arguments: argparse.Namespace, context: Context, *, all_of: str
+) -> Iterator[Selection]:
+    """Yield the launch that is named, or with `--all` every one, newest first.
 
-    A word behind the option that is no value of it was meant as the LAUNCH, if none is given.
+    One that cannot be read is noted, and is none. Raises UsageError and NotFoundError.
     """
-    if known:
-        return True
-    word = getattr(arguments, name)
+    base = output_dir(arguments, context)
+    if not arguments.all:
+        yield find(arguments.reference, base, cwd=context.cwd)
+        return
     if arguments.reference is not None:
-        return False
-    arguments.reference = word
-    return True
+        raise UsageError(
+            f"--all means every launch in {base}, and {arguments.reference} one of them",
+            hint=f"hpckit {all_of} {arguments.reference}, or hpckit {all_of} --all",
+        )
+    for folder in list_launches(base):
+        try:
+            launch = load_launch(folder)
+        except HpckitError as error:
+            context.note(f"warning: {error.message}")
+        else:
+            yield Selection(launch=launch, index=None)

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -178,3 +178,86 @@ def test_cancel_with_the_scheduler_away_keeps_the_wish(on_slurm: Any, fake_slurm
         on_slurm.say("cancel")
     assert wishes(launch) == [(0, 1, 2)]
     assert {run["state"] for run in read(on_slurm, "status")} == {"pending"}
+
+
+@pytest.fixture
+def scancels(fake_slurm: Any) -> Callable[[], list[list[str]]]:
+    """Return a way to see with what words scancel has been called."""
+    program, log = fake_slurm.bin_dir / "scancel", fake_slurm.bin_dir.parent / "scancels"
+    real = fake_slurm.bin_dir.parent / "real" / "scancel"
+    real.parent.mkdir()
+    program.rename(real)
+    program.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {real} "$@"\n')
+    program.chmod(0o700)
+    return lambda: [line.split() for line in log.read_text().splitlines()]
+
+
+def test_cancel_by_state_spares_the_others(
+    on_slurm: Any, fake_slurm: Any, writer: Any, scancels: Callable[[], list[list[str]]]
+) -> None:
+    """What waits goes in one scancel, what is over stays, and what is meant is said before."""
+    launch = on_slurm.freeze(kind=ClusterKind.slurm, sweep=[*SWEEP, ("a=4",)])
+    job = fake_slurm.slurm(
+        "sbatch", "--parsable", "--hold", "--array=0-3", "--output=/dev/null", "--wrap=true"
+    ).strip()
+    on_slurm.tell(launch, events.Submitted(at=launch.created_at, job_index=0, job=job))
+    attempt = writer(launch=launch, index=2)
+    attempt.start(job=f"{job}_2")
+    attempt.complete()
+    said = on_slurm.say("cancel", "--state", "pending")
+    assert f"3 of 4 run(s) of {launch.id}: 0-1, 3 (3 pending)" in said.err
+    assert wishes(launch) == [(0, 1, 3)]
+    assert scancels() == [[f"{job}_[0-1,3]"]]
+
+
+def test_cancel_of_all_launches_takes_one_call(
+    on_slurm: Any, fake_slurm: Any, scancels: Callable[[], list[list[str]]]
+) -> None:
+    """However many launches have runs that are meant, Slurm is told once."""
+    launches = [
+        on_slurm.freeze(name, kind=ClusterKind.slurm, sweep=SWEEP, minute=minute)
+        for minute, name in enumerate(("one", "two"))
+    ]
+    mains = [submit(on_slurm, fake_slurm, launch) for launch in launches]
+    runs = read(on_slurm, "cancel", "--all", "--override", "a=[12]")
+    assert [run["index"] for run in runs] == [0, 1, 0, 1]
+    assert [wishes(launch) for launch in launches] == [[(0, 1)], [(0, 1)]]
+    (words,) = scancels()
+    assert set(words) == {f"{main}_[0-1]" for main in mains}
+
+
+def test_cancel_of_all_launches_goes_on_past_one_that_cannot_be_told(
+    desk: Any, writer: Any, process: subprocess.Popen[bytes]
+) -> None:
+    """A run carried elsewhere is an error, after all others were stopped."""
+    here, there = desk.freeze("here"), desk.freeze("there", minute=1)
+    writer(launch=there).start(process=("elsewhere", 1, "1"))
+    writer(launch=here).start(process=carrier(process))
+    with pytest.raises(UsageError, match="elsewhere"):
+        desk.say("cancel", "--all")
+    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert [wishes(here), wishes(there)] == [[(0,)], [(0,)]]
+
+
+def test_cancel_without_doing_it_changes_nothing(desk: Any) -> None:
+    """--dry-run names the runs and records no wish."""
+    launch = desk.freeze(sweep=SWEEP)
+    runs = read(desk, "cancel", "--dry-run", "--override", "a=2")
+    assert [(run["index"], run["outcome"]) for run in runs] == [(1, "would_request")]
+    assert wishes(launch) == []
+
+
+def test_cancel_says_where_a_filter_finds_nothing(desk: Any) -> None:
+    """No run that is meant is no error."""
+    desk.freeze(sweep=SWEEP)
+    said = desk.say("cancel", "--failed")
+    assert (said.code, said.out) == (0, "")
+    assert "there is nothing to cancel" in said.err
+
+
+def test_cancel_refuses_one_launch_and_all(desk: Any) -> None:
+    """A launch and --all contradict each other."""
+    launch = desk.freeze()
+    with pytest.raises(UsageError, match="every launch"):
+        desk.say("cancel", launch.id, "--all")
+    assert wishes(launch) == []

@@ -17,7 +17,7 @@ SURFACE = {
     "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}
     | FILTERS
     | {"--sort", "--limit"},
-    "cancel": {"LAUNCH|RUN", "--json", "--output-dir"},
+    "cancel": {"LAUNCH|RUN", "--all", "--dry-run", "--json", "--output-dir"} | FILTERS,
     "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
     | {"--json", "--output-dir"},
     "watch": {"LAUNCH", "--cancelled", "--changed-code", "--json", "--output-dir"},
