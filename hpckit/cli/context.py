@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,9 +24,17 @@ def random_token() -> str:
     return secrets.token_hex(3)
 
 
+def read_answer() -> str:
+    """Return a line that somebody typed, empty at the end of the input."""
+    return "" if sys.stdin is None else sys.stdin.readline()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The world of one invocation: `now` gives aware UTC, `sleep` takes seconds."""
+    """The world of one invocation: `now` gives aware UTC, `sleep` takes seconds.
+
+    `answer` waits for a line; only where somebody watches may anybody be asked.
+    """
 
     environ: Mapping[str, str]
     cwd: Path
@@ -34,6 +43,7 @@ class Context:
     now: Callable[[], datetime]
     sleep: Callable[[float], None]
     token: Callable[[], str] = random_token
+    answer: Callable[[], str] = read_answer
 
     @property
     def terminal(self) -> bool:

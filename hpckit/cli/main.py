@@ -34,6 +34,7 @@ VERBS = {
     "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",
     "ls": "the launches there are",
+    "clean": "remove what nobody needs any more, after showing what and how much",
     "doctor": "find what a broken submission left behind, and adopt or cancel it",
 }
 HIDDEN_VERBS = {

@@ -23,6 +23,7 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunView
 from hpckit.planning.resume import Choice, Skipped, added_jobs, choose
+from hpckit.record.changed import check_snapshot
 from hpckit.record.find import find
 from hpckit.record.launches import (
     Launch,
@@ -178,6 +179,8 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         begun={run for run, count in attempts.items() if count},
         first_index=len(launch.jobs),
     )
+    if jobs:
+        check_snapshot(launch.paths)
     if jobs and not order.changed_code:
         earlier = {history.job_of(run).index: history.job_of(run) for run in choice.resumed}
         check_unchanged(launch, choice.resumed, tuple(earlier.values()), context)

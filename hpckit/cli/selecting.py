@@ -93,3 +93,14 @@ def launches_of(
             context.note(f"warning: {error.message}")
         else:
             yield Selection(launch=launch, index=None)
+
+
+def is_word(arguments: argparse.Namespace, word: str, *, known: bool) -> bool:
+    """Whether what stands behind `--option [VALUE]` is no value, but the LAUNCH; then it is taken.
+
+    `known` is whether it is a value.
+    """
+    if known or arguments.reference is not None:
+        return False
+    arguments.reference = word
+    return True

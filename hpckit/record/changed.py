@@ -7,6 +7,7 @@ What runs wrote beside the frozen files does not count.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,7 +50,42 @@ def changes(paths: LaunchPaths, git: Git) -> tuple[str, ...]:
         ) from error
 
 
+def check_snapshot(paths: LaunchPaths) -> None:
+    """Raise UsageError where the code of a launch was its snapshot, and that is gone."""
+    try:
+        record = read_json(paths.code_record)
+        gone = bool(record["snapshot"]) and not paths.code.is_dir()
+        project, commit = record["project"], record["commit"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # `changes` says what is wrong with the record
+    if gone:
+        at = f" at commit {commit}" if commit else ""
+        raise UsageError(
+            f"the code snapshot {paths.code} is gone, so nothing of this launch can start again "
+            "(`hpckit clean` removes that of launches whose runs have all completed)",
+            hint=f"launch anew from the project's own checkout: {project}{at}",
+        )
+
+
+def foreign_files(paths: LaunchPaths) -> Iterator[str]:
+    """Yield what lies in a snapshot and is not as frozen: files that runs wrote or changed.
+
+    Links and what Python compiled do not count. A launch without checksums has foreign files only.
+    """
+    frozen = dict(_sums(paths.code_sums))
+    for folder, _, names in os.walk(paths.code):
+        for path in (Path(folder, name) for name in names):
+            inside = str(path.relative_to(paths.code))
+            if path.is_symlink() or path.suffix == ".pyc":
+                continue
+            if inside not in frozen or _digest(path) != frozen[inside]:
+                yield inside
+
+
 def _changed_files(paths: LaunchPaths) -> Iterator[str]:
+    if not paths.code.is_dir():
+        yield "the snapshot code/ is gone"
+        return
     for path, digest in _sums(paths.code_sums):
         now = _digest(paths.code / path)
         if now is None:

@@ -23,7 +23,7 @@ from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record.code import CodeSnapshot
+from hpckit.record.code import CodeFile, CodeSnapshot
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import AttemptPaths, LaunchPaths
@@ -72,12 +72,18 @@ class Desk:
         sweep: Sequence[tuple[str, ...]] = ((),),
         kind: ClusterKind = ClusterKind.local,
         minute: int = 0,
+        files: Sequence[str] = (),
+        **settings_given: Any,
     ) -> Launch:
-        """Freeze a launch of one run per tuple of overrides."""
+        """Freeze a launch of one run per tuple of overrides, with a snapshot of these files."""
         created_at = START + timedelta(minutes=minute)
         launch = f"{name}-{created_at:%Y%m%d-%H%M%S}-ab12"
         settings = LaunchConfig(
-            name=name, entry_point="train:main", cluster=Cluster(kind=kind), code=Code()
+            name=name,
+            entry_point="train:main",
+            cluster=Cluster(kind=kind),
+            code=Code(),
+            **settings_given,
         )
         points = [
             SweepPoint(overrides=words, config=to_plain(settings), settings=settings)
@@ -90,19 +96,29 @@ class Desk:
             arguments=("launch",),
             python="/usr/bin/python3",
         )
-        snapshot = CodeSnapshot(
-            root=self.folder, working_dir=".", python_path=(), files=None, git=None
-        )
+        snapshot = self._snapshot(files)
         freeze(plan, scripts={0: "#!/bin/sh\n"}, snapshot=snapshot, environment={})
         return load_launch(Path(plan.folder))
+
+    def _snapshot(self, names: Sequence[str]) -> CodeSnapshot:
+        project = self.folder.parent / "project"
+        project.mkdir(exist_ok=True)
+        for name in names:
+            (project / name).write_text(f"{name}\n")
+        files = tuple(CodeFile(path=name, size=1, executable=False) for name in names)
+        return CodeSnapshot(
+            root=project, working_dir=".", python_path=(), files=files or None, git=None
+        )
 
     def tell(self, launch: Launch, *history: events.Event) -> None:
         """Append events of the launch."""
         for event in history:
             append_event(launch.paths.events, event)
 
-    def say(self, verb: str, *words: str, terminal: bool = False) -> Said:
-        """Run a verb; its errors are raised."""
+    def say(
+        self, verb: str, *words: str, terminal: bool = False, answer: Callable[[], str] = str
+    ) -> Said:
+        """Run a verb; its errors are raised. `answer` is what a person types when asked."""
         out, err = Terminal() if terminal else io.StringIO(), io.StringIO()
         context = Context(
             environ=dict(self.environ),
@@ -111,6 +127,7 @@ class Desk:
             stderr=err,
             now=lambda: NOW,
             sleep=self.sleeps.append,
+            answer=answer,
         )
         given = verb_parser(verb).parse_intermixed_args([*words, "--output-dir", str(self.folder)])
         code = verb_module(verb).run(given, context)

@@ -21,6 +21,9 @@ SURFACE = {
     "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
     | {"--json", "--output-dir"},
     "watch": {"LAUNCH", "--cancelled", "--changed-code", "--json", "--output-dir"},
+    "clean": {"LAUNCH|RUN", "--all", "--attempts", "--checkpoints", "--code", "--yes"}
+    | FILTERS
+    | {"--dry-run", "--json", "--output-dir"},
     "chaos": {"[RUN] FAULT", "--mtbf", "--faults", "--seed", "--for", "--sandbox", "--yes"}
     | {"--dry-run", "--json", "--output-dir"},
 }

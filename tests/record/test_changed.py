@@ -10,7 +10,7 @@ import pytest
 
 from hpckit.errors import UsageError
 from hpckit.record import code
-from hpckit.record.changed import changes, write_sums
+from hpckit.record.changed import changes, check_snapshot, foreign_files, write_sums
 from hpckit.record.git import Git
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import write_json
@@ -86,3 +86,23 @@ def test_changes_of_a_checkout_need_a_git_to_be_told(tmp_path: Path) -> None:
     (said,) = changed(launch)
     assert "is at commit" in said
     assert changes(launch, Git({"PATH": str(tmp_path)})) == ()
+
+
+def test_changes_say_in_one_phrase_that_the_snapshot_is_gone(paths: LaunchPaths) -> None:
+    """Not a phrase for each of its files."""
+    check_snapshot(paths)
+    paths.code.rename(paths.folder / "elsewhere")
+    assert changed(paths) == ("the snapshot code/ is gone",)
+    with pytest.raises(UsageError, match="is gone, so nothing of this launch can start again"):
+        check_snapshot(paths)
+
+
+def test_foreign_files_are_those_that_runs_wrote(paths: LaunchPaths) -> None:
+    """New files and changed ones, but neither links nor what Python compiled."""
+    assert list(foreign_files(paths)) == []
+    (paths.code / "sub").mkdir()
+    (paths.code / "sub" / "x.pyc").touch()
+    (paths.code / "sub" / "out.txt").touch()
+    (paths.code / "plain.py").write_text("edited")
+    (paths.code / "sub" / "link").symlink_to("/")
+    assert sorted(foreign_files(paths)) == ["plain.py", "sub/out.txt"]

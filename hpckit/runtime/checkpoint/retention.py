@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 
 from hpckit.runtime.checkpoint.journal import History
@@ -37,3 +38,32 @@ def abandoned(entries: Sequence[Entry], epoch: int, found: frozenset[Path]) -> l
         for entry in entries
         if entry.torn and (entry.epoch < epoch or (entry.epoch == epoch and entry.folder in found))
     ]
+
+
+class Extent(StrEnum):
+    """How much of a run that is over may go.
+
+    `unproved` is what no load would take (torn, damaged, rejected or fatal); `old` also what is
+    older than the newest; `all` leaves nothing.
+    """
+
+    unproved = "unproved"
+    old = "old"
+    all = "all"
+
+
+def clearable(entries: Sequence[Entry], history: History, extent: Extent) -> list[Entry]:
+    """Return the checkpoints that may go once nobody writes any more; `entries` newest first.
+
+    Short of `all`, the two newest that were committed stay whatever is wrong with them, the two
+    newest that are healthy, and the one that was proved last.
+    """
+    if extent is Extent.all:
+        return list(entries)
+    committed = [one.name for one in entries if not one.torn]
+    healthy = [
+        one.name for one in entries if one.manifest is not None and history.healthy(one.name)
+    ]
+    kept = {*committed[:FEWEST], *healthy[: FEWEST if extent is Extent.old else None]}
+    kept.update(history.proved[-1:])
+    return [one for one in entries if one.name not in kept]

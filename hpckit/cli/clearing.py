@@ -1,0 +1,206 @@
+"""What `hpckit clean` may remove of a launch: found, with its size.
+
+Responsible for finding; it must not remove anything. What a run wrote of its own accord is not
+ours to remove: only names that hpckit gives are looked at, and none behind a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+
+from hpckit.cli.context import Context
+from hpckit.cli.views import Ask, launch_view, unconfirmed
+from hpckit.model.launch import ClusterKind
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.planning.clean import spared
+from hpckit.record.changed import foreign_files
+from hpckit.record.find import Selection
+from hpckit.record.launches import (
+    Launch,
+    attempt_numbers,
+    checkpoint_folder,
+    load_settings,
+)
+from hpckit.record.removal import is_plain, leftovers, size_of
+from hpckit.report.selection import Filter
+from hpckit.runtime.checkpoint import journal
+from hpckit.runtime.checkpoint.journal import History
+from hpckit.runtime.checkpoint.retention import Extent, clearable
+from hpckit.runtime.checkpoint.shelf import Entry, Shelf
+
+_CUT_OFF = "an earlier clean was cut off"
+
+
+class Category(StrEnum):
+    """What can be cleaned, chosen by options of these names."""
+
+    attempts = "attempts"
+    checkpoints = "checkpoints"
+    code = "code"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is to be cleaned, of which runs, and which checkpoints."""
+
+    categories: frozenset[Category]
+    extent: Extent
+    wanted: Filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One thing to remove; `run` is None for what belongs to the whole launch. `size` in bytes."""
+
+    category: Category
+    run: str | None
+    path: Path
+    why: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A run, or the code of a launch, that is left alone, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clearing:
+    """What may go of a launch, and what is left alone."""
+
+    selection: Selection
+    items: tuple[Item, ...]
+    left: tuple[Left, ...]
+
+    @property
+    def launch(self) -> Launch:
+        """The launch."""
+        return self.selection.launch
+
+
+def look(selection: Selection, demand: Demand, context: Context) -> Clearing:
+    """Return what may go of a launch, or of one run of it; nothing of runs that may be alive."""
+    launch = selection.launch
+    view = launch_view(launch, context, ask=Ask.open_runs)
+    if view.warning:
+        context.note(f"warning: {view.warning}")
+    meant = [one for one in view.runs if _is_meant(one, selection, demand.wanted)]
+    found: list[Item | Left] = list(_of_runs(launch, meant, demand))
+    if Category.code in demand.categories and len(meant) == len(view.runs):
+        found += _code(launch, meant)
+    return Clearing(
+        selection=selection,
+        items=tuple(one for one in found if isinstance(one, Item)),
+        left=tuple(one for one in found if isinstance(one, Left)),
+    )
+
+
+def _is_meant(view: RunView, selection: Selection, wanted: Filter) -> bool:
+    if selection.index is not None and view.record.index != selection.index:
+        return False
+    return wanted.takes(view.state, view.record.overrides)
+
+
+def _of_runs(launch: Launch, views: Sequence[RunView], demand: Demand) -> Iterator[Item | Left]:
+    of_slurm = launch.cluster.kind is ClusterKind.slurm
+    doubtful = {run for job in unconfirmed(launch) for run in launch.jobs[job].runs}
+    for view in views:
+        reason = spared(view, of_slurm=of_slurm, doubtful=doubtful)
+        if reason is not None:
+            yield Left(name=view.record.id, reason=reason)
+            continue
+        try:
+            yield from list(_of_run(launch, view, demand))
+        except OSError as error:
+            yield Left(name=view.record.id, reason=f"it cannot be read: {error}")
+
+
+def _of_run(launch: Launch, view: RunView, demand: Demand) -> Iterator[Item]:
+    if Category.attempts in demand.categories:
+        yield from _attempts(launch, view.record.index)
+    if Category.checkpoints in demand.categories:
+        completed = view.state is RunState.completed
+        extent = min(demand.extent, Extent.all if completed else Extent.old, key=_EXTENTS.index)
+        yield from _checkpoints(launch, view.record.index, extent)
+
+
+_EXTENTS = list(Extent)
+
+
+def _attempts(launch: Launch, index: int) -> Iterator[Item]:
+    """Yield what earlier attempts printed; their events and metrics stay: they are the record."""
+    run = launch.paths.run(index)
+    for number in attempt_numbers(run.attempts)[:-1]:
+        attempt = run.attempt(number)
+        if not is_plain(attempt.folder, launch.folder):
+            continue
+        known = (attempt.rounds, attempt.agents_log, attempt.secret, attempt.address)
+        items = [(path, f"of attempt {number}") for path in known if is_plain(path, launch.folder)]
+        items += [(path, _CUT_OFF) for path in leftovers(attempt.folder)]
+        yield from (
+            _item(Category.attempts, path, why, launch.runs[index].id) for path, why in items
+        )
+
+
+def _checkpoints(launch: Launch, index: int, extent: Extent) -> Iterator[Item]:
+    settings, _ = load_settings(launch, index)
+    given = settings.checkpoint.dir
+    base = launch.folder if given is None else Path(given).expanduser()
+    folder = checkpoint_folder(launch, index, settings)
+    # A relative folder is relative to wherever the run's own process was.
+    if not base.is_absolute() or not is_plain(folder, base):
+        return
+    shelf = Shelf(folder)
+    entries = [one for one in shelf.entries() if is_plain(one.folder, base)]
+    history = journal.read(shelf.journal)
+    run = launch.runs[index].id
+    for entry in clearable(entries, history, extent):
+        yield _item(Category.checkpoints, entry.folder, _why(entry, history), run)
+    for path in leftovers(folder):
+        yield _item(Category.checkpoints, path, _CUT_OFF, run)
+
+
+def _why(entry: Entry, history: History) -> str:
+    if entry.torn:
+        return "never committed"
+    if entry.damage:
+        return f"damaged: {entry.damage}"
+    if entry.name in history.rejected and not history.healthy(entry.name):
+        return "rejected when it was to be loaded"
+    return "older" if history.healthy(entry.name) else "loaded again and again without progress"
+
+
+def _code(launch: Launch, views: Sequence[RunView]) -> Iterator[Item | Left]:
+    paths = launch.paths
+    for path in leftovers(launch.folder):
+        yield _item(Category.code, path, _CUT_OFF)
+    if not is_plain(paths.code, launch.folder):
+        return
+    name, open_runs = f"{launch.id} code/", [one for one in views if _needs_code(one)]
+    if open_runs:
+        yield Left(name=name, reason=f"{len(open_runs)} run(s) that have not completed need it")
+        return
+    foreign = list(islice(foreign_files(paths), 2))
+    if foreign:
+        more = ", and more" if len(foreign) > 1 else ""
+        yield Left(name=name, reason=f"runs wrote into it: {foreign[0]}{more}")
+        return
+    yield _item(Category.code, paths.code, "all runs have completed")
+
+
+def _needs_code(view: RunView) -> bool:
+    seen = view.observation
+    over = seen is None or seen.state.ended
+    return view.state is not RunState.completed or not view.settled or not over
+
+
+def _item(category: Category, path: Path, why: str, run: str | None = None) -> Item:
+    return Item(category=category, run=run, path=path, why=why, size=size_of(path))

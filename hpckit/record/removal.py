@@ -1,0 +1,55 @@
+"""Takes files and folders of a launch away, and tells how much they hold.
+
+Responsible for removing so that a reader finds a thing whole or not at all: it is renamed first
+and removed then, and what a crash leaves in between has a name that says so. It must not choose,
+and follows no links: a link below a launch is removed itself, never what it points to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+_MARK = ".removed."
+
+
+def is_plain(path: Path, base: Path) -> bool:
+    """Whether a path below `base` is there, and is reached from it without a link."""
+    steps = path.relative_to(base).parts
+    places = [base.joinpath(*steps[: count + 1]) for count in range(len(steps))]
+    return path.exists() and not any(place.is_symlink() for place in places)
+
+
+def size_of(path: Path) -> int:
+    """Return how many bytes go with a file or folder; those of files with other names stay."""
+    if not path.is_dir() or path.is_symlink():
+        return _size(path)
+    found = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sum(_size(one) for one in found)
+
+
+def _size(path: Path) -> int:
+    try:
+        about = path.lstat()
+    except OSError:
+        return 0
+    return about.st_size if about.st_nlink == 1 else 0
+
+
+def leftovers(folder: Path) -> Iterator[Path]:
+    """Yield what a removal in this folder was about to remove when it was cut off."""
+    with contextlib.suppress(OSError):
+        yield from (path for path in sorted(folder.iterdir()) if path.name.startswith(_MARK))
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder with all that is in it; raises OSError."""
+    if not path.name.startswith(_MARK):
+        path = path.rename(path.with_name(f"{_MARK}{path.name}.{os.urandom(4).hex()}"))
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

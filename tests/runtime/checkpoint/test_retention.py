@@ -1,0 +1,64 @@
+"""Promises of hpckit.runtime.checkpoint.retention, for a run that is over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.runtime.checkpoint.journal import History
+from hpckit.runtime.checkpoint.manifest import Manifest
+from hpckit.runtime.checkpoint.retention import Extent, clearable
+from hpckit.runtime.checkpoint.shelf import Entry
+
+KINDS = ("healthy", "rejected", "fatal", "proved", "damaged", "torn")
+
+
+def entry(place: int, kind: str) -> Entry:
+    """Return a checkpoint of this kind."""
+    step = 1000 - place
+    whole = Manifest(
+        step=step,
+        samples=0,
+        epoch=1,
+        serial=step,
+        world_size=1,
+        objects=(),
+        files={},
+        created_at="",
+    )
+    return Entry(
+        folder=Path(f"step-{step:08d}.e1.00000000"),
+        step=step,
+        epoch=1,
+        manifest=None if kind in {"damaged", "torn"} else whole,
+        damage="x" if kind == "damaged" else "",
+    )
+
+
+@given(
+    kinds=st.lists(st.sampled_from(KINDS)), extent=st.sampled_from([Extent.unproved, Extent.old])
+)
+def test_clearable_leaves_what_a_run_could_go_on_from(kinds: list[str], extent: Extent) -> None:
+    """The two newest committed, the two newest healthy and the one proved last always stay."""
+    entries = [entry(place, kind) for place, kind in enumerate(kinds)]
+    of = {one.name: kind for one, kind in zip(entries, kinds, strict=True)}
+    proved = [name for name, kind in of.items() if kind == "proved"]
+    history = History(
+        attempts=Counter({name: 2 for name, kind in of.items() if kind == "fatal"}),
+        proved=tuple(proved),
+        rejected=frozenset(name for name, kind in of.items() if kind == "rejected"),
+    )
+    gone = {one.name for one in clearable(entries, history, extent)}
+    kept = [name for name in of if name not in gone]
+    healthy = [name for name in of if of[name] in {"healthy", "proved"}]
+    assert set([name for name in of if of[name] != "torn"][:2]) <= set(kept)
+    assert set(healthy[:2]) <= set(kept)
+    assert set(proved[-1:]) <= set(kept)
+    assert not any(of[name] == "torn" for name in kept)
+    if extent is Extent.unproved:
+        assert set(healthy) <= set(kept)
+    else:
+        assert len(kept) <= 5
