@@ -12,10 +12,10 @@ from datetime import datetime
 
 from hpckit.cli.accounting import accounts
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, limited
+from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, is_word, limited
 from hpckit.cli.show import launch_head, note_unshown, show_page
 from hpckit.cli.views import LaunchView, launch_view, unconfirmed
-from hpckit.record.find import find
+from hpckit.record.find import Selection, find
 from hpckit.report.account import account_page
 from hpckit.report.machine import status_document
 from hpckit.report.rows import RunRow, run_row
@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also of many runs, say where their time went (of one run it is always said)",
     )
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        const="",
+        metavar="SECONDS",
+        help="show it again and again until all has ended: the states, how far, until when",
+    )
     add_filters(parser)
     add_sort(parser, "Columns: index, state, step, time, attempt, an override, a metric")
     add_limit(parser)
@@ -40,8 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the runs of a launch, or one run; always 0."""
+    word = arguments.watch
+    if word and is_word(arguments, word, known=_is_number(word)):
+        arguments.watch = ""
     selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
     launch, index = selection.launch, selection.index
+    if arguments.watch is not None:
+        _watch(selection, arguments, context)
+        return 0
     view = launch_view(launch, context, indices=None if index is None else (index,))
     if view.warning:
         context.note(f"warning: {view.warning}")
@@ -52,6 +65,29 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         )
     _show(view, arguments, context)
     return 0
+
+
+def _watch(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:
+    from hpckit.cli.live import Look, follow, interval  # noqa: PLC0415  # only where asked for
+
+    limited((), arguments.limit)
+    look = Look(
+        indices=None if selection.index is None else (selection.index,),
+        wanted=filter_of(arguments),
+        key=sort_key(arguments.sort) if arguments.sort else None,
+        limit=arguments.limit,
+        interval_s=interval(arguments.watch),
+        as_json=arguments.json,
+    )
+    follow(selection.launch, look, context)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> None:

@@ -21,10 +21,24 @@ from hpckit.record.launches import Launch
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.text import Page, count_line, drawn, status_page
 
-FIRST_ASK = timedelta(seconds=15)
-LONGEST_ASK = timedelta(seconds=60)
-SHORTEST_ASK = timedelta(seconds=5)
-"""The scheduler is asked after 15 s, then ever less often; sooner where a record says ended."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How long the scheduler is left in peace: `first`, then twice as long each time, to `longest`.
+
+    A run that changed brings back `first`; `shortest` counts where a record says ended.
+    """
+
+    first: timedelta
+    longest: timedelta
+    shortest: timedelta
+
+
+RHYTHM = Rhythm(
+    first=timedelta(seconds=15), longest=timedelta(seconds=60), shortest=timedelta(seconds=5)
+)
+_SLOW = 10
+"""A scheduler that takes its time is asked so much more rarely: it serves the whole cluster."""
 
 _RECORD_S = 0.5
 _SHARE = 10
@@ -89,15 +103,17 @@ class Watch:
     launch: Launch
     context: Context
     indices: Sequence[int] | None = None
+    rhythm: Rhythm = RHYTHM
     known: dict[int, RunView] = field(default_factory=dict, init=False)
     settled: set[int] = field(default_factory=set, init=False)
     asked_at: datetime = field(init=False)
-    pause: timedelta = field(default=FIRST_ASK, init=False)
+    pause: timedelta = field(init=False)
     doubted: bool = field(default=False, init=False)
     warning: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         self.asked_at = self.context.now()
+        self.pause = self.rhythm.first
 
     @property
     def views(self) -> tuple[RunView, ...]:
@@ -118,10 +134,12 @@ class Watch:
     def look(self) -> None:
         """Read the record of the open runs, and ask the scheduler where it is time to."""
         ask = Ask.open_runs if self._is_due else Ask.nothing
+        began = self.context.now()
         seen = launch_view(self.launch, self.context, ask=ask, indices=self.open)
         if ask is not Ask.nothing:
             self.asked_at = self.context.now()
-            self.pause = min(self.pause * 2, LONGEST_ASK)
+            spent = self.asked_at - began
+            self.pause = max(min(self.pause * 2, self.rhythm.longest), spent * _SLOW)
             self._warn(seen.warning)
         for view in seen.runs:
             self._take(view, final=ask is not Ask.nothing)
@@ -135,14 +153,14 @@ class Watch:
     @property
     def _is_due(self) -> bool:
         since = self.context.now() - self.asked_at
-        return self._on_slurm and since >= (SHORTEST_ASK if self.doubted else self.pause)
+        return self._on_slurm and since >= (self.rhythm.shortest if self.doubted else self.pause)
 
     def _take(self, view: RunView, *, final: bool) -> None:
         """Take a view; an end by our record alone is final where Slurm cannot begin anew."""
         index = view.record.index
         before = self.known.get(index)
         if before is not None and before.record.state is not view.record.state:
-            self.pause = FIRST_ASK
+            self.pause = self.rhythm.first
         if before is not None and view.observation is None and not final:
             view = replace(view, observation=before.observation)
         self.known[index] = view

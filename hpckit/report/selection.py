@@ -7,7 +7,7 @@ or print.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ class Filter:
     """
 
     states: frozenset[RunState] = frozenset()
-    overrides: Mapping[str, tuple[str, ...]]
+    overrides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def all(self) -> bool:

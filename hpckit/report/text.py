@@ -58,7 +58,7 @@ Page = Sequence[Sheet | str]
 def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
     """Return the page of `status`: the launch, its runs, their counts, what failed and why."""
     failed = [row for row in rows if row.failure is not None]
-    page: list[Sheet | str] = [head_line(head, now), _runs_sheet(rows, now)]
+    page: list[Sheet | str] = [head_line(head, now), runs_sheet(rows, now)]
     page.append(count_line([row.state for row in rows]))
     page += [f"note: {row.run}: {row.note}" for row in rows if row.note]
     warned = [row for row in rows if row.warnings and len(rows) > 1]
@@ -97,7 +97,7 @@ _STATUS_HEADER = (
 )
 
 
-def _runs_sheet(rows: Iterable[RunRow], now: datetime) -> Sheet:
+def runs_sheet(rows: Iterable[RunRow], now: datetime) -> Sheet:
     """Return the table of runs, without columns in which nothing stands."""
     lines = [_status_cells(row, now) for row in rows]
     kept = [place for place in range(len(_STATUS_HEADER)) if any(line[place] for line in lines)]

@@ -1,0 +1,205 @@
+"""`hpckit status --watch`: a launch as it goes on, until all of it has ended.
+
+Responsible for how often to look and to show. Our own record is read at every look, the scheduler
+is asked rarely; it must not change anything: after Ctrl-C the runs go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from hpckit.cli.context import Context
+from hpckit.cli.show import launch_head
+from hpckit.cli.wait import Rhythm, Watch
+from hpckit.errors import UsageError
+from hpckit.model.states import RunState
+from hpckit.planning.estimate import Lasting, estimate
+from hpckit.record.launches import Launch, load_launch
+from hpckit.report.live import Progress, live_line, live_object, live_page
+from hpckit.report.rows import RunRow, run_row
+from hpckit.report.selection import Filter, SortKey, sort_rows
+from hpckit.report.text import drawn
+
+RHYTHM = Rhythm(
+    first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=30)
+)
+"""Somebody may leave this open for days: Slurm is asked twice a minute at most, then ever less."""
+
+_TERMINAL_S = 2.0
+_LINES_S = 30.0
+_SHORTEST_S = 0.5
+_SHARE = 10
+"""Of ten parts of the time at most one is spent reading."""
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is to be shown: the runs of `indices` (None: all); by name those that `wanted` takes.
+
+    `interval_s` None is what suits the output; `limit` 0 is as many runs as suit a screen.
+    """
+
+    indices: Sequence[int] | None
+    wanted: Filter
+    key: SortKey | None
+    limit: int
+    interval_s: float | None
+    as_json: bool
+
+
+def interval(text: str) -> float | None:
+    """Return the seconds that `--watch [SECONDS]` was given, None for none; raises UsageError."""
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not _SHORTEST_S <= seconds < float("inf"):
+        raise UsageError(
+            f"--watch is {text!r}; it has to be a number of seconds, {_SHORTEST_S} or more",
+            hint="leave the number out for what suits the output",
+        )
+    return seconds
+
+
+def follow(launch: Launch, look: Look, context: Context) -> None:
+    """Show how a launch stands, again and again, until nothing more will happen."""
+    live = _Live(launch=launch, look=look, context=context)
+    with _display(live) as show:
+        while True:
+            began = context.now()
+            live.see()
+            show()
+            if live.watch.over:
+                return
+            spent = (context.now() - began).total_seconds()
+            context.sleep(max(live.interval_s, spent * _SHARE))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Live:
+    """A launch while it is looked at; `size` is that of its events when it was last read whole."""
+
+    launch: Launch
+    look: Look
+    context: Context
+    watch: Watch = field(init=False)
+    size: int = field(default=0, init=False)
+    looks: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(
+            launch=self.launch, context=self.context, indices=self._indices, rhythm=RHYTHM
+        )
+        self.size = self._events_size
+
+    @property
+    def interval_s(self) -> float:
+        """How long to wait between two looks."""
+        if self.look.interval_s is not None:
+            return self.look.interval_s
+        lines = self.look.as_json or not self.context.terminal
+        return _LINES_S if lines else _TERMINAL_S
+
+    @property
+    def rows(self) -> list[RunRow]:
+        """All runs that are looked at."""
+        return [run_row(view) for view in self.watch.views]
+
+    def see(self) -> None:
+        """Look once: first at our record alone, so that there is something to see at once."""
+        size = self._events_size
+        if size != self.size:
+            # Somebody has resumed, cancelled or submitted runs: those that had ended may go on.
+            self.size = size
+            self.watch.launch = load_launch(self.launch.folder)
+            self.watch.settled.clear()
+        if self.looks == 1:
+            self.watch.asked_at -= RHYTHM.first
+        self.watch.look()
+        self.looks += 1
+
+    def progress(self, rows: Sequence[RunRow]) -> Progress:
+        """Return how far these runs are."""
+        now = self.context.now()
+        found = estimate([Lasting(state=row.state, elapsed=row.elapsed(now)) for row in rows])
+        return Progress(
+            states=tuple(row.state for row in rows),
+            share=found.share,
+            remaining=found.remaining,
+            at=now,
+        )
+
+    def listed(self, rows: Sequence[RunRow], room: int) -> list[RunRow]:
+        """Return the runs to show by name: those asked for, else those that run."""
+        wanted, key = self.look.wanted, self.look.key
+        states = wanted.states or {RunState.running}
+        some = [row for row in rows if row.state in states]
+        if key is not None:
+            with suppress(UsageError):  # a metric that no run has logged yet
+                some = sort_rows(some, key, self.context.now())
+        return some[: self.look.limit or room]
+
+    @property
+    def _indices(self) -> Sequence[int] | None:
+        """The runs with the overrides asked for: unlike states these do not change."""
+        wanted = Filter(overrides=self.look.wanted.overrides)
+        every = range(len(self.launch.runs)) if self.look.indices is None else self.look.indices
+        heads = [self.launch.runs[index] for index in every]
+        return [one.index for one in heads if wanted.takes(RunState.pending, one.overrides)]
+
+    @property
+    def _events_size(self) -> int:
+        try:
+            return self.launch.paths.events.stat().st_size
+        except OSError:
+            return 0
+
+
+@contextmanager
+def _display(live: _Live) -> Iterator[Callable[[], None]]:
+    context = live.context
+    if live.look.as_json or not context.terminal:
+        yield _Lines(live=live).show
+        return
+    from rich.console import Console  # noqa: PLC0415  # only where a terminal draws
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console(file=context.stdout, highlight=False)
+    head = launch_head(live.launch)
+
+    def show() -> None:
+        rows = live.rows
+        progress = live.progress(rows)
+        room = max(console.height - len(set(progress.states)) - _SHOWN, 1)
+        shown = live.listed(rows, min(room, _SHOWN))
+        screen.update(drawn(live_page(head, progress, shown)), refresh=True)
+
+    with Live(console=console, auto_refresh=False, transient=False) as screen:
+        yield show
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lines:
+    """A line for each look at which anything has changed."""
+
+    live: _Live
+    said: tuple[RunState, ...] | None = None
+
+    def show(self) -> None:
+        progress = self.live.progress(self.live.rows)
+        if progress.states == self.said:
+            return
+        self.said = progress.states
+        if self.live.look.as_json:
+            document = live_object(self.live.launch.id, progress)
+            self.live.context.say(json.dumps(document))
+        else:
+            self.live.context.say(live_line(progress))

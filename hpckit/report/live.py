@@ -1,0 +1,73 @@
+"""How a launch stands, short enough to be shown again and again: by state, with an end in sight.
+
+Responsible for wording and layout of `status --watch`; pure, it must not print or wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from hpckit.model.plain import to_plain
+from hpckit.model.states import RunState
+from hpckit.report.account import bar
+from hpckit.report.rows import LaunchHead, RunRow, count_states
+from hpckit.report.text import Page, Sheet, count_line, duration, head_line, percent, runs_sheet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What is shown of all runs: their states, the share that is done, the time still to come."""
+
+    states: tuple[RunState, ...]
+    share: float
+    remaining: timedelta | None
+    at: datetime
+
+
+def live_page(head: LaunchHead, progress: Progress, rows: Sequence[RunRow]) -> Page:
+    """Return the page: the states, how far it is, and these of the runs."""
+    counts, total = count_states(progress.states), len(progress.states)
+    states = Sheet(
+        header=("state", "runs", "share", ""),
+        rows=tuple(
+            (state.value, str(count), f"{percent(count / total):>7}", bar(count / total))
+            for state, count in counts.items()
+        ),
+    )
+    done = f"\n{bar(progress.share)} {_words(progress)}\n"
+    return [head_line(head, progress.at), states, done, *_runs(rows, progress.at)]
+
+
+def _runs(rows: Sequence[RunRow], now: datetime) -> Page:
+    return [runs_sheet(rows, now)] if rows else []
+
+
+def live_line(progress: Progress) -> str:
+    """Return the same in one line."""
+    return f"{count_line(progress.states)}; {_words(progress)}"
+
+
+def live_object(launch: str, progress: Progress) -> dict[str, Any]:
+    """Return the same for programs."""
+    remaining = progress.remaining
+    return {
+        "launch": launch,
+        "at": to_plain(progress.at),
+        "total": len(progress.states),
+        "states": {str(state): count for state, count in count_states(progress.states).items()},
+        "share": round(progress.share, 6),
+        "remaining_s": None if remaining is None else round(remaining.total_seconds(), 3),
+    }
+
+
+def _words(progress: Progress) -> str:
+    done = f"{percent(progress.share)} done"
+    if all(state.ended or state is RunState.unknown for state in progress.states):
+        return done
+    if progress.remaining is None:
+        return f"{done}, the end cannot be told yet"
+    end = progress.at + progress.remaining
+    return f"{done}, about {duration(progress.remaining)} to go (until {end:%m-%d %H:%M} UTC)"
