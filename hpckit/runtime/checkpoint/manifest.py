@@ -13,7 +13,6 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -136,18 +135,6 @@ def sum_file(path: Path) -> FileSum:
         while count := file.readinto(buffer):
             crc, size = zlib.crc32(view[:count], crc), size + count
     return FileSum(size=size, crc32=crc)
-
-
-def sync_and_sum(path: Path) -> FileSum:
-    """Put a file on disk and return its size and CRC-32; raises OSError.
-
-    Both at once: the sum comes from memory while the disk is busy.
-    """
-    with path.open("rb", buffering=0) as file, ThreadPoolExecutor(1) as other:
-        synced = other.submit(os.fsync, file.fileno())
-        found = sum_file(path)
-        synced.result()
-    return found
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -110,11 +110,9 @@ class Saver:
         )
 
     def _write_own(self, folder: Path, capture: Capture) -> dict[str, FileSum]:
-        expected = storage.write(folder, capture.tensors, self.group)
-        own = storage.own_files(folder, self.group.rank)
-        sums = {path.name: manifest.sync_and_sum(path) for path in own}
-        _check_own(expected, sums, self.group.rank)
-        return sums
+        written = storage.write(folder, capture.tensors, self.group)
+        _check_own(written, self.group.rank)
+        return written.sums
 
     def _commit(self, folder: Path, capture: Capture, files: dict[str, FileSum]) -> None:
         kept = [one.manifest.serial for one in self.shelf.entries() if one.manifest]
@@ -152,11 +150,13 @@ class Saver:
         return tuple(entry.name for entry in spare)
 
 
-def _check_own(expected: Iterable[str], sums: dict[str, FileSum], rank: int) -> None:
-    prefix = f"__{rank}_"
-    missing = {name for name in expected if name.startswith(prefix)} - set(sums)
-    if missing:
-        raise CheckpointError(f"{', '.join(sorted(missing))} was written but is not there")
+def _check_own(written: storage.Written, rank: int) -> None:
+    expected = {name for name in written.names if name.startswith(f"__{rank}_")}
+    expected |= {".metadata"} if rank == 0 else set()
+    if expected != set(written.sums):
+        raise CheckpointError(
+            f"rank {rank} wrote {sorted(written.sums)}; torch names {sorted(expected)}"
+        )
 
 
 def _remove_torn(folder: Path) -> None:

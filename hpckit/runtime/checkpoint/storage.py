@@ -2,7 +2,7 @@
 
 Responsible for its calls and its warnings; it must not commit, verify or choose. torch writes
 files in place, checks nothing when it loads, and raises a BaseException; all of that is made good
-around it (manifest.py, loading.py, group.py).
+around it (disk.py, manifest.py, loading.py, group.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,20 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.futures import Future
+from torch.serialization import get_crc32_options, set_crc32_options
 
+from hpckit.runtime.checkpoint.disk import SummingFileSystem
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.group import Group, is_full
+from hpckit.runtime.checkpoint.manifest import FileSum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The names of all files of a save, and the sums of those that this rank wrote."""
+
+    names: frozenset[str]
+    sums: dict[str, FileSum]
 
 
 class _Writer(FileSystemWriter):
@@ -54,27 +66,38 @@ def _full_disk_named() -> Iterator[None]:
         raise
 
 
-def write(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> set[str]:
-    """Write the tensors of all ranks into a folder; return the names of all files it is made of.
+def write(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> Written:
+    """Put the tensors of all ranks on disk, in a folder.
 
-    Collective. Nothing is on disk for sure yet. Raises CheckpointException (a BaseException) on
-    every rank where one of them failed.
+    Collective. Raises CheckpointException (a BaseException) on every rank where one of them
+    failed, and OSError where the disk refused later what it had taken.
     """
     writer = _Writer(folder, single_file_per_rank=True, sync_files=False, thread_count=1)
-    with _alone(group):
+    with SummingFileSystem() as files, _alone(group), _without_inner_sums():
+        writer.fs = files
         metadata: Any = save(
             dict(tensors),
             storage_writer=writer,
             process_group=group.process_group,
             no_dist=group.process_group is None,
         )
-    return {".metadata"} | {one.relative_path for one in metadata.storage_data.values()}
+        sums = files.settle()
+    names = {one.relative_path for one in metadata.storage_data.values()}
+    return Written(names=frozenset(names), sums=sums)
 
 
-def own_files(folder: Path, rank: int) -> list[Path]:
-    """Return the files this rank has written."""
-    mine = sorted(folder.glob(f"__{rank}_*.distcp"))
-    return [*mine, folder / ".metadata"] if rank == 0 else mine
+@contextmanager
+def _without_inner_sums() -> Iterator[None]:
+    """Let torch.save leave out its own sums, a third of its time: torch never reads them.
+
+    They are the manifest's affair. The option is this thread's own since torch 2.8.
+    """
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
+        yield
+    finally:
+        set_crc32_options(before)
 
 
 def prepare(
