@@ -99,7 +99,7 @@ class Checkpointer:
         if wait:
             outcome = self._saver.save(taken)
             return replace(outcome, stall=timedelta(seconds=time.monotonic() - begun))
-        self._flight = self._begin(replace(taken, tensors=self._stager.copy(taken.tensors)))
+        self._flight = self._begin(self._stager.copy(taken))
         self._stall = timedelta(seconds=time.monotonic() - begun)
         return before
 

@@ -25,7 +25,7 @@ from hpckit.runtime.checkpoint.manifest import FileSum
 CHUNK = 1 << 24
 """Bytes between two flushes: few, as after each the GIL must be had back from the training."""
 
-_GATHERED = 1 << 20
+GATHERED = 1 << 20
 """Writes smaller than this are put together."""
 
 
@@ -128,7 +128,7 @@ class SummingFileSystem(FileSystem):
                 yield stream
             return
         file = self._files[Path(path).name] = SummedFile(Path(path))
-        with io.BufferedWriter(file, _GATHERED) as stream:
+        with io.BufferedWriter(file, GATHERED) as stream:
             yield stream
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:

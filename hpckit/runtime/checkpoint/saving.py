@@ -110,7 +110,7 @@ class Saver:
         )
 
     def _write_own(self, folder: Path, capture: Capture) -> dict[str, FileSum]:
-        written = storage.write(folder, capture.tensors, self.group)
+        written = storage.write(folder, capture, self.group)
         _check_own(written, self.group.rank)
         return written.sums
 

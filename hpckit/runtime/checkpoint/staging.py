@@ -7,11 +7,14 @@ saves: their first use costs five times the copy itself (page faults; 256 MiB a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint import staging
+
+from hpckit.runtime.checkpoint.shares import Piece
+from hpckit.runtime.checkpoint.state import Capture
 
 
 class Stager:
@@ -19,18 +22,33 @@ class Stager:
 
     def __init__(self) -> None:
         self._stager: Any = None
+        self._buffers: dict[tuple[str, int], torch.Tensor] = {}
 
-    def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return copies that later changes of the originals do not reach."""
+    def copy(self, taken: Capture) -> Capture:
+        """Return the same with copies that later changes of the originals do not reach."""
         if self._stager is None:
             self._stager = _make()
-        return dict(self._stager.stage(dict(tensors)))
+        pieces = tuple(replace(one, tensor=self._copy_rows(one)) for one in taken.pieces)
+        tensors = dict(self._stager.stage(dict(taken.tensors)))
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return replace(taken, tensors=tensors, pieces=pieces)
+
+    def _copy_rows(self, piece: Piece) -> torch.Tensor:
+        """Copy a piece into a buffer of its own: torch's stager would copy the whole tensor."""
+        rows, at = piece.tensor, (piece.key, piece.start)
+        buffer = self._buffers.get(at)
+        if buffer is None or buffer.shape != rows.shape or buffer.dtype != rows.dtype:
+            buffer = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=rows.is_cuda)
+            self._buffers[at] = buffer
+        return buffer.copy_(rows, non_blocking=rows.is_cuda)
 
     def close(self) -> None:
         """Let the buffers go."""
         if self._stager is not None:
             self._stager.close()
         self._stager = None
+        self._buffers.clear()
 
 
 def _make() -> Any:

@@ -2,8 +2,9 @@
 
 Responsible for what is saved by which rank and for models whose names depend on how they are
 wrapped; it must not touch files. A tensor sharded over ranks (DTensor) is saved by all of them;
-parameters under DistributedDataParallel, and their optimizer's state, are spread over the ranks;
-everything else is rank 0's. So any number of ranks can load what any other number saved.
+parameters under DistributedDataParallel, and their optimizer's state, are spread over the ranks
+(shares.py); everything else is rank 0's. So any number of ranks can load what any other number
+saved.
 """
 
 from __future__ import annotations
@@ -22,18 +23,23 @@ from torch.optim import Optimizer
 
 from hpckit.runtime.checkpoint import rng
 from hpckit.runtime.checkpoint.encoding import SKELETON, decode, encode
+from hpckit.runtime.checkpoint.shares import Piece, own_pieces
 
 _COMPILED = "_orig_mod."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """What one rank saves: its tensors, the names of all objects, and a digest of all keys."""
+    """What one rank saves: its tensors, the names of all objects, and a digest of all keys.
+
+    `pieces` are its rows of tensors that are cut over the ranks.
+    """
 
     step: int
     samples: int
     objects: tuple[str, ...]
     tensors: Mapping[str, torch.Tensor]
+    pieces: tuple[Piece, ...] = ()
     layout: str
 
 
@@ -46,22 +52,22 @@ def capture(
     """
     encoded = {name: encode(name, state_of(one)) for name, one in objects.items()}
     tensors = {key: one for part in encoded.values() for key, one in part.items()}
+    names = _spread(objects, encoded)
     spread = {
-        key: size(one)
-        for key, one in tensors.items()
-        if key in _spread(objects, encoded) and not isinstance(one, DTensor)
+        key: one for key, one in tensors.items() if key in names and not isinstance(one, DTensor)
     }
-    owners = share_out(spread, world_size)
-    mine = {
+    shares = own_pieces(spread, rank, world_size)
+    mine = {one.key: one.tensor for one in shares if one.tensor.shape == one.shape} | {
         key: one
         for key, one in tensors.items()
-        if isinstance(one, DTensor) or owners.get(key, 0) == rank
+        if isinstance(one, DTensor) or (rank == 0 and key not in spread)
     }
     return Capture(
         step=position[0],
         samples=position[1],
         objects=tuple(sorted(objects)),
         tensors=mine | encode(rng_path(rank), rng.take()),
+        pieces=tuple(one for one in shares if one.tensor.shape != one.shape),
         layout=_layout(tensors),
     )
 
@@ -129,21 +135,6 @@ def _spread(
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
     return [one for group in optimizer.param_groups for one in group["params"]]
-
-
-def size(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor, of all its shards where it is sharded."""
-    return tensor.numel() * tensor.element_size()
-
-
-def share_out(sizes: Mapping[str, int], shares: int) -> dict[str, int]:
-    """Return which of so many shares each key falls to, evenly by size; alike on every rank."""
-    loads = [0] * shares
-    owners: dict[str, int] = {}
-    for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
-        owners[key] = loads.index(min(loads))
-        loads[owners[key]] += sizes[key]
-    return owners
 
 
 def _layout(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -10,15 +10,22 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.futures import Future
@@ -28,6 +35,8 @@ from hpckit.runtime.checkpoint.disk import SummingFileSystem
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.group import Group, is_full
 from hpckit.runtime.checkpoint.manifest import FileSum
+from hpckit.runtime.checkpoint.shares import Piece
+from hpckit.runtime.checkpoint.state import Capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +75,53 @@ def _full_disk_named() -> Iterator[None]:
         raise
 
 
-def write(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> Written:
+class _Planner(DefaultSavePlanner):
+    """Adds pieces of tensors, of which other ranks write the rest."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        super().__init__()
+        self._pieces = {_index(one): one for one in pieces}
+
+    def create_local_plan(self) -> SavePlan:
+        """Return torch's plan and an item for each piece."""
+        plan = super().create_local_plan()
+        items = [_item(one) for one in self._pieces.values()]
+        paths = {one.key: (one.key,) for one in self._pieces.values()}
+        self.plan = replace(
+            plan, items=[*plan.items, *items], planner_data=plan.planner_data | paths
+        )
+        return self.plan
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        """Return what an item stands for; torch has numbered the items by then."""
+        piece = self._pieces.get(MetadataIndex(index.fqn, index.offset))
+        return super().lookup_object(index) if piece is None else _by_itself(piece.tensor)
+
+
+def _by_itself(rows: torch.Tensor) -> torch.Tensor:
+    """Return rows as a tensor with a storage of just them, at the same place in memory.
+
+    torch would save the storage of the whole tensor, or copy the rows first.
+    """
+    if rows.device.type != "cpu" or not rows.is_contiguous():
+        return rows
+    flat = torch.from_numpy(rows.view(-1).view(torch.uint8).numpy())
+    return flat.view(rows.dtype).view(rows.shape)
+
+
+def _index(piece: Piece) -> MetadataIndex:
+    return MetadataIndex(piece.key, torch.Size([piece.start, *[0] * (len(piece.shape) - 1)]))
+
+
+def _item(piece: Piece) -> WriteItem:
+    index = _index(piece)
+    chunk = ChunkStorageMetadata(offsets=cast("torch.Size", index.offset), sizes=piece.tensor.shape)
+    properties = TensorProperties.create_from_tensor(piece.tensor)
+    data = TensorWriteData(chunk=chunk, properties=properties, size=piece.shape)
+    return WriteItem(index=index, type=WriteItemType.SHARD, tensor_data=data)
+
+
+def write(folder: Path, capture: Capture, group: Group) -> Written:
     """Put the tensors of all ranks on disk, in a folder.
 
     Collective. Raises CheckpointException (a BaseException) on every rank where one of them
@@ -76,8 +131,9 @@ def write(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> Wr
     with SummingFileSystem() as files, _alone(group), _without_inner_sums():
         writer.fs = files
         metadata: Any = save(
-            dict(tensors),
+            dict(capture.tensors),
             storage_writer=writer,
+            planner=_Planner(capture.pieces),
             process_group=group.process_group,
             no_dist=group.process_group is None,
         )

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from shim import Shim
 
-from hpckit.runtime.checkpoint import journal
+from hpckit.runtime.checkpoint import disk, journal
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
 from hpckit.runtime.checkpoint.errors import NoCheckpointError
 
@@ -206,12 +206,18 @@ def _fork(action: Callable[[], None]) -> int:
     if pid == 0:
         code = 1
         try:
+            _in_small_writes()
             action()
             code = 0
         except BaseException:  # noqa: BLE001  # a child must never come back into its parent's code
             traceback.print_exc()
         os._exit(code)
     return pid
+
+
+def _in_small_writes() -> None:
+    """Let a save of a few KiB write and flush as often as one of a few hundred MiB does."""
+    disk.CHUNK, disk.GATHERED = 2048, 256
 
 
 def _operations(source: Path, scratch: Path) -> list[int]:

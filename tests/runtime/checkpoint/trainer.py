@@ -53,7 +53,8 @@ class Training:
 
     def __init__(self, rank: int, world_size: int, orders: dict[str, Any]) -> None:
         torch.manual_seed(1)
-        width = 32 if rank == 0 else orders.get("width", 32)
+        usual = orders.get("all_width", 32)
+        width = usual if rank == 0 else orders.get("width", usual)
         poisoned = rank == orders.get("poison_rank")
         layers = [nn.Linear(8, width), nn.BatchNorm1d(width), nn.Dropout(0.2), nn.Linear(width, 1)]
         model: nn.Module = nn.Sequential(*layers)

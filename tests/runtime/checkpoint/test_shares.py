@@ -1,0 +1,49 @@
+"""Shares of what all ranks have alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hpckit.runtime.checkpoint import shares
+
+MIB = 1 << 20
+
+
+def _tensors() -> dict[str, torch.Tensor]:
+    shapes = {"embedding": (10_001, 512), "bias": (512,), "number": (), "row": (1, 4 * MIB)}
+    return {
+        key: torch.arange(torch.Size(shape).numel()).float().view(shape)
+        for key, shape in shapes.items()
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_shares_hold_every_row_once(ranks: int) -> None:
+    """Put together, the pieces of all ranks are the tensors."""
+    tensors = _tensors()
+    pieces = [one for rank in range(ranks) for one in shares.own_pieces(tensors, rank, ranks)]
+    for key, whole in tensors.items():
+        mine = sorted((one for one in pieces if one.key == key), key=lambda one: one.start)
+        assert {one.shape for one in mine} == {whole.shape}
+        rows = [one.tensor for one in mine]
+        assert torch.equal(torch.cat(rows) if whole.dim() else rows[0], whole)
+
+
+def test_shares_are_even_though_one_tensor_is_large() -> None:
+    """No rank has an eighth more than another where a single tensor is nearly all there is."""
+    tensors = {"embedding": torch.zeros(50_000, 512), "bias": torch.zeros(512)}
+    sizes = [
+        sum(shares.size(one.tensor) for one in shares.own_pieces(tensors, rank, 3))
+        for rank in range(3)
+    ]
+    assert sum(sizes) == sum(map(shares.size, tensors.values()))
+    assert max(sizes) < min(sizes) * 9 / 8
+
+
+def test_shares_are_whole_tensors_for_one_rank() -> None:
+    """A rank alone cuts nothing."""
+    tensors = _tensors()
+    pieces = shares.own_pieces(tensors, 0, 1)
+    assert all(one.tensor is tensors[one.key] for one in pieces)
+    assert len(pieces) == len(tensors)
