@@ -45,9 +45,9 @@ def test_resume_fits_any_number_of_ranks(world: Any) -> None:
 @pytest.mark.parametrize("wait", [True, False], ids=["synchronous", "background"])
 def test_tensor_cut_over_ranks_comes_back_whole(world: Any, folder: Path, *, wait: bool) -> None:
     """A tensor larger than a share is written in parts and loads whole in any number of ranks."""
-    first = world(2, until=2, save_at=[2], all_width=300_000, wait=wait)
-    second = world(3, until=2, epoch=2, all_width=300_000)
-    third = world(1, until=2, epoch=3, all_width=300_000)
+    first = world(2, until=2, save_at=[2], all_width=200_000, wait=wait)
+    second = world(3, until=2, epoch=2, all_width=200_000)
+    third = world(1, until=2, epoch=3, all_width=200_000)
     assert {one["start"] for one in (*second, *third)} == {first[0]["digest"]}
     sizes = [path.stat().st_size for path in folder.glob("step-*/__*_0.distcp")]
     assert len(sizes) == 2
