@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference
 from hpckit.cli.selecting import add_filters, filter_of, launches_of
-from hpckit.cli.views import Carrier, launch_view, local_executors, unconfirmed
+from hpckit.cli.views import Ask, Carrier, launch_view, local_executors, unconfirmed
 from hpckit.errors import HpckitError, UsageError
 from hpckit.model.events import CancelRequested
 from hpckit.model.history import job_ids
@@ -82,7 +82,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _wish(selection: Selection, wanted: Filter, context: Context) -> _Wish:
     indices = None if selection.index is None else [selection.index]
-    view = launch_view(selection.launch, context, indices=indices)
+    # Among all launches, most have completed long ago: Slurm need not be asked about those.
+    view = launch_view(selection.launch, context, ask=Ask.open_runs, indices=indices)
     meant = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
     return _Wish(
         launch=selection.launch,
