@@ -15,7 +15,7 @@ from pathlib import Path
 from hpckit.cli.context import Context
 from hpckit.cli.views import Ask, launch_view, unconfirmed
 from hpckit.model.launch import ClusterKind
-from hpckit.model.run import RunView
+from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.planning.clean import spared
 from hpckit.record.changed import foreign_files
@@ -125,47 +125,49 @@ def _of_runs(launch: Launch, views: Sequence[RunView], demand: Demand) -> Iterat
 
 def _of_run(launch: Launch, view: RunView, demand: Demand) -> Iterator[Item]:
     if Category.attempts in demand.categories:
-        yield from _attempts(launch, view.record.index)
+        yield from _attempts(launch, view.record)
     if Category.checkpoints in demand.categories:
         completed = view.state is RunState.completed
         extent = min(demand.extent, Extent.all if completed else Extent.old, key=_EXTENTS.index)
-        yield from _checkpoints(launch, view.record.index, extent)
+        yield from _checkpoints(launch, view.record, extent)
 
 
 _EXTENTS = list(Extent)
 
 
-def _attempts(launch: Launch, index: int) -> Iterator[Item]:
+def _attempts(launch: Launch, record: RunRecord) -> Iterator[Item]:
     """Yield what earlier attempts printed; their events and metrics stay: they are the record."""
-    run = launch.paths.run(index)
-    for number in attempt_numbers(run.attempts)[:-1]:
+    run = launch.paths.run(record.index)
+    for number in attempt_numbers(run.attempts):
         attempt = run.attempt(number)
-        if not is_plain(attempt.folder, launch.folder):
+        if number >= record.attempt or not is_plain(attempt.folder, launch.folder):
             continue
         known = (attempt.rounds, attempt.agents_log, attempt.secret, attempt.address)
         items = [(path, f"of attempt {number}") for path in known if is_plain(path, launch.folder)]
         items += [(path, _CUT_OFF) for path in leftovers(attempt.folder)]
-        yield from (
-            _item(Category.attempts, path, why, launch.runs[index].id) for path, why in items
-        )
+        yield from (_item(Category.attempts, path, why, record.id) for path, why in items)
 
 
-def _checkpoints(launch: Launch, index: int, extent: Extent) -> Iterator[Item]:
-    settings, _ = load_settings(launch, index)
+def _checkpoints(launch: Launch, record: RunRecord, extent: Extent) -> Iterator[Item]:
+    settings, _ = load_settings(launch, record.index)
     given = settings.checkpoint.dir
     base = launch.folder if given is None else Path(given).expanduser()
-    folder = checkpoint_folder(launch, index, settings)
+    folder = checkpoint_folder(launch, record.index, settings)
     # A relative folder is relative to wherever the run's own process was.
     if not base.is_absolute() or not is_plain(folder, base):
         return
     shelf = Shelf(folder)
-    entries = [one for one in shelf.entries() if is_plain(one.folder, base)]
+    entries = [
+        # An attempt that has begun since the run was looked at may be saving right now.
+        one
+        for one in shelf.entries()
+        if one.epoch <= record.attempt and is_plain(one.folder, base)
+    ]
     history = journal.read(shelf.journal)
-    run = launch.runs[index].id
     for entry in clearable(entries, history, extent):
-        yield _item(Category.checkpoints, entry.folder, _why(entry, history), run)
+        yield _item(Category.checkpoints, entry.folder, _why(entry, history), record.id)
     for path in leftovers(folder):
-        yield _item(Category.checkpoints, path, _CUT_OFF, run)
+        yield _item(Category.checkpoints, path, _CUT_OFF, record.id)
 
 
 def _why(entry: Entry, history: History) -> str:

@@ -12,6 +12,7 @@ import pytest
 from hpckit.errors import RunError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import Checkpoint, ClusterKind
+from hpckit.record.lock import exclusive
 from hpckit.record.process import start_mark, this_host
 from hpckit.runtime.checkpoint import journal, manifest
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
@@ -37,9 +38,9 @@ def attempts(writer: Any, launch: Any, *, count: int = 2, index: int = 0) -> Any
     return attempt
 
 
-def save(folder: Path, step: int, *, torn: bool = False) -> Path:
+def save(folder: Path, step: int, *, torn: bool = False, attempt: int = 1) -> Path:
     """Put a checkpoint of 100 bytes on a shelf."""
-    path = Shelf(folder).new(step, 1)
+    path = Shelf(folder).new(step, attempt)
     (path / "data").write_bytes(b"x" * 100)
     if not torn:
         saved = Manifest(
@@ -164,6 +165,15 @@ def test_clean_removes_checkpoints_that_no_load_would_take(desk: Any, completed:
     desk.say("clean", "--checkpoints", "--yes")
     assert names(folder) == sorted(path.name for path in kept)
     assert not torn.exists()
+
+
+def test_clean_spares_what_a_new_attempt_is_saving(desk: Any, completed: Any) -> None:
+    """A save of an attempt that began since the run was looked at is not finished: it stays."""
+    folder = completed.paths.run(0).checkpoints
+    save(folder, 1, torn=True, attempt=2)
+    newer = save(folder, 2, torn=True, attempt=3)
+    desk.say("clean", "--checkpoints=all", "--yes")
+    assert names(folder) == [newer.name]
 
 
 @pytest.mark.parametrize(("extent", "steps"), [("old", [3, 4]), ("all", [])])
@@ -306,6 +316,17 @@ def test_clean_says_what_could_not_be_removed(
     with pytest.raises(RunError, match="rounds: Permission denied"):
         desk.say("clean", "--yes")
     assert not completed.paths.code.exists()
+
+
+def test_clean_keeps_off_a_launch_that_somebody_is_resuming(desk: Any, completed: Any) -> None:
+    """One at a time: nothing goes while a resume is under way, and who is at it is said."""
+    at = completed.created_at
+    with (
+        exclusive(completed.paths.resume_lock, at=at, what="is resuming it"),
+        pytest.raises(RunError, match="is resuming"),
+    ):
+        desk.say("clean", "--yes")
+    assert completed.paths.code.exists()
 
 
 def test_clean_of_all_launches_takes_those_that_are_meant(desk: Any, writer: Any) -> None:
