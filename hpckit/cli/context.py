@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pwd
 import secrets
 import sys
 from collections.abc import Callable, Mapping
@@ -93,3 +95,11 @@ def output_dir(arguments: argparse.Namespace, context: Context) -> Path:
     """Return the absolute folder of launches: the option, else $HPCKIT_OUTPUTS, else outputs."""
     chosen = arguments.output_dir or context.environ.get("HPCKIT_OUTPUTS") or "outputs"
     return context.cwd / Path(chosen).expanduser()
+
+
+def login_name() -> str:
+    """Return the login name, by which the accounting knows this user; LOGNAME may say anything."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

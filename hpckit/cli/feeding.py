@@ -6,13 +6,11 @@ job that goes on with it; it must not render those jobs, nor resume anything.
 
 from __future__ import annotations
 
-import os
-import pwd
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpckit.cli.adding import add_job
-from hpckit.cli.context import Context
+from hpckit.cli.context import Context, login_name
 from hpckit.cli.rerender import rendered
 from hpckit.cli.submission import Submission, reconcile
 from hpckit.model.events import JobAdded
@@ -39,8 +37,7 @@ class Fed:
 
 def limits_for(asked: ResourceSpec, commands: SlurmCommands) -> SubmitLimits:
     """Return what the cluster accepts of such jobs, as far as it says."""
-    user = pwd.getpwuid(os.getuid()).pw_name
-    return submit_limits(commands, asked.account, asked.partition, asked.qos, user)
+    return submit_limits(commands, asked.account, asked.partition, asked.qos, login_name())
 
 
 def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple[JobSpec, ...]:

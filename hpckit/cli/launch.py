@@ -61,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="print the batch scripts, and leave nothing behind"
     )
     parser.add_argument(
+        "--no-check",
+        action="store_true",
+        help="do not look beforehand whether it can run (`hpckit check` does nothing else)",
+    )
+    parser.add_argument(
         "--auto-resume",
         action="store_true",
         help="queue a small job that resumes runs once all have ended, within their budgets",
@@ -79,6 +84,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.dry_run:
         _print_scripts(prepared, janitor, context, as_json=arguments.json)
         return 0
+    if not arguments.no_check and not _may_start(prepared, context):
+        return 2
     started = _start(prepared, context)
     if started.left:
         started = _with_feeder(started, context)
@@ -147,6 +154,22 @@ def _print_scripts(
         return
     for text in scripts.values():
         context.stdout.write(text)
+
+
+def _may_start(prepared: Prepared, context: Context) -> bool:
+    """Say what speaks against the launch, and return whether it may go on."""
+    from hpckit.cli.checking import check_launch  # noqa: PLC0415  # not with --no-check
+
+    checked = check_launch(prepared, context)
+    for reason in checked.unchecked:
+        context.note(f"not checked: {reason}")
+    for finding in (*checked.warnings, *checked.errors):
+        context.note(f"{finding.severity}: {finding.message}")
+        for line in finding.hint.splitlines():
+            context.stderr.write(f"  {line}\n")
+    if checked.errors:
+        context.note("nothing was written or submitted; --no-check launches all the same")
+    return not checked.errors
 
 
 def _start(prepared: Prepared, context: Context) -> Started:

@@ -26,6 +26,7 @@ from hpckit.runtime.environ import environment
 VERBS = {
     "launch": "compose, freeze and start runs: one, or a sweep",
     "render": "freeze runs and write their batch scripts, without submitting",
+    "check": "whether a launch could run: on this machine, within Slurm's limits and your budget",
     "status": "how the runs of a launch stand",
     "logs": "what a run printed",
     "cancel": "stop runs, waiting or running",

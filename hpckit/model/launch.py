@@ -204,6 +204,16 @@ class Code:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What a launch may cost at most; beyond it nothing is submitted (null: no limit).
+
+    `gpu_hours` counts all runs, each for its whole time limit, once.
+    """
+
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchConfig:
     """Everything hpckit itself reads of a composed configuration.
 
@@ -227,4 +237,5 @@ class LaunchConfig:
     runtime: Runtime = field(default_factory=Runtime)
     code: Code = field(default_factory=Code)
     sweep: Sweep = field(default_factory=Sweep)
+    budget: Budget = field(default_factory=Budget)
     chaos: list[str] = field(default_factory=list)

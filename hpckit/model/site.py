@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+_AWAY = ("down", "drain", "fail", "maint", "reserved", "unk", "power", "boot", "*", "future")
+"""Parts of the states of nodes on which Slurm forecasts no start."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings:
@@ -35,9 +38,10 @@ class Partition:
     name: str
     default: bool = False
     state: str = "UP"
-    nodes: int = 0
+    nodes: int | None = None
     max_nodes: int | None = None
     max_time: timedelta | None = None
+    default_time: timedelta | None = None
     qos: str | None = None
     allowed_accounts: frozenset[str] | None = None
     denied_accounts: frozenset[str] = frozenset()
@@ -57,6 +61,12 @@ class NodeGroup:
     cpus: int
     memory_mb: int
     gres: Mapping[str, int]
+    state: str = "idle"
+
+    @property
+    def usable(self) -> bool:
+        """Whether a job may be put there now or once others have ended."""
+        return not any(word in self.state.lower() for word in _AWAY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,13 @@ class Chosen:
     partition: str | None
     qos: str | None
 
+    @classmethod
+    def of(cls, account: str | None, partition: str | None, qos: str | None) -> Chosen:
+        """Return this as Slurm sees it: accounts and QOS are lower case, whatever was typed."""
+        return cls(
+            account=account and account.lower(), partition=partition, qos=qos and qos.lower()
+        )
+
 
 def submit_limits(site: Site, chosen: Chosen) -> SubmitLimits:
     """Return how many jobs may be handed in, as far as it is known.

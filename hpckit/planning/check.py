@@ -16,8 +16,9 @@ from hpckit.model.plan import SweepPoint
 from hpckit.planning.check_recovery import check_recovery
 from hpckit.planning.command import command_words
 
-SHARED_KEYS = ("name", "output_dir", "cluster", "code", "sweep")
-"""What all runs of one launch have in common: one folder, one snapshot, one scheduler."""
+SHARED_KEYS = ("name", "output_dir", "cluster", "code", "sweep", "budget")
+"""What all runs of one launch have in common: one folder, one snapshot, one scheduler, and one
+bound and budget."""
 
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -112,6 +113,7 @@ def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     yield "checkpoint.interval_steps", settings.checkpoint.interval_steps, 1
     yield "recovery.identical_failures", settings.recovery.identical_failures, 1
     yield "recovery.node_failures", settings.recovery.node_failures, 1
+    yield "budget.gpu_hours", settings.budget.gpu_hours, 0
     yield "cluster.max_parallel", settings.cluster.max_parallel, 1
     yield "sweep.max_concurrent", settings.sweep.max_concurrent, 1
     yield "sweep.max_gpus", settings.sweep.max_gpus, 1

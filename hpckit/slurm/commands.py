@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from hpckit.errors import (
@@ -137,11 +137,24 @@ class SlurmCommands:
         Raises SchedulerRefusedError with the program's own words, or SchedulerAwayError where
         it is not installed, does not answer in time, or cannot reach its daemon.
         """
-        environ = {**self._environ, **_FOR_PROGRAMS}
+        return self._run(program, args, self._environ).stdout
+
+    def run_aloud(self, program: str, *args: str, without: Collection[str] = ()) -> str:
+        """Run a program as `run` does and return what it printed to either stream.
+
+        `without` are variables it must not see.
+        """
+        environ = {name: text for name, text in self._environ.items() if name not in without}
+        done = self._run(program, args, environ)
+        return done.stdout + done.stderr
+
+    def _run(
+        self, program: str, args: Sequence[str], environ: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         try:
             done = subprocess.run(
                 self.argv(program, *args),
-                env=environ,
+                env={**environ, **_FOR_PROGRAMS},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 encoding="utf-8",
@@ -161,7 +174,7 @@ class SlurmCommands:
             )
         if done.returncode != 0:
             raise failure(program, done.returncode, done.stderr or done.stdout)
-        return done.stdout
+        return done
 
     def no_answer(self, program: str) -> SchedulerAwayError:
         """Return the error for a program that had to be stopped."""

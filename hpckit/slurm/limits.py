@@ -2,18 +2,20 @@
 
 Responsible for asking, and for going on where nobody answers; it must not decide what a limit
 means for a job (planning). slurmctld is asked three things at most, the accounting database
-three more, and that only where it matters.
+three more, where there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hpckit.errors import SchedulerAbsentError, SchedulerError
 from hpckit.model.limits import SubmitLimits
-from hpckit.model.site import Account, Site, SiteSettings
+from hpckit.model.site import Account, Association, NodeGroup, Qos, Site, SiteSettings
 from hpckit.planning import applies
 from hpckit.planning.applies import Chosen
 from hpckit.slurm.commands import SlurmCommands
@@ -36,7 +38,11 @@ NODES = ("sinfo", "--all", "--exact", "--noheader", f"--format={SINFO_FORMAT}")
 ACCOUNTS = ("sacctmgr", "-nP", "show", "associations", "users=", f"format={ACCOUNT_FORMAT}")
 QOS = ("sacctmgr", "-nP", "show", "qos", f"format={QOS_FORMAT}")
 
+_DATABASE = "sacctmgr"
+_AT_ONCE = 3
+
 _Found = TypeVar("_Found")
+_Answer = Callable[[], _Found | None]
 
 
 def user_command(user: str) -> tuple[str, ...]:
@@ -56,7 +62,13 @@ def submit_limits(
     `user` is the login name. Raises nothing: an unknown limit is met when sbatch refuses.
     """
     site = read_site(commands, user, nodes=False)
-    return applies.submit_limits(site, Chosen(account=account, partition=partition, qos=qos))
+    return applies.submit_limits(site, Chosen.of(account, partition, qos))
+
+
+def read_nodes(commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
+    """Return what the nodes have and how they are; None where Slurm does not answer."""
+    with _Asking.of(commands) as asking:
+        return asking.ask(NODES, read_node_groups)()
 
 
 def read_site(commands: SlurmCommands, user: str, *, nodes: bool = True) -> Site:
@@ -64,58 +76,81 @@ def read_site(commands: SlurmCommands, user: str, *, nodes: bool = True) -> Site
 
     `nodes`: whether to ask what the nodes have. Raises nothing of Slurm's.
     """
-    asking = _Asking(commands=commands)
-    settings = asking.ask(CONFIG, read_site_settings)
-    partitions = asking.ask(PARTITIONS, read_partitions)
-    groups = asking.ask(NODES, read_node_groups) if nodes else None
-    if settings is None or not settings.accounting:
+    with _Asking.of(commands) as asking:
+        settings = asking.ask(CONFIG, read_site_settings)
+        partitions = asking.ask(PARTITIONS, read_partitions)
+        groups = asking.ask(NODES, read_node_groups) if nodes else _nothing
+        known = settings()
+        associations, accounts, qos = _accounting(asking, known, user)
+        default, mine = associations() or (None, None)
         return Site(
-            settings=settings,
-            partitions=partitions,
-            nodes=groups,
-            unknown=tuple(asking.unanswered),
+            settings=known,
+            partitions=partitions(),
+            nodes=groups(),
+            default_account=default,
+            associations=mine,
+            accounts=accounts(),
+            qos=qos(),
+            unknown=asking.unknown(),
         )
-    found = asking.ask(user_command(user), lambda text: read_user(text, settings.cluster))
-    default, associations = (None, None) if found is None else found
-    return Site(
-        settings=settings,
-        partitions=partitions,
-        nodes=groups,
-        default_account=default,
-        associations=associations,
-        accounts=_accounts(asking, settings),
-        qos=asking.ask(QOS, read_qos),
-        unknown=tuple(asking.unanswered),
-    )
 
 
-def _accounts(asking: _Asking, settings: SiteSettings) -> dict[str, Account] | None:
-    if not applies.limits_kept(Site(settings=settings)):
-        return None
-    return asking.ask(ACCOUNTS, lambda text: read_accounts(text, settings.cluster))
+def _nothing() -> None:
+    """Answer a question that nobody asked."""
 
 
-@dataclass(slots=True)
+_Associations = tuple[str | None, tuple[Association, ...]]
+
+
+def _accounting(
+    asking: _Asking, known: SiteSettings | None, user: str
+) -> tuple[_Answer[_Associations], _Answer[dict[str, Account]], _Answer[dict[str, Qos]]]:
+    """Ask the accounting, where there is one; accounts only where their limits are enforced."""
+    if known is None or not known.accounting:
+        return _nothing, _nothing, _nothing
+    cluster = known.cluster
+    mine = asking.ask(user_command(user), lambda text: read_user(text, cluster))
+    accounts: _Answer[dict[str, Account]] = _nothing
+    if applies.limits_kept(Site(settings=known)):
+        accounts = asking.ask(ACCOUNTS, lambda text: read_accounts(text, cluster))
+    return mine, accounts, asking.ask(QOS, read_qos)
+
+
+@dataclass(slots=True, kw_only=True)
 class _Asking:
-    """Questions to Slurm, and those left without an answer.
-
-    A controller or a database that did not answer once is not asked again: each would wait.
-    """
+    """Questions to Slurm side by side, so that they wait together, and what stayed unanswered."""
 
     commands: SlurmCommands
-    unanswered: list[str] = field(default_factory=list)
-    away: set[bool] = field(default_factory=set)
+    threads: ThreadPoolExecutor
+    unanswered: dict[str, str] = field(default_factory=dict)
 
-    def ask(self, words: tuple[str, ...], read: Callable[[str], _Found]) -> _Found | None:
-        """Return what was said, read; None without an answer."""
-        database = words[0] == "sacctmgr"
-        if database in self.away:
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, commands: SlurmCommands) -> Iterator[_Asking]:
+        """Yield one that asks for as long as the block lasts."""
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="slurm") as threads:
+            yield cls(commands=commands, threads=threads)
+
+    def ask(self, words: tuple[str, ...], read: Callable[[str], _Found]) -> _Answer[_Found]:
+        """Ask, and return what gives the answer, read; None where there was none."""
+        said = self.threads.submit(self.commands.run, *words)
+
+        def _answer() -> _Found | None:
+            try:
+                return read(said.result())
+            except SchedulerAbsentError as error:
+                # Many sites install sacctmgr on few hosts, so that its absence is no news.
+                if words[0] != _DATABASE:
+                    self.unanswered.setdefault(words[0], error.message)
+            except SchedulerError as error:
+                self.unanswered.setdefault(words[0], error.message)
             return None
-        try:
-            return read(self.commands.run(*words))
-        except SchedulerError as error:
-            self.away.add(database)
-            # Many sites install sacctmgr on few hosts, so that its absence is no news.
-            if not (database and isinstance(error, SchedulerAbsentError)):
-                self.unanswered.append(error.message)
-            return None
+
+        return _answer
+
+    def unknown(self) -> tuple[str, ...]:
+        """Return why questions stayed unanswered: once for slurmctld, once for the database."""
+        said = self.unanswered.items()
+        controller = [message for program, message in said if program != _DATABASE]
+        database = [message for program, message in said if program == _DATABASE]
+        return (*controller[:1], *database)

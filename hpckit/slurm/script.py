@@ -45,6 +45,7 @@ _STATED = {
 }
 """Options that only the plan may state, and what to set instead."""
 
+_PLACED = re.compile(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -98,6 +99,11 @@ def render(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> 
             hint="look for a file or folder name with a broken encoding",
         ) from error
     return text
+
+
+def stated_variables(text: str) -> tuple[str, ...]:
+    """Return the variables that sbatch may not see: they would overrule what a script states."""
+    return tuple(f"SBATCH_{name.upper()}" for name in _PLACED.findall(text))
 
 
 def _render_janitor(name: str, folders: Sequence[Path], fields: ScriptFields) -> str:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
+from hpckit.model.gres import read_gres
 from hpckit.model.site import (
     Account,
     Association,
@@ -19,8 +20,9 @@ from hpckit.model.site import (
     SiteSettings,
 )
 
-SINFO_FORMAT = "%R|%D|%c|%m|%G"
-"""For --format with --exact: partition, nodes, and CPUs, memory in MB and gres of each."""
+SINFO_FORMAT = "%R|%D|%c|%m|%G|%T"
+"""For --format with --exact: partition, nodes, then CPUs, memory in MB, gres and
+state of each."""
 
 USER_FORMAT = "DefaultAccount,Cluster,Account,Partition,QOS,DefaultQOS,MaxSubmitJobs,MaxWall"
 """For `sacctmgr show user NAME withassoc`: with what the accounts pass on."""
@@ -35,7 +37,6 @@ _SETTING = re.compile(r"^(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _WORD = re.compile(r"(\w+)=(\S*)")
 _ARRAY_TASKS = re.compile(r"(?:^|,)max_array_tasks=(\d+)", re.IGNORECASE)
 _DURATION = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d\d)\Z")
-_GRES = re.compile(r"([A-Za-z][\w.-]*)(?::([A-Za-z_][\w.-]*|\d+[A-Za-z_][\w.-]*))?(?::(\d+))?")
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
@@ -69,9 +70,10 @@ def _partition(said: Mapping[str, str]) -> Partition:
         name=said["PartitionName"],
         default=said.get("Default", "NO").upper() == "YES",
         state=said.get("State", "UP").upper(),
-        nodes=_count(said.get("TotalNodes", "")) or 0,
+        nodes=_count(said.get("TotalNodes", "")),
         max_nodes=_count(said.get("MaxNodes", "")),
         max_time=duration(said.get("MaxTime", "")),
+        default_time=duration(said.get("DefaultTime", "")),
         qos=next(iter(_names(said.get("QoS", ""))), None),
         allowed_accounts=_allowed(said.get("AllowAccounts", "ALL")),
         denied_accounts=_names(said.get("DenyAccounts", "")),
@@ -89,24 +91,10 @@ def read_node_groups(text: str) -> tuple[NodeGroup, ...]:
             cpus=_count(cpus) or 0,
             memory_mb=_count(memory) or 0,
             gres=read_gres(gres),
+            state=state,
         )
-        for partition, nodes, cpus, memory, gres in _rows(text, SINFO_FORMAT.count("|") + 1)
+        for partition, nodes, cpus, memory, gres, state in _rows(text, SINFO_FORMAT.count("|") + 1)
     )
-
-
-def read_gres(text: str) -> dict[str, int]:
-    """Return how many there are of each: `gpu:a100:4(S:0-1),gpu:v100:2` has 6 `gpu`."""
-    found: dict[str, int] = {}
-    if text.strip().lower() in _NOTHING:
-        return found
-    for word in re.sub(r"\([^)]*\)", "", text).split(","):
-        match = _GRES.match(word.strip().removeprefix("gres/").removeprefix("gres:"))
-        if match is None:
-            continue
-        name, kind, count = match[1], match[2], int(match[3] or 1)
-        for key in (name, f"{name}:{kind}") if kind else (name,):
-            found[key] = found.get(key, 0) + count
-    return found
 
 
 def read_user(text: str, cluster: str) -> tuple[str | None, tuple[Association, ...]]:

@@ -21,9 +21,9 @@ from hpckit.errors import SchedulerError, SchedulerRefusedError, TemplateError
 from hpckit.model.plan import JobSpec
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.commands import SlurmCommands, failure
+from hpckit.slurm.script import stated_variables
 
 _ACCEPTED = re.compile(r"Submitted batch job (\d+)")
-_STATED = re.compile(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
 _TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)
 """As 22.05 to 26.05 say it: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit and the like."""
 
@@ -99,12 +99,10 @@ def submit(
     SchedulerRefusedError with sbatch's own words, or SchedulerAwayError.
     """
     script = LaunchPaths(folder).script(job.index)
-    # SBATCH_PARTITION and its like would take precedence over what the script states.
-    stated = [f"SBATCH_{name.upper()}" for name in _STATED.findall(text)]
     with (
         tempfile.TemporaryDirectory(prefix="hpckit-submit-") as own,
         contextlib.redirect_stderr(io.StringIO()),
-        commands.own_environment(without=stated),
+        commands.own_environment(without=stated_variables(text)),
     ):
         executor = FrozenScriptExecutor(
             text=text,

@@ -137,7 +137,7 @@ def test_launch_in_several_jobs_submits_them_all(slurm_shell: Any) -> None:
 
 def test_launch_refused_says_slurms_words_and_leaves_nothing(slurm_shell: Any) -> None:
     """A refusal is exit code 3 with sbatch's own words, and no folder is left."""
-    said = slurm_shell("launch", *SLURM, "resources.partition=nowhere")
+    said = slurm_shell("launch", "--no-check", *SLURM, "resources.partition=nowhere")
     assert said.code == 3
     assert "invalid partition" in said.err.lower()
     assert "nothing was submitted" in said.err
@@ -147,7 +147,7 @@ def test_launch_refused_says_slurms_words_and_leaves_nothing(slurm_shell: Any) -
 def test_launch_refused_half_way_takes_the_rest_back(slurm_shell: Any, fake_slurm: Any) -> None:
     """When a later job is refused, earlier ones are cancelled and the record says why."""
     words = ("experiment=command", "command=sleep 60", "cluster=slurm", "code.snapshot=false")
-    said = slurm_shell("launch", "-m", *words, "resources.partition=batch,nowhere")
+    said = slurm_shell("launch", "-m", "--no-check", *words, "resources.partition=batch,nowhere")
     assert said.code == 3
     assert "was cancelled" in said.err
     (folder,) = slurm_shell.outputs

@@ -11,7 +11,8 @@ from hpckit.cli.main import HIDDEN_VERBS, VERBS, verb_parser
 COMPOSING = {"OVERRIDE", "--multirun", "--config-dir", "--config-name", "--cfg", "--info", "--json"}
 FILTERS = {"--state", "--failed", "--override"}
 SURFACE = {
-    "launch": COMPOSING | {"--dry-run", "--auto-resume", "--wait"},
+    "launch": COMPOSING | {"--dry-run", "--no-check", "--auto-resume", "--wait"},
+    "check": COMPOSING,
     "render": COMPOSING,
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
     "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}

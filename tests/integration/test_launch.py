@@ -238,7 +238,7 @@ def test_unknown_partition_is_refused_by_slurm(sandbox: Any, project: Any) -> No
     """A partition that Slurm does not have: its own words, exit code 3, nothing in the queue."""
     before = set(sandbox.slurm("squeue", "-h", "--me", "-o", "%i").split())
     done = project.hpckit(
-        *("launch", *FUNCTION, "entry_point=task:fine"),
+        *("launch", "--no-check", *FUNCTION, "entry_point=task:fine"),
         *("cluster.partitions=[]", "resources.partition=nowhere"),
     )
     assert done.returncode == 3

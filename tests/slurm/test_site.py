@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from hpckit.model.gres import read_gres
 from hpckit.slurm.site import (
     duration,
     read_accounts,
-    read_gres,
     read_partitions,
     read_qos,
     read_site_settings,

@@ -1,7 +1,7 @@
 """One of two ranks that take steps of one kind while another way of saving runs beside them.
 
-Prints, on rank 0, a line of JSON for every way: seconds of standstill, until all was on disk, and by
-which the steps took longer than without a save.
+Prints, on rank 0, a line of JSON for every way: seconds of standstill, until all was on disk, and
+by which the steps took longer than without a save.
 """
 
 from __future__ import annotations

@@ -87,6 +87,8 @@ def sbatch(arguments: list[str]) -> int:
     }
     options = {**options_of(stated), **environ, **options_of(given)}
     _refuse(options)
+    if "test-only" in options:
+        return _forecast(options)
     with locked():
         jobs = _new_jobs(options, text)
     _start_keeper(jobs[0]["main"])
@@ -130,6 +132,18 @@ def _refuse(options: dict[str, str]) -> None:
         fail("sbatch", "Batch job submission failed: Requested node configuration is not available")
     if max(_indices(options), default=0) >= MAX_ARRAY_SIZE:
         fail("sbatch", "Batch job submission failed: Invalid job array specification")
+
+
+def _forecast(options: dict[str, str]) -> int:
+    if mode("nodes-drained"):
+        sys.stderr.write("allocation failure: Requested node configuration is not available\n")
+        return 1
+    partition = options.get("partition", PARTITIONS[0])
+    sys.stderr.write(
+        "sbatch: Job 1 to start at 2026-01-02T03:04:05 using 1 processors on nodes n1 in "
+        f"partition {partition}\n"
+    )
+    return 0
 
 
 def _indices(options: dict[str, str]) -> list[int]:

@@ -9,10 +9,25 @@ import time
 from contextlib import suppress
 
 from batch import options_of, stop
-from store import LIVE, NODES, PARTITIONS, Job, every, fail, key, mode, root, selected, update
+from store import (
+    GPUS,
+    LIVE,
+    MAX_ARRAY_SIZE,
+    NODES,
+    PARTITIONS,
+    Job,
+    every,
+    fail,
+    key,
+    mode,
+    root,
+    selected,
+    update,
+)
 
 _SHOWN = {
-    "config": "KillWait                = 5 sec\nPreemptType             = preempt/none\n",
+    "config": "KillWait                = 5 sec\nPreemptType             = preempt/none\n"
+    f"MaxArraySize            = {MAX_ARRAY_SIZE}\n",
     "partition": f"PartitionName=any\n   GraceTime=0 Hidden=NO\n   Nodes=n[1-{len(NODES)}]\n",
 }
 
@@ -56,8 +71,11 @@ def sacct(arguments: list[str]) -> int:
 
 
 def sinfo(arguments: list[str]) -> int:
-    """List the partitions."""
-    del arguments
+    """List the partitions; with --format, as hpckit asks for them."""
+    if "format" in options_of(arguments):
+        for name in PARTITIONS:
+            sys.stdout.write(f"{name}|{len(NODES)}|64|256000|gpu:{GPUS}|{_node_state()}\n")
+        return 0
     for name in PARTITIONS:
         sys.stdout.write(f"{name} up infinite {len(NODES)} idle n[1-{len(NODES)}]\n")
     return 0
@@ -71,7 +89,7 @@ def scontrol(arguments: list[str]) -> int:
     if mode("controller-away"):
         fail("scontrol", "Unable to contact slurm controller (connect failure)")
     if verb == "show":
-        sys.stdout.write(_SHOWN[rest[0]])
+        sys.stdout.write(_all_partitions() if rest == ["partition"] else _SHOWN[rest[0]])
         return 0
     if verb == "update":
         changes = dict(word.split("=", 1) for word in rest)
@@ -84,6 +102,19 @@ def scontrol(arguments: list[str]) -> int:
         elif verb == "release":
             update(key(job), reason="None")
     return 0
+
+
+def _all_partitions() -> str:
+    lines = (
+        f"PartitionName={name} Default={'YES' if name == PARTITIONS[0] else 'NO'} "
+        f"MaxTime=7-00:00:00 DefaultTime=01:00:00 State=UP TotalNodes={len(NODES)}\n"
+        for name in PARTITIONS
+    )
+    return "".join(lines)
+
+
+def _node_state() -> str:
+    return "drained" if mode("nodes-drained") else "idle"
 
 
 def _shutdown() -> int:

@@ -1,8 +1,8 @@
 """What the fake knows: one JSON file for each job or array element below $FAKE_SLURM_DIR.
 
 Failure modes are files in $FAKE_SLURM_DIR/modes: `controller-away`, `database-away`, `hang`
-(sbatch never answers), `lose-answer` (sbatch submits and dies before it says so) and `forget`
-(squeue shows no job that is over, as after MinJobAge).
+(sbatch never answers), `lose-answer` (sbatch submits and dies before it says so) `forget`
+(squeue shows no job that is over, as after MinJobAge) and `nodes-drained` (nothing could start).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 PARTITIONS = ("batch", "urgent")
 NODES = ("n1", "n2", "n3", "n4")
+GPUS = 8
 MAX_ARRAY_SIZE = 1001
 LIVE = frozenset({"PENDING", "RUNNING", "COMPLETING"})
 

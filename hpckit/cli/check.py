@@ -1,0 +1,32 @@
+"""`hpckit check`: whether a launch could run, without launching it.
+
+Responsible for what is printed of it; it must not write or submit anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from hpckit.cli.checking import check_launch
+from hpckit.cli.context import Context
+from hpckit.cli.prepare import add_composing, prepare, show_instead
+from hpckit.report.checked import check_document, check_lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what says which configuration is meant: the words of `launch`."""
+    add_composing(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Check, and say what was found: 2 where the launch would be refused."""
+    if show_instead(arguments, context):
+        return 0
+    prepared = prepare(arguments, context)
+    checked = check_launch(prepared, context)
+    if arguments.json:
+        context.say_json(check_document(prepared.plan, checked))
+    else:
+        for line in check_lines(prepared.plan, checked):
+            context.say(line)
+    return 2 if checked.errors else 0

@@ -1,0 +1,85 @@
+"""What a check of a launch found: findings, when it could start, and what it may cost.
+
+Responsible for these terms; it must not look for anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """An `error` refuses the launch; a `warning` is said, and the launch goes on."""
+
+    error = "error"
+    warning = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that will not work (error), or may not (warning).
+
+    `key` and `value` are the configuration's, `message` says what is wrong and what is allowed,
+    `hint` what to do.
+    """
+
+    severity: Severity
+    key: str
+    value: str
+    message: str
+    hint: str = ""
+
+
+def error(key: str, value: object, message: str, hint: str = "") -> Finding:
+    """Return a finding that refuses the launch."""
+    return Finding(severity=Severity.error, key=key, value=str(value), message=message, hint=hint)
+
+
+def warning(key: str, value: object, message: str, hint: str = "") -> Finding:
+    """Return a finding that is only said."""
+    return Finding(severity=Severity.warning, key=key, value=str(value), message=message, hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedStart:
+    """When Slurm would start a job if it were handed in now: a forecast, not a promise.
+
+    `at` null means that it did not say.
+    """
+
+    job_index: int
+    at: datetime | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The most that all runs together take, if each uses its whole time limit once.
+
+    Hours of GPUs, and hours of CPUs of the runs without any. Null: a time limit is not known.
+    """
+
+    gpu_hours: float | None
+    cpu_hours: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """All that a check has to say; `unchecked` is what could not be looked at, and why."""
+
+    findings: tuple[Finding, ...]
+    starts: tuple[ExpectedStart, ...]
+    estimate: Estimate
+    unchecked: tuple[str, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that refuse the launch."""
+        return tuple(one for one in self.findings if one.severity is Severity.error)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that are only said."""
+        return tuple(one for one in self.findings if one.severity is Severity.warning)

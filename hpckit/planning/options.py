@@ -1,0 +1,75 @@
+"""Options of sbatch that exclude each other. Pure.
+
+Responsible for what sbatch itself refuses before it asks the controller, so that it can be said
+without one; only what a release of Slurm was seen to refuse stands here (22.05, --test-only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.model.finding import Finding, error
+from hpckit.model.nodes import expand
+from hpckit.model.plan import ResourceSpec
+
+EXCLUSIVE = (
+    ("mem", "mem-per-cpu", "mem-per-gpu"),
+    ("gpus-per-task", "ntasks-per-gpu"),
+    ("cpus-per-task", "cpus-per-gpu"),
+    ("core-spec", "thread-spec"),
+)
+"""Of each of these, at most one may be given."""
+
+_OURS = {"mem": "resources.mem_gb", "cpus-per-task": "resources.cpus_per_task"}
+
+
+def contradictions(resources: ResourceSpec) -> Iterator[Finding]:
+    """Yield an error for each group of options that sbatch would refuse together."""
+    keys = dict(_stated(resources))
+    for group in EXCLUSIVE:
+        given = [option for option in group if option in keys]
+        if len(given) < 2:  # noqa: PLR2004  # two is what it takes to disagree
+            continue
+        last = keys[given[-1]]
+        yield error(
+            last,
+            dict(resources.additional_parameters).get(last.rpartition(".")[2], ""),
+            f"sbatch takes only one of {' and '.join(f'--{option}' for option in given)}; they "
+            f"come from {' and '.join(keys[option] for option in given)}",
+            _remedy(given, last),
+        )
+    yield from _both_wanted_and_not(resources)
+
+
+def _stated(resources: ResourceSpec) -> Iterator[tuple[str, str]]:
+    """Yield the options of a job, each with the key that it comes from."""
+    yield "cpus-per-task", _OURS["cpus-per-task"]
+    if resources.mem_gb is not None:
+        yield "mem", _OURS["mem"]
+    for key, value in resources.additional_parameters:
+        if value is not None and value is not False:
+            yield key.replace("_", "-"), f"resources.additional_parameters.{key}"
+
+
+def _remedy(given: list[str], last: str) -> str:
+    if given[0] == "cpus-per-task":
+        return f"take {last} out: resources.cpus_per_task is always stated"
+    return f"take {last} out" + (", or set resources.mem_gb=null" if given[0] == "mem" else "")
+
+
+def _both_wanted_and_not(resources: ResourceSpec) -> Iterator[Finding]:
+    both = sorted(_names(resources.nodelist) & _names(resources.exclude))
+    if both:
+        yield error(
+            "resources.exclude",
+            resources.exclude,
+            f"resources.nodelist and resources.exclude both name {', '.join(both)}",
+            "take them out of one of the two",
+        )
+
+
+def _names(hostlist: str | None) -> set[str]:
+    try:
+        return set(expand(hostlist or ""))
+    except ValueError:
+        return set()

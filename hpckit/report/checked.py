@@ -1,0 +1,65 @@
+"""What a check of a launch found, as lines and as a document. Pure.
+
+Responsible for the wording of `hpckit check`; it must not look for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.model.finding import Checked, Estimate, Finding
+from hpckit.model.launch import ClusterKind
+from hpckit.model.plan import LaunchPlan
+from hpckit.report.text import moment
+
+_INDENT = " " * 11
+
+
+def check_lines(plan: LaunchPlan, checked: Checked) -> Iterator[str]:
+    """Yield what `hpckit check` prints."""
+    yield f"checked {plan.name}: {_count(len(plan.runs), 'run')} in {_count(len(plan.jobs), 'job')}"
+    for finding in (*checked.errors, *checked.warnings):
+        yield from _finding_lines(finding)
+    for start in checked.starts:
+        at = "not said" if start.at is None else moment(start.at)
+        yield f"  start    job {start.job_index}: {at} {start.words}".rstrip()
+    if plan.cluster.kind is ClusterKind.slurm:
+        yield f"  at most  {_estimate(checked.estimate)}"
+    for reason in checked.unchecked:
+        yield f"  unknown  {reason}"
+    errors = len(checked.errors)
+    yield f"refused: {_count(errors, 'error')}" if errors else "nothing speaks against launching it"
+
+
+def check_document(plan: LaunchPlan, checked: Checked) -> dict[str, object]:
+    """Return the object that `hpckit check --json` prints."""
+    return {
+        "ok": not checked.errors,
+        "runs": len(plan.runs),
+        "jobs": len(plan.jobs),
+        "findings": checked.findings,
+        "starts": checked.starts,
+        "estimate": checked.estimate,
+        "unchecked": checked.unchecked,
+    }
+
+
+def _finding_lines(finding: Finding) -> Iterator[str]:
+    yield f"  {finding.severity:<7}  {finding.message}"
+    for line in finding.hint.splitlines():
+        yield f"{_INDENT}{line}"
+
+
+def _estimate(estimate: Estimate) -> str:
+    if estimate.gpu_hours is None:
+        return "GPU-hours without end: no time limit is known (resources.timeout_min)"
+    parts = [f"{estimate.gpu_hours:g} GPU-hours"] if estimate.gpu_hours else []
+    if estimate.cpu_hours is None:
+        parts.append("CPU-hours without end: no time limit is known (resources.timeout_min)")
+    elif estimate.cpu_hours:
+        parts.append(f"{estimate.cpu_hours:g} CPU-hours")
+    return ", ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

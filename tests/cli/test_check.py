@@ -1,0 +1,168 @@
+"""Promises of `hpckit check`, and of the check before a launch, on a fake Slurm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+QUICK = ("experiment=command", "command=sleep 60", "code.snapshot=false")
+SLURM = (*QUICK, "cluster=slurm")
+FUNCTION = ("experiment=function", "cluster=local")
+
+
+def findings(said: Any) -> list[tuple[str, str]]:
+    """Return severity and key of what `check --json` found."""
+    return [(one["severity"], one["key"]) for one in json.loads(said.out)["findings"]]
+
+
+def test_check_says_when_it_would_start_and_what_it_costs(slurm_shell: Any) -> None:
+    """Of a launch that fits: no findings, Slurm's forecast, the most it takes; exit code 0."""
+    words = (*SLURM, "resources.gpus_per_node=2", "cluster.gpus_per_node=8")
+    said = slurm_shell("check", "-m", "--json", *words, "resources.timeout_min=30", "seed=1,2,3")
+    assert said.code == 0, said.err
+    document = json.loads(said.out)
+    assert (document["ok"], document["findings"], document["unchecked"]) == (True, [], [])
+    assert document["estimate"]["gpu_hours"] == pytest.approx(3)
+    assert document["starts"][0]["at"].startswith("2026-01-02T")
+    shown = slurm_shell("check", *SLURM)
+    assert "start    job 0: 2026-01-02" in shown.out
+    assert "at most  1 CPU-hours" in shown.out
+
+
+def test_check_leaves_nothing_and_submits_nothing(slurm_shell: Any, fake_slurm: Any) -> None:
+    """Neither a folder nor a job is there afterwards."""
+    assert slurm_shell("check", *SLURM).code == 0
+    assert list(slurm_shell.cwd.iterdir()) == []
+    assert fake_slurm.slurm("squeue", "--Format=JobArrayID:0|", "--states=all") == ""
+
+
+@pytest.mark.parametrize("verb", ["check", "launch"])
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("resources.partition=bacth",), "did you mean resources.partition=batch"),
+        (("resources.timeout_min=20000",), "allows 10080"),
+        (("resources.nodes=9",), "has 4"),
+        (
+            ("resources.gpus_per_node=1", "cluster.gpus_per_node=8", "budget.gpu_hours=0.5"),
+            "budget.gpu_hours allows 0.5",
+        ),
+        (
+            ("resources.mem_gb=1", "+resources.additional_parameters.mem_per_cpu=1G"),
+            "only one of --mem and --mem-per-cpu",
+        ),
+        (("command=python nowhere.py",), "no file nowhere.py"),
+    ],
+)
+def test_errors_refuse_before_anything_is_written(
+    slurm_shell: Any, verb: str, words: tuple[str, ...], key: str
+) -> None:
+    """Exit code 2, the reason in words, and no folder: for both verbs alike."""
+    said = slurm_shell(verb, *SLURM, *words)
+    assert said.code == 2
+    assert key in said.out + said.err
+    assert not (slurm_shell.cwd / "outputs").exists()
+    if verb == "launch":
+        assert said.out == ""
+
+
+def test_no_check_leaves_it_to_slurm(slurm_shell: Any) -> None:
+    """With --no-check Slurm alone decides: its own refusal has its own exit code."""
+    said = slurm_shell("launch", "--no-check", *SLURM, "resources.partition=bacth")
+    assert said.code == 3
+    assert "Slurm refused" in said.err
+
+
+def test_warnings_are_said_and_the_launch_goes_on(slurm_shell: Any) -> None:
+    """A path that this machine does not have is named on standard error, and no obstacle."""
+    said = slurm_shell("launch", "--json", *SLURM, "+params.data.path=/no/such/data")
+    assert said.code == 0, said.err
+    assert "hpckit: warning: params.data.path names /no/such/data" in said.err
+    assert json.loads(said.out)["jobs"]
+
+
+def test_drained_nodes_are_no_refusal(slurm_shell: Any, fake_slurm: Any) -> None:
+    """What --test-only refuses while nodes are away is a warning: sbatch would let it wait."""
+    fake_slurm.fail("nodes-drained")
+    said = slurm_shell("check", "--json", *SLURM)
+    assert said.code == 0
+    assert findings(said) == [("warning", "resources")]
+
+
+def test_the_users_defaults_count_where_nothing_is_said(slurm_shell: Any) -> None:
+    """SBATCH_PARTITION is what sbatch takes, so it is what is checked; a stated one wins."""
+    slurm_shell.environ["SBATCH_PARTITION"] = "nowhere"
+    assert findings(slurm_shell("check", "--json", *SLURM)) == [("error", "resources.partition")]
+    assert slurm_shell("check", *SLURM, "resources.partition=batch").code == 0
+
+
+def test_a_controller_that_is_away_is_said_and_refuses_nothing(
+    slurm_shell: Any, fake_slurm: Any
+) -> None:
+    """What could not be asked stands under `unchecked`, once."""
+    fake_slurm.fail("controller-away")
+    said = slurm_shell("check", "--json", *SLURM)
+    assert said.code == 0
+    (reason,) = json.loads(said.out)["unchecked"]
+    assert "Unable to contact slurm controller" in reason
+
+
+def test_off_the_cluster_it_checks_what_it_can(shell: Any) -> None:
+    """Without sbatch, options and code are looked at, and what is not is said."""
+    said = shell("check", "--json", *SLURM, "+resources.additional_parameters.cpus_per_gpu=2")
+    assert said.code == 2
+    assert findings(said) == [("error", "resources.additional_parameters.cpus_per_gpu")]
+    assert "sbatch was not found" in json.loads(said.out)["unchecked"][0]
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "found"),
+    [
+        ("def main(run): ...\n", 0, []),
+        ("def mian(run): ...\n", 0, [("warning", "entry_point")]),
+        ("def main(run) ...\n", 2, [("error", "entry_point")]),
+        ("raise SystemExit('imported')\ndef main(run): ...\n", 0, []),
+        (None, 2, [("error", "entry_point")]),
+    ],
+)
+def test_entry_point_is_looked_for_and_not_imported(
+    shell: Any, source: str | None, code: int, found: list[tuple[str, str]]
+) -> None:
+    """A missing module or one that is no Python refuses, a name not seen is a warning."""
+    if source is not None:
+        (shell.cwd / "task.py").write_text(source)
+    said = shell("check", "--json", *FUNCTION, "entry_point=task:main")
+    assert (said.code, findings(said)) == (code, found), said.out + said.err
+
+
+def test_code_that_git_ignores_will_not_be_on_the_nodes(shell: Any) -> None:
+    """A module that exists here, but not in the snapshot, is an error that says why."""
+    (shell.cwd / "task.py").write_text("def main(run): ...\n")
+    (shell.cwd / ".gitignore").write_text("task.py\n")
+    subprocess.run(["git", "init", "-q", str(shell.cwd)], check=True)
+    said = shell("check", *FUNCTION, "entry_point=task:main")
+    assert said.code == 2
+    assert "git ignores it" in said.out
+    assert shell("check", *FUNCTION, "entry_point=task:main", "code.snapshot=false").code == 0
+
+
+def test_a_program_that_is_missing_refuses_here_and_warns_for_nodes(
+    shell: Any, slurm_shell: Any
+) -> None:
+    """Nodes and modules may have what this machine has not."""
+    words = ("--json", "experiment=command", "command=no-such-program 1")
+    assert findings(shell("check", *words, "cluster=local")) == [("error", "command")]
+    assert findings(slurm_shell("check", *words, "cluster=slurm")) == [("warning", "command")]
+
+
+def test_checkpoint_dir_that_cannot_be_is_warned_about(shell: Any, tmp_path: Path) -> None:
+    """The folder itself need not exist, but something above it has to."""
+    (shell.cwd / "task.py").write_text("def main(run): ...\n")
+    words = ("--json", *FUNCTION, "entry_point=task:main")
+    missing = shell("check", *words, "checkpoint.dir=/no-such-scratch/me")
+    assert findings(missing) == [("warning", "checkpoint.dir")]
+    assert findings(shell("check", *words, f"checkpoint.dir={tmp_path}/new")) == []

@@ -1,0 +1,74 @@
+"""What `hpckit check` says of launches, beside what a real Slurm makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.project import Project
+
+pytestmark = pytest.mark.slurm
+
+WORDS = ("experiment=function", "entry_point=task:fine", "cluster=sandbox")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Any:
+    """Return a fresh project."""
+    fresh = Project(tmp_path / "project")
+    fresh.create()
+    return fresh
+
+
+def check(project: Any, *words: str) -> tuple[int, dict[str, Any]]:
+    """Return exit code and document of a check."""
+    done = project.hpckit("check", "--json", *WORDS, *words)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.main
+@pytest.mark.usefixtures("sandbox")
+def test_check_has_slurms_forecast_of_an_array(project: Any) -> None:
+    """A sweep that fits has no errors, everything was asked, and a start is named."""
+    code, said = check(project, "-m", "resources.timeout_min=30", "seed=range(0,20)")
+    assert (code, said["unchecked"], said["jobs"]) == (0, [], 1)
+    assert [one for one in said["findings"] if one["severity"] == "error"] == []
+    assert said["estimate"]["cpu_hours"] == pytest.approx(10)
+    assert said["starts"] == [] or said["starts"][0]["at"].startswith("20")
+
+
+@pytest.mark.main
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("resources.partition=batchh", "cluster.partitions=[]"), "resources.partition"),
+        (("resources.account=nobody",), "resources.account"),
+        (("resources.timeout_min=20000",), "resources.timeout_min"),
+        (("resources.nodes=99",), "resources.nodes"),
+        (("resources.constraint=nosuchfeature",), "resources"),
+        (("resources.reservation=nosuch",), "resources"),
+    ],
+)
+def test_check_refuses_what_slurm_would_refuse(
+    project: Any, words: tuple[str, ...], key: str
+) -> None:
+    """Our own comparison or Slurm's --test-only finds it, and launch writes nothing."""
+    code, said = check(project, *words)
+    assert code == 2
+    assert key in [one["key"] for one in said["findings"] if one["severity"] == "error"]
+    done = project.hpckit("launch", *WORDS, *words)
+    assert done.returncode == 2
+    assert "nothing was written or submitted" in done.stderr
+
+
+@pytest.mark.main
+def test_check_submits_nothing(sandbox: Any, project: Any) -> None:
+    """After a check, Slurm has no job more."""
+    before = sandbox.slurm("squeue", "--noheader", "--states=all", "--format=%i %j")
+    check(project, "name=only-checked")
+    assert "only-checked" not in before + sandbox.slurm(
+        "squeue", "--noheader", "--states=all", "--format=%i %j"
+    )
