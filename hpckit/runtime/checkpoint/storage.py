@@ -146,7 +146,8 @@ def write(folder: Path, capture: Capture, group: Group) -> Written:
 def _without_inner_sums() -> Iterator[None]:
     """Let torch.save leave out its own sums, a third of its time: torch never reads them.
 
-    They are the manifest's affair. The option is this thread's own since torch 2.8.
+    They are the manifest's affair. In torch 2.13 the option is this thread's own; where it is not,
+    what training saves meanwhile has none either, which no load of torch's minds.
     """
     before = get_crc32_options()
     set_crc32_options(False)

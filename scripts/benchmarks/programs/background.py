@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
 from hpckit.runtime.checkpoint.state import capture
 
-_STATES = {"few": 48, "many": 4096}
+_STATES = {"few": 48, "many": 1024}
 """Tensors that 256 MiB are made of; none so large that hpckit would cut it."""
 _FLOATS = 1 << 26
 _STEPS_AROUND = 100
@@ -128,7 +128,7 @@ def _calibrate(kind: str) -> None:
 
 def _watch(step: Callable[[], None], way: Any) -> tuple[float, float, float]:
     """Return seconds of standstill, until done, and of all the steps around one save."""
-    stall = until = 0.0
+    stall = until = saved = 0.0
     began = time.perf_counter()
     for number in range(_STEPS_AROUND):
         if number == _STEPS_AROUND // 10 and way is not None:
@@ -140,10 +140,13 @@ def _watch(step: Callable[[], None], way: Any) -> tuple[float, float, float]:
         if way is not None and not until and stall and way.done():
             until = time.perf_counter() - saved
     whole = time.perf_counter() - began
-    while way is not None and not way.done():
+    if way is None:
+        return 0.0, 0.0, whole
+    while not way.done():
         time.sleep(0.001)
+    until = until or time.perf_counter() - saved
     dist.barrier()
-    return stall, until or time.perf_counter() - saved if way is not None else 0.0, whole
+    return stall, until, whole
 
 
 def _first(way: Any) -> tuple[float, float]:
