@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import partial
 
 from hpckit.cli.context import Context, login_name
@@ -24,12 +23,8 @@ from hpckit.planning.cost import estimate, over_budget
 from hpckit.planning.preflight import chosen_of, preflight
 from hpckit.record.present import Machine
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.limits import read_nodes, read_site
+from hpckit.slurm.limits import PATIENCE, read_nodes, read_site
 from hpckit.slurm.rehearse import rehearse
-
-_PATIENCE = timedelta(seconds=10)
-"""How long a busy Slurm may hold up a launch: once for its settings, once for the accounting, once
-for a forecast."""
 
 _FORECASTS = 8
 """For so many jobs of a launch Slurm is asked when they would start: each asks its planner."""
@@ -42,7 +37,7 @@ def check_launch(prepared: Prepared, context: Context) -> Checked:
         plan=plan, snapshot=prepared.snapshot, environ=context.environ, split=command_words
     )
     findings = list(machine.findings())
-    asked = _Asked(plan=plan, scripts=prepared.scripts, environ=context.environ)
+    asked = _Asked(plan=plan, scripts=prepared.scripts, context=context)
     if plan.cluster.kind is ClusterKind.slurm:
         asked.ask()
     expected = estimate(plan, asked.site)
@@ -60,7 +55,7 @@ class _Asked:
 
     plan: LaunchPlan
     scripts: Mapping[int, str]
-    environ: Mapping[str, str]
+    context: Context
     site: Site = field(default_factory=Site)
     findings: list[Finding] = field(default_factory=list)
     starts: list[ExpectedStart] = field(default_factory=list)
@@ -70,10 +65,12 @@ class _Asked:
         """Ask what the cluster offers, then, where nothing speaks against it, for a forecast."""
         plan = self.plan
         commands = SlurmCommands(
-            bin_dir=plan.cluster.bin_dir, environ=self.environ, timeout=_PATIENCE
+            bin_dir=plan.cluster.bin_dir, environ=self.context.environ, timeout=PATIENCE
         )
         if commands.available("sbatch"):
-            self.site = read_site(commands, login_name(), nodes=_wants_devices(plan))
+            self.site = read_site(
+                commands, login_name(), nodes=_wants_devices(plan), heard=self.context.heard
+            )
             self.unchecked.extend(self.site.unknown)
         else:
             where = plan.cluster.bin_dir or "PATH"
@@ -92,7 +89,9 @@ class _Asked:
                 self.starts.append(answer)
 
     def _answers(self, commands: SlurmCommands) -> Iterator[ExpectedStart | Finding]:
-        jobs = self.plan.jobs
+        # Arrays of one sweep that ask the same have the same answer.
+        alike = {replace(job.resources, array_parallelism=1): job for job in self.plan.jobs[::-1]}
+        jobs = list(alike.values())[::-1]
         for job in jobs[:_FORECASTS]:
             text = self.scripts[job.index]
             try:
@@ -102,8 +101,8 @@ class _Asked:
                 return
         if len(jobs) > _FORECASTS:
             self.unchecked.append(
-                f"when the last {len(jobs) - _FORECASTS} of {len(jobs)} jobs would start: Slurm "
-                f"is asked for {_FORECASTS} at most"
+                f"when the last {len(jobs) - _FORECASTS} of {len(jobs)} kinds of jobs would start: "
+                f"Slurm is asked for {_FORECASTS} at most"
             )
 
     def _nodes(self, job: JobSpec, commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:

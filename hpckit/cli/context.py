@@ -13,7 +13,7 @@ import pwd
 import secrets
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -45,6 +45,7 @@ class Context:
     now: Callable[[], datetime]
     sleep: Callable[[float], None]
     token: Callable[[], str] = random_token
+    heard: dict[tuple[str, ...], str] = field(default_factory=dict)
     answer: Callable[[], str] = read_answer
 
     @property

@@ -22,7 +22,7 @@ from hpckit.planning.chunks import FEEDERS, throttle
 from hpckit.planning.janitor import feeder_job
 from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.limits import submit_limits
+from hpckit.slurm.limits import Heard, submit_limits
 from hpckit.slurm.query import count_queued, queued_jobs
 
 
@@ -35,9 +35,12 @@ class Fed:
     left: tuple[JobSpec, ...]
 
 
-def limits_for(asked: ResourceSpec, commands: SlurmCommands) -> SubmitLimits:
-    """Return what the cluster accepts of such jobs, as far as it says."""
-    return submit_limits(commands, asked.account, asked.partition, asked.qos, login_name())
+def limits_for(
+    asked: ResourceSpec, commands: SlurmCommands, heard: Heard | None = None
+) -> SubmitLimits:
+    """Return what the cluster accepts of such jobs, as far as it says, or has said already."""
+    whose = login_name()
+    return submit_limits(commands, asked.account, asked.partition, asked.qos, whose, heard)
 
 
 def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple[JobSpec, ...]:

@@ -192,9 +192,12 @@ def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:
         return NO_LIMITS
     from hpckit.cli.feeding import limits_for  # noqa: PLC0415  # only on Slurm
     from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415
+    from hpckit.slurm.limits import PATIENCE  # noqa: PLC0415
 
-    commands = SlurmCommands(bin_dir=settings.cluster.bin_dir, environ=context.environ)
-    return limits_for(resource_spec(settings), commands)
+    commands = SlurmCommands(
+        bin_dir=settings.cluster.bin_dir, environ=context.environ, timeout=PATIENCE
+    )
+    return limits_for(resource_spec(settings), commands, context.heard)
 
 
 def _output_dir(settings: LaunchConfig, context: Context) -> Path:

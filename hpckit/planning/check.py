@@ -16,9 +16,9 @@ from hpckit.model.plan import SweepPoint
 from hpckit.planning.check_recovery import check_recovery
 from hpckit.planning.command import command_words
 
-SHARED_KEYS = ("name", "output_dir", "cluster", "code", "sweep", "budget")
-"""What all runs of one launch have in common: one folder, one snapshot, one scheduler, and one
-bound and budget."""
+SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep")
+"""What all runs of one launch have in common: one folder, one snapshot, one scheduler,
+one budget and one throttle."""
 
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

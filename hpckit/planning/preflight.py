@@ -247,14 +247,6 @@ def _counts(plan: LaunchPlan, site: Site) -> Iterator[Finding]:
                 f"this cluster does not take {what} from you: its limit is 0",
                 "choose another account, QOS or partition, or launch the points one by one",
             )
-        elif limits.queued is not None and len(job.runs) > limits.queued:
-            yield warning(
-                "resources.qos",
-                job.resources.qos or "null",
-                f"{len(job.runs)} runs, of which {limits.queued} may be queued or running at a "
-                "time (MaxSubmitJobs of association or QOS)",
-                "the others can be handed in only as these end",
-            )
 
 
 def _offer(groups: Collection[NodeGroup]) -> str:

@@ -8,9 +8,10 @@ three more, where there is one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TypeVar
 
 from hpckit.errors import SchedulerAbsentError, SchedulerError
@@ -44,6 +45,12 @@ _AT_ONCE = 3
 _Found = TypeVar("_Found")
 _Answer = Callable[[], _Found | None]
 
+Heard = MutableMapping[tuple[str, ...], str]
+"""Questions and what was printed, for a verb that needs the answers twice."""
+
+PATIENCE = timedelta(seconds=10)
+"""How long a question about limits may hold up what goes on without an answer as well."""
+
 
 def user_command(user: str) -> tuple[str, ...]:
     """Return the question for a user's associations."""
@@ -56,27 +63,32 @@ def submit_limits(
     partition: str | None,
     qos: str | None,
     user: str,
+    heard: Heard | None = None,
 ) -> SubmitLimits:
     """Return how many jobs this user may hand in there; null where there is no limit, or no answer.
 
-    `user` is the login name. Raises nothing: an unknown limit is met when sbatch refuses.
+    `user` is the login name, `heard` as of `read_site`. Raises nothing: an unknown limit is
+    met when sbatch refuses.
     """
-    site = read_site(commands, user, nodes=False)
+    site = read_site(commands, user, nodes=False, heard=heard)
     return applies.submit_limits(site, Chosen.of(account, partition, qos))
 
 
 def read_nodes(commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
     """Return what the nodes have and how they are; None where Slurm does not answer."""
-    with _Asking.of(commands) as asking:
+    with _Asking.of(commands, None) as asking:
         return asking.ask(NODES, read_node_groups)()
 
 
-def read_site(commands: SlurmCommands, user: str, *, nodes: bool = True) -> Site:
+def read_site(
+    commands: SlurmCommands, user: str, *, nodes: bool = True, heard: Heard | None = None
+) -> Site:
     """Return what can be learnt of the cluster for this user; `unknown` says what could not.
 
-    `nodes`: whether to ask what the nodes have. Raises nothing of Slurm's.
+    `nodes`: whether to ask what the nodes have. What `heard` holds is not asked again, and what is
+    answered is put into it. Raises nothing of Slurm's.
     """
-    with _Asking.of(commands) as asking:
+    with _Asking.of(commands, heard) as asking:
         settings = asking.ask(CONFIG, read_site_settings)
         partitions = asking.ask(PARTITIONS, read_partitions)
         groups = asking.ask(NODES, read_node_groups) if nodes else _nothing
@@ -122,22 +134,25 @@ class _Asking:
 
     commands: SlurmCommands
     threads: ThreadPoolExecutor
+    heard: Heard
     unanswered: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     @contextlib.contextmanager
-    def of(cls, commands: SlurmCommands) -> Iterator[_Asking]:
+    def of(cls, commands: SlurmCommands, heard: Heard | None) -> Iterator[_Asking]:
         """Yield one that asks for as long as the block lasts."""
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="slurm") as threads:
-            yield cls(commands=commands, threads=threads)
+            yield cls(commands=commands, threads=threads, heard={} if heard is None else heard)
 
     def ask(self, words: tuple[str, ...], read: Callable[[str], _Found]) -> _Answer[_Found]:
         """Ask, and return what gives the answer, read; None where there was none."""
-        said = self.threads.submit(self.commands.run, *words)
+        said = None if words in self.heard else self.threads.submit(self.commands.run, *words)
 
         def _answer() -> _Found | None:
             try:
-                return read(said.result())
+                if said is not None:
+                    self.heard[words] = said.result()
+                return read(self.heard[words])
             except SchedulerAbsentError as error:
                 # Many sites install sacctmgr on few hosts, so that its absence is no news.
                 if words[0] != _DATABASE:

@@ -121,6 +121,16 @@ def test_a_site_is_learnt_in_six_questions(recorded: Any, tmp_path: Path) -> Non
     assert site.unknown == ()
 
 
+def test_what_was_heard_is_not_asked_again(recorded: Any, tmp_path: Path) -> None:
+    """A launch that needs the limits first, and all the rest later, asks each question once."""
+    heard: dict[tuple[str, ...], str] = {}
+    commands = recorded()
+    first = submit_limits(commands, None, None, None, "daemon", heard)
+    site = read_site(commands, "daemon", heard=heard)
+    assert len((tmp_path / "asked").read_text().splitlines()) == 6
+    assert applying(site, Chosen.of(None, None, None)) == first
+
+
 def test_partitions_and_nodes_are_what_slurm_says(recorded: Any) -> None:
     """Time limit, number of nodes, state and the GPUs of each node are read."""
     site = read_site(recorded(), "daemon")
