@@ -119,7 +119,7 @@ def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, St
     """
     # Read anew: somebody may have resumed between the first look and the lock.
     with alone(launch, context) as fresh:
-        fed = _feed(fresh, context)
+        fed = _feed(fresh, context) if order.indices is None else None
         resuming = prepare_resume(load_launch(fresh.folder), order, context)
         started = start(resuming, context) if resuming.jobs else fed
         if started is not None and launch.cluster.kind is ClusterKind.slurm:

@@ -13,7 +13,10 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.limits import SubmitLimits
 
 FEEDERS = 1
-"""Jobs that hpckit itself keeps queued, to hand in what did not fit."""
+"""Jobs that hpckit itself queues to hand in what did not fit."""
+
+_OURS = 3
+"""Jobs of hpckit's own beside two arrays: the feeder that runs, the next one, and a janitor."""
 
 
 def chunks(runs: Sequence[int], limits: SubmitLimits) -> tuple[tuple[int, ...], ...]:
@@ -32,7 +35,7 @@ def _size(count: int, limits: SubmitLimits) -> int:
         sizes.append(limits.array)
     bounds = [bound for bound in (limits.queued, limits.jobs) if bound is not None]
     if bounds and count > min(bounds) - FEEDERS:
-        sizes.append((min(bounds) - FEEDERS) // 2)
+        sizes.append((min(bounds) - _OURS) // 2)
     return max(1, min(sizes))
 
 
