@@ -88,7 +88,7 @@ class SharedComposition:
         """Set the given values; yield what of the resolved ones is not as it was."""
         for key, value in given.items():
             container, name = self.places[key]
-            container[name] = value
+            OmegaConf.update(container, name, value)
         OmegaConf.clear_cache(self.config)
         settled = [tuple(key.split(".")) for key in given]
         for path in (*settled, *self.unsettled):
