@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hpckit.cli.adding import add_job
 from hpckit.cli.context import Context, login_name
 from hpckit.cli.rerender import rendered
-from hpckit.cli.submission import Submission, reconcile
+from hpckit.cli.submission import Submission, reconcile, slurm_commands
 from hpckit.model.events import JobAdded
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
@@ -63,9 +63,11 @@ def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple
     return tuple(taken)
 
 
-def what_fits(jobs: Sequence[JobSpec], commands: SlurmCommands) -> tuple[JobSpec, ...]:
+def what_fits(
+    jobs: Sequence[JobSpec], commands: SlurmCommands, heard: Heard | None = None
+) -> tuple[JobSpec, ...]:
     """Return those of the jobs, from the first, that may be queued now."""
-    limits = limits_for(jobs[0].resources, commands)
+    limits = limits_for(jobs[0].resources, commands, heard)
     return fitting(jobs, limits, 0 if limits.queued is None else count_queued(commands))
 
 
@@ -116,17 +118,24 @@ def keep_feeder(launch: Launch, commands: SlurmCommands, context: Context) -> st
     after = [main for main in _mains(history) if main in living][:1]
     index, like = len(launch.jobs), launch.jobs[0].resources
     job = feeder_job(launch.id, index=index, like=like, after=after)
-    added = JobAdded(at=context.now(), job=job, after=(), feeder=True)
-    add_job(launch, added, rendered(launch, job, context))
+    return hand_in(launch, JobAdded(at=context.now(), job=job, after=(), feeder=True), context)
+
+
+def hand_in(launch: Launch, added: JobAdded, context: Context) -> str:
+    """Add a job without runs to the launch, and return what Slurm calls it; the caller is `alone`.
+
+    Raises SchedulerError, UsageError.
+    """
+    add_job(launch, added, rendered(launch, added.job, context))
     submission = Submission(
         launch=load_launch(launch.folder),
-        jobs=(job,),
+        jobs=(added.job,),
         new=False,
-        commands=commands,
+        commands=slurm_commands(launch.cluster.bin_dir, context),
         context=context,
     )
     submission.submit()
-    return submission.accepted[index]
+    return submission.accepted[added.job.index]
 
 
 def _own(context: Context) -> str | None:

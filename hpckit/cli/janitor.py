@@ -12,13 +12,12 @@ from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
-from hpckit.cli.adding import add_job, alone
+from hpckit.cli.adding import alone
 from hpckit.cli.context import Context
-from hpckit.cli.feeding import feed, keep_feeder
+from hpckit.cli.feeding import feed, hand_in, keep_feeder
 from hpckit.cli.launch import Started, on_slurm
-from hpckit.cli.rerender import rendered
 from hpckit.cli.resume import Order, Resuming, left_alone, prepare_resume, start
-from hpckit.cli.submission import Submission, slurm_commands
+from hpckit.cli.submission import slurm_commands
 from hpckit.errors import (
     HeldError,
     SchedulerAbsentError,
@@ -130,15 +129,7 @@ def queue_janitor(
     launch = load_launch(launch.folder)
     index, like = len(launch.jobs), launch.jobs[0].resources
     job = janitor_job(launch.id, index=index, like=like, after=jobs, pause=pause)
-    script = rendered(launch, job, context)
-    add_job(launch, JobAdded(at=context.now(), job=job, after=()), script)
-    commands = slurm_commands(launch.cluster.bin_dir, context)
-    launch = load_launch(launch.folder)
-    submission = Submission(
-        launch=launch, jobs=(job,), new=False, commands=commands, context=context
-    )
-    submission.submit()
-    return submission.accepted[index]
+    return hand_in(launch, JobAdded(at=context.now(), job=job, after=()), context)
 
 
 def _say(resuming: Resuming, started: Started | None, context: Context) -> None:

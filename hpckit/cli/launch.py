@@ -189,7 +189,7 @@ def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
     launch = write(prepared, context)
     submission = Submission(
         launch=launch,
-        jobs=_first_jobs(launch, commands),
+        jobs=_first_jobs(launch, commands, context),
         new=True,
         may_wait=True,
         chained=len(launch.jobs) > 1 and _is_chained(launch),
@@ -208,13 +208,13 @@ def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
     )
 
 
-def _first_jobs(launch: Launch, commands: SlurmCommands) -> Sequence[JobSpec]:
+def _first_jobs(launch: Launch, commands: SlurmCommands, context: Context) -> Sequence[JobSpec]:
     """Return what fits into the queue; the first job is tried in any case."""
     if len(launch.jobs) == 1:
         return launch.jobs
     from hpckit.cli.feeding import what_fits  # noqa: PLC0415  # few launches need it
 
-    return what_fits(launch.jobs, commands) or launch.jobs[:1]
+    return what_fits(launch.jobs, commands, context.heard) or launch.jobs[:1]
 
 
 def _is_chained(launch: Launch) -> bool:

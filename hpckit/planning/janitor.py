@@ -5,7 +5,7 @@ Responsible for what they ask of Slurm; it must not submit them, nor decide when
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -52,9 +52,9 @@ def janitor_job(
     return JobSpec(index=index, name=name, runs=(), resources=resources, requeue=True)
 
 
-def feeder_job(launch: str, *, index: int, like: ResourceSpec, after: Iterable[str]) -> JobSpec:
+def feeder_job(launch: str, *, index: int, like: ResourceSpec, after: Sequence[str]) -> JobSpec:
     """Return a job without runs that hands in what did not fit, when these jobs have ended."""
-    job = janitor_job(launch, index=index, like=like, after=after, pause=not tuple(after))
+    job = janitor_job(launch, index=index, like=like, after=after, pause=not after)
     return replace(job, name=f"{launch}-feeder-{index}")
 
 

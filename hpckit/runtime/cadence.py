@@ -42,11 +42,6 @@ class Cadence:
         """Count from this step, and from now."""
         self._step, self._at = step, self.clock()
 
-    def saved(self, step: int, cost: timedelta) -> None:
-        """Count from this save, which held up training for so long."""
-        self.cost = cost
-        self.began(step)
-
     def due(self, step: int) -> bool:
         """Whether a save is due before this step."""
         if self.settings.interval_steps is not None:

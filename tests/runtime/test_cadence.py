@@ -29,9 +29,11 @@ def test_cadence_follows_the_measured_cost() -> None:
     clock = Clock()
     cadence = Cadence(settings=Checkpoint(failure_hours=24), clock=clock)
     assert cadence.interval == timedelta(seconds=5), "the first save tells what one costs"
-    cadence.saved(5, timedelta(seconds=1))
+    cadence.cost = timedelta(seconds=1)
+    cadence.began(5)
     first = cadence.interval
-    cadence.saved(10, timedelta(seconds=4))
+    cadence.cost = timedelta(seconds=4)
+    cadence.began(10)
     assert cadence.interval / first == 2
     clock.now += cadence.interval.total_seconds() - 1
     assert not cadence.due(11)
