@@ -168,8 +168,7 @@ def _unconfirmed_jobs(wish: _Wish, commands: SlurmCommands) -> Iterator[str]:
     from hpckit.slurm.query import find_by_name  # noqa: PLC0415  # as above
 
     wanted = {one.record.index for one in wish.targets}
-    for spec_index in unconfirmed(wish.launch):
-        spec = wish.launch.jobs[spec_index]
+    for spec in unconfirmed(wish.launch):
         for main in find_by_name(spec.name, commands) if wanted or wish.whole else ():
             yield from (job for index, job in job_ids(spec, main).items() if index in wanted)
             if wish.whole and not spec.runs:

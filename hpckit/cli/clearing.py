@@ -111,7 +111,7 @@ def _is_meant(view: RunView, selection: Selection, wanted: Filter) -> bool:
 
 def _of_runs(launch: Launch, views: Sequence[RunView], demand: Demand) -> Iterator[Item | Left]:
     of_slurm = launch.cluster.kind is ClusterKind.slurm
-    doubtful = {run for job in unconfirmed(launch) for run in launch.jobs[job].runs}
+    doubtful = {run for job in unconfirmed(launch) for run in job.runs}
     for view in views:
         reason = spared(view, of_slurm=of_slurm, doubtful=doubtful)
         if reason is not None:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from hpckit.cli.context import Context, add_json, add_output_dir, output_dir
 from hpckit.cli.views import unconfirmed
 from hpckit.model.events import CancelRequested, SubmitRefused, Submitted
+from hpckit.model.plan import JobSpec
 from hpckit.record.find import find, list_launches
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.store import append_event
@@ -36,8 +37,7 @@ class Orphan:
     """A job of unknown fate: `jobs` are the main ids Slurm knows under its name, oldest first."""
 
     launch: Launch
-    job_index: int
-    job_name: str
+    job: JobSpec
     jobs: tuple[str, ...]
 
 
@@ -69,10 +69,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _orphans(arguments: argparse.Namespace, context: Context) -> Iterator[Orphan]:
     for launch in _launches(arguments, context):
-        for index in unconfirmed(launch):
-            name = launch.jobs[index].name
-            jobs = find_by_name(name, _commands(launch, context))
-            yield Orphan(launch=launch, job_index=index, job_name=name, jobs=jobs)
+        for job in unconfirmed(launch):
+            jobs = find_by_name(job.name, _commands(launch, context))
+            yield Orphan(launch=launch, job=job, jobs=jobs)
 
 
 def _launches(arguments: argparse.Namespace, context: Context) -> Iterator[Launch]:
@@ -92,16 +91,16 @@ def _settle(orphan: Orphan, arguments: argparse.Namespace, context: Context) -> 
         return Outcome.untouched
     events = orphan.launch.paths.events
     if not orphan.jobs:
-        message = f"Slurm has no job named {orphan.job_name}"
-        refused = SubmitRefused(at=context.now(), job_index=orphan.job_index, message=message)
+        message = f"Slurm has no job named {orphan.job.name}"
+        refused = SubmitRefused(at=context.now(), job_index=orphan.job.index, message=message)
         append_event(events, refused)
         return Outcome.closed
     if arguments.cancel:
-        runs = orphan.launch.jobs[orphan.job_index].runs
+        runs = orphan.job.runs
         append_event(events, CancelRequested(at=context.now(), runs=runs))
         cancel(orphan.jobs, _commands(orphan.launch, context))
     adopted = Submitted(
-        at=context.now(), job_index=orphan.job_index, job=orphan.jobs[-1], adopted=True
+        at=context.now(), job_index=orphan.job.index, job=orphan.jobs[-1], adopted=True
     )
     append_event(events, adopted)
     return Outcome.cancelled if arguments.cancel else Outcome.adopted
@@ -111,8 +110,8 @@ def _document(orphan: Orphan, outcome: Outcome) -> dict[str, object]:
     return {
         "launch": orphan.launch.id,
         "dir": str(orphan.launch.folder),
-        "job_index": orphan.job_index,
-        "job_name": orphan.job_name,
+        "job_index": orphan.job.index,
+        "job_name": orphan.job.name,
         "jobs": orphan.jobs,
         "outcome": outcome,
     }
@@ -121,6 +120,6 @@ def _document(orphan: Orphan, outcome: Outcome) -> dict[str, object]:
 def _say(settled: Sequence[tuple[Orphan, Outcome]], context: Context) -> None:
     for orphan, outcome in settled:
         known = f"Slurm has it as {', '.join(orphan.jobs)}" if orphan.jobs else "Slurm has none"
-        context.say(f"{orphan.launch.id}: job {orphan.job_name}: {known}; {outcome}")
+        context.say(f"{orphan.launch.id}: job {orphan.job.name}: {known}; {outcome}")
     if any(outcome is Outcome.untouched for _, outcome in settled):
         context.say("`hpckit doctor --adopt` goes on with them, `hpckit doctor --cancel` ends them")

@@ -31,8 +31,9 @@ def known_of(view: LaunchView, history: LaunchHistory) -> Known:
     """Return which runs nobody was ever given, and of which that is not known."""
     launch = view.launch
     unanswered = unconfirmed(launch)
-    doubtful = {run for job in unanswered for run in launch.jobs[job].runs}
-    behind = {run for run, one in history.successors.items() if one.job_index in unanswered}
+    doubtful = {run for job in unanswered for run in job.runs}
+    indices = {job.index for job in unanswered}
+    behind = {run for run, one in history.successors.items() if one.job_index in indices}
     waiting = {one.record.index for one in view.runs if not one.record.begun}
     of_slurm = launch.cluster.kind is ClusterKind.slurm
     given = set(history.slurm_jobs if of_slurm else history.executors)

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         context.note(f"warning: {view.warning}")
     for job in unconfirmed(launch):
         context.note(
-            f"warning: it is not known whether Slurm accepted {launch.jobs[job].name}; "
+            f"warning: it is not known whether Slurm accepted {job.name}; "
             f"`hpckit doctor {launch.id}` finds out"
         )
     _show(view, arguments, context)

@@ -47,10 +47,11 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
     """
     from hpckit.slurm.query import find_by_name  # noqa: PLC0415  # only where there are any
 
+    unanswered = unconfirmed(launch)
     intents = [event for event in read_launch_events(launch) if isinstance(event, SubmitIntended)]
     began = {event.job_index: event.at for event in intents}
-    for index in unconfirmed(launch):
-        name, now = launch.jobs[index].name, context.now()
+    for job in unanswered:
+        index, name, now = job.index, job.name, context.now()
         if now - began[index] < _UNDER_WAY:
             raise HeldError(f"{name} is being submitted", hint="wait for that")
         found = find_by_name(name, commands)

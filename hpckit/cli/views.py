@@ -15,8 +15,9 @@ from enum import StrEnum
 from hpckit.cli.context import Context
 from hpckit.errors import SchedulerError
 from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
-from hpckit.model.history import LaunchHistory
+from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import ClusterKind
+from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.model.succession import carried_on
@@ -115,13 +116,18 @@ def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
     return read_launch_history(launch).executors
 
 
-def unconfirmed(launch: Launch) -> tuple[int, ...]:
-    """Return the jobs (indices) of which it is not known whether Slurm accepted them."""
+def unconfirmed(launch: Launch) -> tuple[JobSpec, ...]:
+    """Return the jobs of which it is not known whether Slurm accepted them.
+
+    Jobs that were added since the launch was read are among them.
+    """
     latest: dict[int, bool] = {}
-    for event in read_launch_events(launch):
+    events = read_launch_events(launch)
+    for event in events:
         if isinstance(event, SubmitIntended | Submitted | SubmitRefused):
             latest[event.job_index] = isinstance(event, SubmitIntended)
-    return tuple(index for index, open_still in latest.items() if open_still)
+    jobs = read_history(launch.jobs, events).jobs
+    return tuple(jobs[index] for index, open_still in latest.items() if open_still)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,6 +142,13 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     for name, (default, least, what) in seconds.items():
         number = _between(least, 86400)
         up.add_argument(name, type=number, default=default, metavar="S", help=f"seconds {what}")
+    up.add_argument(
+        "--max-array-size",
+        type=_between(2, 1_000_001),
+        default=usual.max_array_size,
+        metavar="N",
+        help="one more than the highest index in an array",
+    )
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:

@@ -65,13 +65,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `up` can be asked for; times are in seconds."""
+    """What `up` can be asked for; times are in seconds.
+
+    `max_array_size` is one more than the highest index an array element can have.
+    """
 
     nodes: int = 4
     release: str = "22.05"
     grace: int = 10
     cred_expire: int = 5
     slurmd_timeout: int = 6
+    max_array_size: int = 10001
 
     def all_nodes(self) -> tuple[Node, ...]:
         """Every node, in order."""

@@ -42,7 +42,7 @@ MpiDefault=none
 SlurmdTimeout={slurmd_timeout}
 KillWait=5
 ReturnToService=2
-MaxArraySize=10001
+MaxArraySize={max_array_size}
 MaxJobCount=20000
 
 SchedulerType=sched/backfill
@@ -99,6 +99,7 @@ def slurm_conf(options: Options) -> str:
         run=RUN,
         logs=LOG_DIR,
         slurmd_timeout=options.slurmd_timeout,
+        max_array_size=options.max_array_size,
         grace=options.grace,
         nodes="\n".join(_node_line(node.name, node.address) for node in options.all_nodes()),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hpckit.model.events import SubmitIntended
+from hpckit.cli.views import unconfirmed
+from hpckit.model.events import JobAdded, SubmitIntended
 from hpckit.record.launches import load_launch, read_runs
 from hpckit.record.store import append_event
 
@@ -62,6 +64,18 @@ def test_doctor_adopts_an_orphan(slurm_shell: Any, orphan: Any) -> None:
     assert found["outcome"] == "adopted"
     assert [run.job for run in read_runs(orphan)] == found["jobs"]
     assert orphans(slurm_shell) == []
+
+
+def test_unconfirmed_knows_a_job_that_was_added_meanwhile(slurm_shell: Any) -> None:
+    """A janitor that is handed in between two looks at the launch is no riddle to the second."""
+    assert slurm_shell("launch", *TASK).code == 0
+    launch = load_launch(slurm_shell.outputs[0])
+    janitor = replace(launch.jobs[0], index=1, name="later", runs=())
+    at = launch.created_at
+    append_event(launch.paths.events, JobAdded(at=at, job=janitor, after=()))
+    append_event(launch.paths.events, SubmitIntended(at=at, job_index=1, job_name="later"))
+    assert unconfirmed(launch) == (janitor,)
+    assert "whether Slurm accepted later" in slurm_shell("status").err
 
 
 def test_doctor_cancels_an_orphan(slurm_shell: Any, fake_slurm: Any, orphan: Any) -> None:

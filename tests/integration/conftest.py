@@ -42,6 +42,18 @@ class Sandbox:
         """Run a Slurm command of the sandbox's, which must succeed; returns what it printed."""
         return succeed(self.try_slurm(command, *arguments))
 
+    def queued(self) -> set[str]:
+        """Return every job in the queue; an array's elements by the number of the array."""
+        return set(self.slurm("squeue", "--noheader", "--format=%F").split())
+
+    def tidy(self, before: set[str]) -> None:
+        """Make the sandbox what it was: all of it alive, and nothing queued but these jobs."""
+        if self.status()["state"] != "up":
+            self.act("up", *options_as_arguments(self.options))
+        if left := self.queued() - before:
+            self.try_slurm("scancel", *left)
+            self.wait_until(lambda: not self.queued() - before, "what a test left has ended")
+
     def state_of_job(self, job: str) -> str:
         """Return the state squeue gives a job; empty when the queue has forgotten it."""
         return self.try_slurm("squeue", "--noheader", "--format=%T", f"--jobs={job}").stdout.strip()
@@ -105,3 +117,15 @@ def sandbox() -> Iterator[Sandbox]:
     )
     if brought_up:
         succeed(run([str(PROGRAM), "down"]))
+
+
+@pytest.fixture(autouse=True)
+def _leave_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let no test find what another one left on the sandbox, however that one ended."""
+    if "sandbox" not in request.fixturenames:
+        yield
+        return
+    sandbox: Sandbox = request.getfixturevalue("sandbox")
+    before = sandbox.queued()
+    yield
+    sandbox.tidy(before)

@@ -63,8 +63,12 @@ def test_janitor_resumes_a_run_whose_batch_host_lost_its_supervisor(
         return project.json("status")["runs"][0]["round"] is not None
 
     sandbox.wait_until(has_begun, "the run has begun")
-    waiting = sandbox.slurm("squeue", "--noheader", "--format=%R", f"--jobs={launched['janitor']}")
-    assert "Dependency" in waiting
+
+    def waits() -> bool:
+        words = ("--noheader", "--format=%R", f"--jobs={launched['janitor']}")
+        return "Dependency" in sandbox.slurm("squeue", *words)
+
+    sandbox.wait_until(waits, "the janitor waits for the run")
     first = project.launch_folder() / "runs/00000/attempts/001/events.jsonl"
     (supervisor,) = [
         json.loads(line)["pid"]
