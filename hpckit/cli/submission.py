@@ -52,8 +52,12 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
     began = {event.job_index: event.at for event in intents}
     for job in unanswered:
         index, name, now = job.index, job.name, context.now()
-        if now - began[index] < _UNDER_WAY:
-            raise HeldError(f"{name} is being submitted", hint="wait for that")
+        left = began[index] + _UNDER_WAY - now
+        if left > timedelta():
+            raise HeldError(
+                f"{name} is being submitted, or its launcher was killed over it",
+                hint=f"ask again in {left.total_seconds():.0f} s; `hpckit watch` waits by itself",
+            )
         found = find_by_name(name, commands)
         settled = (
             Submitted(at=now, job_index=index, job=found[-1], adopted=True)

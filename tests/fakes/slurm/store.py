@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 PARTITIONS = ("batch", "urgent")
 NODES = ("n1", "n2", "n3", "n4")
 GPUS = 8
-MAX_ARRAY_SIZE = 1001
+MAX_ARRAY_SIZE = int(os.environ.get("FAKE_SLURM_MAX_ARRAY_SIZE", "1001"))
 LIVE = frozenset({"PENDING", "RUNNING", "COMPLETING"})
 
 Job = dict[str, Any]

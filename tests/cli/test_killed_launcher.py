@@ -1,0 +1,98 @@
+"""A launcher that is killed at any moment: `resume` loses no run and queues none twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.cli.context import Context
+from hpckit.cli.main import main
+from hpckit.slurm.listing import job_ids
+
+pytestmark = pytest.mark.slow
+
+RUNS = 6
+WORDS = (
+    *("launch", "-m", "experiment=command", "command=true", "cluster=slurm", "--no-check"),
+    *("code.snapshot=false", "+resources.additional_parameters.hold=true"),
+    f"+params.x=range(0,{RUNS})",
+)
+_PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def environ(fake_slurm: Any) -> dict[str, str]:
+    """Return the environment of a cluster that takes two runs an array."""
+    return {**fake_slurm.environ, "FAKE_SLURM_MAX_ARRAY_SIZE": "2"}
+
+
+def lines(folder: Path) -> int:
+    """Return how many events the launch has by now."""
+    return sum(path.read_text().count("\n") for path in folder.glob("outputs/*/events.jsonl"))
+
+
+def launch_and_kill(folder: Path, environ: dict[str, str], *, events: int, after_s: float) -> None:
+    """Launch, and kill that a moment after so many events."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpckit", *WORDS], cwd=folder, env=environ, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + _PATIENCE_S
+    while process.poll() is None and lines(folder) < events and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(after_s)
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def resume_later(folder: Path, environ: dict[str, str]) -> int:
+    """Resume two minutes later, when nothing can be under way any more."""
+    context = Context(
+        environ=environ,
+        cwd=folder,
+        stdout=StringIO(),
+        stderr=StringIO(),
+        now=lambda: datetime.now(UTC) + timedelta(minutes=2),
+        sleep=time.sleep,
+    )
+    return main(["resume"], context)
+
+
+def queued_runs(fake_slurm: Any) -> Counter[str]:
+    """Return how often each run is in the queue, by the name of its job and its element."""
+    rows = fake_slurm.slurm("squeue", "--me", "--Format=Name:0|,JobArrayID:0|").split()
+    found: Counter[str] = Counter()
+    for row in rows:
+        name, job, *_ = row.split("|")
+        found.update(f"{name}:{one.partition('_')[2]}" for one in job_ids(job))
+    return found
+
+
+@pytest.mark.parametrize("events", range(7))
+def test_launcher_killed_at_any_moment_loses_no_run_and_queues_none_twice(
+    tmp_path: Path, fake_slurm: Any, environ: dict[str, str], events: int
+) -> None:
+    """Before, between and after its submissions: the queue holds each run once in the end."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    delay = random.Random(events).uniform(0, 0.02)  # noqa: S311  # a moment, no secret
+    launch_and_kill(folder, environ, events=events, after_s=delay)
+    code = resume_later(folder, environ)
+    found = queued_runs(fake_slurm)
+    if not lines(folder) and not found:
+        assert code == 2, "there was no launch yet"
+        return
+    assert code == 0
+    assert sum(found.values()) == RUNS
+    assert set(found.values()) == {1}
