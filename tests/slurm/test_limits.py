@@ -15,7 +15,8 @@ from hpckit.planning.applies import submit_limits as applying
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.limits import read_site, submit_limits
 
-DATA = Path(__file__).parents[1] / "data" / "22.05"
+DATA = Path(__file__).parents[1] / "data"
+RELEASES = sorted(path.parent.name for path in DATA.glob("*/qos.txt"))
 
 SCONTROL = """#!/bin/sh
 echo "scontrol $*" >> {log}
@@ -39,9 +40,10 @@ esac
 """
 
 
-@pytest.fixture
-def recorded(tmp_path: Path) -> Any:
+@pytest.fixture(params=RELEASES)
+def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     """Return a function that gives commands which print what a real Slurm printed."""
+    data = DATA / request.param
 
     def _recorded(
         *, enforced: str = "associations,limits,qos", without: str = "", broken: str = ""
@@ -51,7 +53,7 @@ def recorded(tmp_path: Path) -> Any:
             if name == without:
                 program.unlink(missing_ok=True)
                 continue
-            script = text.format(log=tmp_path / "asked", data=DATA, enforced=enforced)
+            script = text.format(log=tmp_path / "asked", data=data, enforced=enforced)
             if name == broken:
                 script = "#!/bin/sh\necho 'error: Connection refused' >&2\nexit 1\n"
             program.write_text(script)
