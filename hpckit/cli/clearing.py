@@ -123,7 +123,7 @@ def _of_runs(launch: Launch, views: Sequence[RunView], demand: Demand) -> Iterat
             yield Left(name=view.record.id, reason=f"it cannot be read: {error}")
 
 
-def _of_run(launch: Launch, view: RunView, demand: Demand) -> Iterator[Item]:
+def _of_run(launch: Launch, view: RunView, demand: Demand) -> Iterator[Item | Left]:
     if Category.attempts in demand.categories:
         yield from _attempts(launch, view.record)
     if Category.checkpoints in demand.categories:
@@ -148,13 +148,18 @@ def _attempts(launch: Launch, record: RunRecord) -> Iterator[Item]:
         yield from (_item(Category.attempts, path, why, record.id) for path, why in items)
 
 
-def _checkpoints(launch: Launch, record: RunRecord, extent: Extent) -> Iterator[Item]:
+def _checkpoints(launch: Launch, record: RunRecord, extent: Extent) -> Iterator[Item | Left]:
     settings, _ = load_settings(launch, record.index)
     given = settings.checkpoint.dir
     base = launch.folder if given is None else Path(given).expanduser()
     folder = checkpoint_folder(launch, record.index, settings)
-    # A relative folder is relative to wherever the run's own process was.
-    if not base.is_absolute() or not is_plain(folder, base):
+    if not base.is_absolute():
+        reason = f"checkpoint.dir={given} is relative to wherever its own process was"
+        yield Left(name=record.id, reason=reason)
+        return
+    if not is_plain(folder, base):
+        if folder.exists():
+            yield Left(name=record.id, reason="its checkpoints are behind a link")
         return
     shelf = Shelf(folder)
     entries = [

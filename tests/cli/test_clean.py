@@ -212,6 +212,14 @@ def test_clean_finds_checkpoints_that_are_kept_elsewhere(
     assert (torn.exists(), other.exists()) == (False, True)
 
 
+def test_clean_says_that_it_cannot_know_a_relative_folder(desk: Any, writer: Any) -> None:
+    """A checkpoint.dir that was relative to the run's own process is named, not passed over."""
+    launch = desk.freeze(checkpoint=Checkpoint(dir="scratch"))
+    attempts(writer, launch).complete()
+    (left,) = clean(desk, "--checkpoints")["launches"][0]["left"]
+    assert "checkpoint.dir=scratch is relative" in left["reason"]
+
+
 def test_clean_follows_no_links(desk: Any, writer: Any, tmp_path: Path) -> None:
     """What a link points to stays, wherever the link is: only the names of links may go."""
     launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
@@ -224,7 +232,8 @@ def test_clean_follows_no_links(desk: Any, writer: Any, tmp_path: Path) -> None:
     second.checkpoints.mkdir()
     (second.checkpoints / step.name).symlink_to(step)
     (first.attempt(1).rounds / "link").symlink_to(elsewhere)
-    desk.say("clean", "--checkpoints=all", "--attempts", "--yes")
+    said = desk.say("clean", "--checkpoints=all", "--attempts", "--yes").out
+    assert f"left alone: {launch.id}.0: its checkpoints are behind a link" in said
     assert (step / "data").exists()
     assert names(second.checkpoints) == [step.name]
     assert not first.attempt(1).rounds.exists()
