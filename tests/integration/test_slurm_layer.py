@@ -66,7 +66,8 @@ class Cluster:
             found = self.observe(*jobs)
             if len(found) == len(jobs) and all(until(one) for one in found.values()):
                 return [found[job] for job in jobs]
-            assert time.monotonic() < deadline, f"still waiting: {found}"
+            if time.monotonic() > deadline:
+                pytest.fail(f"still waiting until it is true of {found}")
             time.sleep(0.1)
 
     def ends(self, *jobs: str) -> list[tuple[BaseState, int | None]]:
@@ -84,7 +85,8 @@ def wait_until(ready: Callable[[], bool]) -> None:
     """Look until it is so."""
     deadline = time.monotonic() + PATIENCE_S
     while not ready():
-        assert time.monotonic() < deadline
+        if time.monotonic() > deadline:
+            pytest.fail(f"after {PATIENCE_S:.0f} s still waiting until it is ready")
         time.sleep(0.05)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpckit.model.run import Observation
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import observe
@@ -57,10 +57,12 @@ def test_log_that_cannot_be_opened_is_told(
     (tmp_path / "logs").rmdir()
     (tmp_path / "logs").write_text("not a folder")
     commands.run("scontrol", "release", job)
-    deadline = time.monotonic() + 60
-    while not (found := observe([job], commands, datetime.now(UTC))[job]).state.ended:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+
+    def seen() -> Observation:
+        return observe([job], commands, datetime.now(UTC))[job]
+
+    sandbox.wait_until(lambda: seen().state.ended, "the job has ended")
+    found = seen()
     assert found.state.text == "FAILED"
     assert found.exit_code
     if sandbox.options["release"] == "22.05":
