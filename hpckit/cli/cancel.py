@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference
 from hpckit.cli.selecting import add_filters, filter_of, launches_of
-from hpckit.cli.views import Ask, Carrier, launch_view, local_executors, unconfirmed
+from hpckit.cli.views import (
+    Ask,
+    Carrier,
+    LaunchView,
+    launch_views,
+    local_executors,
+    unconfirmed,
+)
 from hpckit.errors import HpckitError, UsageError
 from hpckit.model.events import CancelRequested
 from hpckit.model.history import job_ids
@@ -66,9 +73,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Cancel runs of a launch, or of all; 0 also where they had ended already."""
     wanted = filter_of(arguments)
     some = arguments.all or not wanted.all
-    wishes = [
-        _wish(one, wanted, context) for one in launches_of(arguments, context, all_of="cancel")
-    ]
+    selections = list(launches_of(arguments, context, all_of="cancel"))
+    # Among all launches, most have completed long ago: Slurm need not be asked about those.
+    questions = [(one.launch, None if one.index is None else [one.index]) for one in selections]
+    views = launch_views(questions, context, ask=Ask.open_runs)
+    wishes = [_wish(*pair, wanted) for pair in zip(selections, views, strict=True)]
     if some:
         wishes = [one for one in wishes if one.targets]
         _announce(wishes, context)
@@ -80,10 +89,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def _wish(selection: Selection, wanted: Filter, context: Context) -> _Wish:
-    indices = None if selection.index is None else [selection.index]
-    # Among all launches, most have completed long ago: Slurm need not be asked about those.
-    view = launch_view(selection.launch, context, ask=Ask.open_runs, indices=indices)
+def _wish(selection: Selection, view: LaunchView, wanted: Filter) -> _Wish:
     meant = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
     return _Wish(
         launch=selection.launch,

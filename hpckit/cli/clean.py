@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hpckit.cli.adding import alone
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     Raises RunError where something that was to go is still there.
     """
     demand = _demand(arguments)
-    found = [look(one, demand, context) for one in launches_of(arguments, context, all_of="clean")]
+    found = look(list(launches_of(arguments, context, all_of="clean")), demand, context)
     items = [item for one in found for item in one.items]
     if not arguments.json:
         show_page(_page(found), context)
@@ -118,14 +118,16 @@ def _remove(
     found: Sequence[Clearing], demand: Demand, context: Context, failed: list[str]
 ) -> Iterator[Item]:
     """Remove what was found and still may go, and yield it; say in `failed` what is still there."""
-    for clearing in found:
-        if not clearing.items:
-            continue
-        agreed = {item.path for item in clearing.items}
-        with _noted(failed), alone(clearing.launch, context) as fresh:
-            # Looked at anew: a run may have been resumed while somebody thought about it.
-            selection = Selection(launch=fresh, index=clearing.selection.index)
-            yield from _gone(look(selection, demand, context).items, agreed, failed)
+    with ExitStack() as locks:
+        held: list[tuple[Clearing, Selection]] = []
+        for clearing in (one for one in found if one.items):
+            with _noted(failed):
+                fresh = locks.enter_context(alone(clearing.launch, context))
+                held.append((clearing, Selection(launch=fresh, index=clearing.selection.index)))
+        # Looked at anew: a run may have been resumed while somebody thought about it.
+        again = look([selection for _, selection in held], demand, context)
+        for (clearing, _), now in zip(held, again, strict=True):
+            yield from _gone(now.items, {item.path for item in clearing.items}, failed)
 
 
 def _gone(items: Sequence[Item], agreed: Collection[Path], failed: list[str]) -> Iterator[Item]:

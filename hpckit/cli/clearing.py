@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from hpckit.cli.context import Context
-from hpckit.cli.views import Ask, launch_view, unconfirmed
+from hpckit.cli.views import Ask, LaunchView, launch_views, unconfirmed
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
@@ -86,12 +86,20 @@ class Clearing:
         return self.selection.launch
 
 
-def look(selection: Selection, demand: Demand, context: Context) -> Clearing:
-    """Return what may go of a launch, or of one run of it; nothing of runs that may be alive."""
+def look(selections: Sequence[Selection], demand: Demand, context: Context) -> list[Clearing]:
+    """Return what may go of launches, or of one run of each; nothing of runs that may be alive.
+
+    Slurm is asked once, about all of them.
+    """
+    questions = [(one.launch, None) for one in selections]
+    views = launch_views(questions, context, ask=Ask.open_runs)
+    for warning in dict.fromkeys(view.warning for view in views if view.warning):
+        context.note(f"warning: {warning}")
+    return [_look(one, view, demand) for one, view in zip(selections, views, strict=True)]
+
+
+def _look(selection: Selection, view: LaunchView, demand: Demand) -> Clearing:
     launch = selection.launch
-    view = launch_view(launch, context, ask=Ask.open_runs)
-    if view.warning:
-        context.note(f"warning: {view.warning}")
     meant = [one for one in view.runs if _is_meant(one, selection, demand.wanted)]
     found: list[Item | Left] = list(_of_runs(launch, meant, demand))
     if Category.code in demand.categories and len(meant) == len(view.runs):

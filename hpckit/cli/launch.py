@@ -14,6 +14,15 @@ from datetime import timedelta
 from pathlib import Path
 
 from hpckit.cli.context import Context
+from hpckit.cli.known import (
+    Division,
+    add_identity,
+    divide,
+    nothing_left,
+    say_known,
+    wait_for_adopted,
+    without_known,
+)
 from hpckit.cli.prepare import (
     Prepared,
     add_composing,
@@ -73,30 +82,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", action="store_true", help="wait for the end: exit code 1 unless all completed"
     )
+    add_identity(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or show what would be launched."""
     if show_instead(arguments, context):
         return 0
-    prepared = prepare(arguments, context)
+    whole = prepare(arguments, context)
+    division = divide(whole, arguments, context)
+    say_known(division, context, dry=arguments.dry_run)
+    prepared = without_known(whole, division, arguments, context)
+    if prepared is None:
+        return nothing_left(whole, division, context, arguments)
     janitor = _janitor_script(prepared, arguments, context) if arguments.auto_resume else None
     if arguments.dry_run:
-        _print_scripts(prepared, janitor, context, as_json=arguments.json)
+        _print_scripts(prepared, janitor, division, context, as_json=arguments.json)
         return 0
     if not arguments.no_check and not _may_start(prepared, context):
         return 2
-    started = _start(prepared, context)
+    started = start(prepared, context)
     if started.left:
         started = _with_feeder(started, context)
     if arguments.auto_resume:
         started = _with_janitor(started, context)
-    _say(started, context, as_json=arguments.json)
+    say_started(started, context, as_json=arguments.json, more=division.documents)
     if not arguments.wait:
         return 0
     from hpckit.cli.wait import wait  # noqa: PLC0415  # only where somebody waits
 
-    return wait(started.launch, context, quiet=arguments.json)
+    code = wait(started.launch, context, quiet=arguments.json)
+    return code or wait_for_adopted(division, context, quiet=arguments.json)
 
 
 def _janitor_script(prepared: Prepared, arguments: argparse.Namespace, context: Context) -> str:
@@ -143,14 +159,20 @@ def _with_janitor(started: Started, context: Context) -> Started:
 
 
 def _print_scripts(
-    prepared: Prepared, janitor: str | None, context: Context, *, as_json: bool
+    prepared: Prepared,
+    janitor: str | None,
+    division: Division,
+    context: Context,
+    *,
+    as_json: bool,
 ) -> None:
     scripts = dict(prepared.scripts)
     if janitor is not None:
         scripts[len(prepared.plan.jobs)] = janitor
     if as_json:
         shown = script_documents(prepared.plan, scripts)
-        context.say_json({**launch_document(prepared.plan, {}, ()), "scripts": shown})
+        document = launch_document(prepared.plan, {}, ())
+        context.say_json({**document, **division.documents, "scripts": shown})
         return
     for text in scripts.values():
         context.stdout.write(text)
@@ -172,13 +194,14 @@ def _may_start(prepared: Prepared, context: Context) -> bool:
     return not checked.errors
 
 
-def _start(prepared: Prepared, context: Context) -> Started:
+def start(prepared: Prepared, context: Context) -> Started:
+    """Freeze a launch, and hand it to Slurm or to this machine; raises HpckitError."""
     if prepared.plan.cluster.kind is ClusterKind.slurm:
         return _start_on_slurm(prepared, context)
-    from hpckit.cli.local import start  # noqa: PLC0415  # each launch needs one of the two
+    from hpckit.cli import local  # noqa: PLC0415  # each launch needs one of the two
 
     launch = write(prepared, context)
-    executor = start(launch, context)
+    executor = local.start(launch, context)
     return Started(launch=launch, jobs={}, main_jobs=(), where=on_this_machine(executor))
 
 
@@ -253,12 +276,15 @@ def on_this_machine(executor: LocalStarted) -> str:
     return f"local executor, process {executor.pid} on {executor.host}"
 
 
-def _say(started: Started, context: Context, *, as_json: bool) -> None:
+def say_started(
+    started: Started, context: Context, *, as_json: bool, more: Mapping[str, object]
+) -> None:
+    """Say what was launched; `more` are further fields of the JSON object."""
     launch = started.launch
     if as_json:
         document = launch_document(launch, started.jobs, started.main_jobs)
         later = {"janitor": started.janitor, "feeder": started.feeder}
-        context.say_json({**document, **later})
+        context.say_json({**document, **later, **more})
         return
     count = len(launch.runs)
     context.say(f"launched {launch.id}: {count} {'run' if count == 1 else 'runs'}")

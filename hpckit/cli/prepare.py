@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ class Prepared:
     plan: LaunchPlan
     scripts: Mapping[int, str]
     snapshot: code.CodeSnapshot
+    points: tuple[SweepPoint, ...] = ()
 
 
 def add_composing(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +126,30 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
             output_dir=Path(plan.folder).parent,
             git=Git(context.environ),
         ),
+        points=points,
     )
+
+
+def narrowed(
+    prepared: Prepared, kept: Sequence[int], arguments: argparse.Namespace, context: Context
+) -> Prepared:
+    """Return the launch with these of its runs (indices) only, under its own id."""
+    from hpckit.config.search_path import template_folders  # noqa: PLC0415  # lazy: as above
+    from hpckit.slurm.script import render  # noqa: PLC0415
+
+    before = prepared.plan
+    points = tuple(prepared.points[index] for index in kept)
+    plan = make_plan(
+        points,
+        identity=LaunchIdentity(id=before.id, created_at=before.created_at),
+        folder=before.folder,
+        arguments=before.arguments,
+        python=before.python,
+        limits=_limits(points, context),
+    )
+    folders = template_folders(compose_request(arguments, context))
+    scripts = {job.index: render(plan, job, folders) for job in plan.jobs}
+    return replace(prepared, plan=plan, scripts=scripts, points=points)
 
 
 def write(prepared: Prepared, context: Context) -> Launch:

@@ -8,7 +8,7 @@ which our record has not seen end, the record is read once more: it may have end
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
@@ -77,36 +77,101 @@ def launch_view(
     indices: Sequence[int] | None = None,
 ) -> LaunchView:
     """Return the views of all runs, or of these; a scheduler that is away is said, not raised."""
-    executors = local_executors(launch)
-    records = read_runs(launch, indices)
-    history = read_launch_history(launch)
-    jobs = _jobs(records, history, ask) if launch.cluster.kind is ClusterKind.slurm else ()
-    observations: Mapping[str, Observation] = {}
-    scheduler, warning = Scheduler.none, ""
-    if jobs:
-        try:
-            observations = _observe(launch, jobs, context)
-            scheduler = Scheduler.answered
-        except SchedulerError as error:
-            scheduler, warning = Scheduler.away, f"{error.message}; this is our own record alone"
-    world = _World(
-        observations=observations,
-        asked=frozenset(jobs) if scheduler is Scheduler.answered else frozenset(),
-        executors=executors,
-        living=_living(executors, records),
-        successors={run: job for run in history.successors if (job := history.successor_of(run))},
+    (view,) = launch_views([(launch, indices)], context, ask=ask)
+    return view
+
+
+def launch_views(
+    wanted: Iterable[tuple[Launch, Sequence[int] | None]],
+    context: Context,
+    *,
+    ask: Ask = Ask.all_runs,
+) -> tuple[LaunchView, ...]:
+    """Return the views of several launches, each of all its runs or of these.
+
+    Each scheduler is asked once, about all of them.
+    """
+    readings = [_Reading.of(launch, indices, ask) for launch, indices in wanted]
+    answers: dict[str | None, _Answer] = {}
+    for bin_dir in dict.fromkeys(one.launch.cluster.bin_dir for one in readings if one.jobs):
+        of_it = [one for one in readings if one.launch.cluster.bin_dir == bin_dir]
+        jobs = tuple(dict.fromkeys(job for one in of_it for job in one.jobs))
+        answers[bin_dir] = _ask(bin_dir, jobs, context)
+    nobody = _Answer(scheduler=Scheduler.none)
+    return tuple(
+        one.view(answers[one.launch.cluster.bin_dir] if one.jobs else nobody) for one in readings
     )
-    runs = tuple(world.view(record) for record in records)
-    if any(view.settled and not view.record.state.ended for view in runs):
-        runs = tuple(world.view(record) for record in read_runs(launch, indices))
-    janitor = observations.get(history.janitor_job or "")
-    return LaunchView(
-        launch=launch,
-        runs=runs,
-        scheduler=scheduler,
-        warning=warning,
-        janitor=None if janitor is None or janitor.state.ended else janitor,
-    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What one scheduler said of the jobs it was asked about."""
+
+    scheduler: Scheduler
+    observations: Mapping[str, Observation] = field(default_factory=dict)
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """What our own record says of a launch, and the jobs to ask about."""
+
+    launch: Launch
+    indices: Sequence[int] | None
+    executors: Mapping[int, LocalStarted]
+    records: tuple[RunRecord, ...]
+    history: LaunchHistory
+    jobs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, launch: Launch, indices: Sequence[int] | None, ask: Ask) -> _Reading:
+        """Read the record of a launch."""
+        executors = local_executors(launch)
+        records = read_runs(launch, indices)
+        history = read_launch_history(launch)
+        on_slurm = launch.cluster.kind is ClusterKind.slurm
+        return cls(
+            launch=launch,
+            indices=indices,
+            executors=executors,
+            records=records,
+            history=history,
+            jobs=_jobs(records, history, ask) if on_slurm else (),
+        )
+
+    def view(self, answer: _Answer) -> LaunchView:
+        """Put the record and the answer together."""
+        history, observations = self.history, answer.observations
+        answered = answer.scheduler is Scheduler.answered
+        world = _World(
+            observations=observations,
+            asked=frozenset(self.jobs) if answered else frozenset(),
+            executors=self.executors,
+            living=_living(self.executors, self.records),
+            successors={
+                run: job for run in history.successors if (job := history.successor_of(run))
+            },
+        )
+        runs = tuple(world.view(record) for record in self.records)
+        if any(view.settled and not view.record.state.ended for view in runs):
+            runs = tuple(world.view(record) for record in read_runs(self.launch, self.indices))
+        janitor = observations.get(history.janitor_job or "")
+        return LaunchView(
+            launch=self.launch,
+            runs=runs,
+            scheduler=answer.scheduler,
+            warning=answer.warning,
+            janitor=None if janitor is None or janitor.state.ended else janitor,
+        )
+
+
+def _ask(bin_dir: str | None, jobs: Sequence[str], context: Context) -> _Answer:
+    try:
+        observations = _observe(bin_dir, jobs, context)
+    except SchedulerError as error:
+        warning = f"{error.message}; this is our own record alone"
+        return _Answer(scheduler=Scheduler.away, warning=warning)
+    return _Answer(scheduler=Scheduler.answered, observations=observations)
 
 
 def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
@@ -179,12 +244,12 @@ def _jobs(records: Iterable[RunRecord], history: LaunchHistory, ask: Ask) -> tup
     return tuple(dict.fromkeys(job for job in jobs if job is not None))
 
 
-def _observe(launch: Launch, jobs: Sequence[str], context: Context) -> Mapping[str, Observation]:
+def _observe(
+    bin_dir: str | None, jobs: Sequence[str], context: Context
+) -> Mapping[str, Observation]:
     # Imported here: only launches on Slurm have somebody to ask.
     from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415
     from hpckit.slurm.query import observe  # noqa: PLC0415
 
-    commands = SlurmCommands(
-        bin_dir=launch.cluster.bin_dir, environ=context.environ, timeout=SCHEDULER_TIMEOUT
-    )
+    commands = SlurmCommands(bin_dir=bin_dir, environ=context.environ, timeout=SCHEDULER_TIMEOUT)
     return observe(jobs, commands, context.now())

@@ -21,15 +21,21 @@ _GAP = "  "
 """Between digest and path: the file is what `sha256sum --check` reads."""
 
 
-def write_sums(snapshot: CodeSnapshot, paths: LaunchPaths) -> None:
-    """Write the checksums of the snapshot as copied, links aside; raises OSError."""
-    lines = [
+def write_sums(snapshot: CodeSnapshot, paths: LaunchPaths) -> str:
+    """Write and return the checksums of the snapshot as copied, links aside; raises OSError."""
+    text = sums_text(snapshot, paths.code)
+    paths.code_sums.touch(mode=PRIVATE_FILE)
+    paths.code_sums.write_text(text, encoding="utf-8", errors="surrogateescape")
+    return text
+
+
+def sums_text(snapshot: CodeSnapshot, folder: Path) -> str:
+    """Return the checksums of a snapshot's files as they lie below `folder`, links aside."""
+    return "".join(
         _line(file.path, digest)
         for file in snapshot.files or ()
-        if file.link is None and (digest := _digest(paths.code / file.path)) is not None
-    ]
-    paths.code_sums.touch(mode=PRIVATE_FILE)
-    paths.code_sums.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
+        if file.link is None and (digest := _digest(folder / file.path)) is not None
+    )
 
 
 def changes(paths: LaunchPaths, git: Git) -> tuple[str, ...]:

@@ -47,7 +47,8 @@ class CodeFile:
 class CodeSnapshot:
     """A project as found: `working_dir` and `python_path` are relative to `root`.
 
-    `files` is null where no snapshot is wanted: then the project itself is used.
+    `files` is null where no snapshot is wanted: then the project itself is used. `origin` is the
+    project that the files at `root` were taken from, where that is another folder.
     """
 
     root: Path
@@ -55,6 +56,12 @@ class CodeSnapshot:
     python_path: tuple[str, ...]
     files: tuple[CodeFile, ...] | None
     git: GitState | None
+    origin: Path | None = None
+
+    @property
+    def project(self) -> Path:
+        """The folder that the code came from."""
+        return self.origin or self.root
 
     @property
     def size(self) -> int:
@@ -265,7 +272,7 @@ def describe(snapshot: CodeSnapshot) -> Mapping[str, object]:
     git = snapshot.git
     return {
         "v": 1,
-        "project": str(snapshot.root),
+        "project": str(snapshot.project),
         "snapshot": snapshot.files is not None,
         "files": len(snapshot.files or ()),
         "bytes": snapshot.size,

@@ -17,6 +17,7 @@ from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.record import code
 from hpckit.record.changed import write_sums
+from hpckit.record.identity import code_identity, write_signatures
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
 
@@ -86,16 +87,19 @@ def _write(
     plan: LaunchPlan, paths: LaunchPaths, scripts: Mapping[int, str], snapshot: code.CodeSnapshot
 ) -> None:
     paths.logs.mkdir(mode=PRIVATE_FOLDER)
+    sums: str | None = None
     if snapshot.files is not None:
         code.copy(snapshot, paths.code)
-        write_sums(snapshot, paths)
-    _write_plain(paths.code_record, code.describe(snapshot))
+        sums = write_sums(snapshot, paths)
+    identity = code_identity(snapshot, sums)
+    _write_plain(paths.code_record, {**code.describe(snapshot), "identity": identity})
     if snapshot.git is not None and snapshot.git.diff:
         paths.code_diff.write_text(snapshot.git.diff, encoding="utf-8", errors="surrogateescape")
         paths.code_diff.chmod(PRIVATE_FILE)
     for index, text in scripts.items():
         write_text(paths.script(index), text)
     _write_configs(plan.runs, paths)
+    write_signatures(paths, (run.signature for run in plan.runs))
     write_json(paths.launch, _launch_record(plan, snapshot))
 
 
@@ -142,7 +146,7 @@ def _launch_record(plan: LaunchPlan, snapshot: code.CodeSnapshot) -> dict[str, o
                 "snapshot": snapshot.files is not None,
                 "working_dir": snapshot.working_dir,
                 "python_path": snapshot.python_path,
-                "project": str(snapshot.root),
+                "project": str(snapshot.project),
             },
         }
     )

@@ -130,6 +130,11 @@ class LaunchPaths:
         return self.folder / "events.jsonl"
 
     @property
+    def signatures(self) -> Path:
+        """The signature of every run, a line each."""
+        return self.folder / "signatures.txt"
+
+    @property
     def resume_lock(self) -> Path:
         """Who resumes at this moment."""
         return self.folder / "resume.lock"

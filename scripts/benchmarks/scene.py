@@ -53,7 +53,13 @@ class Scene:
 
     def launch(self, *words: str) -> str:
         """Launch the training with hpckit; returns the launch's id."""
-        fixed = ("launch", "--json", "experiment=function", "entry_point=with_hpckit:train")
+        fixed = (
+            "launch",
+            "--rerun",
+            "--json",
+            "experiment=function",
+            "entry_point=with_hpckit:train",
+        )
         done = run(hpckit(*fixed, "code.snapshot=false", *words), cwd=self.folder, env=self.environ)
         return str(json.loads(done.stdout)["launch"])
 

@@ -15,6 +15,7 @@ from hpckit.record.launches import load_launch, read_runs
 QUICK = ("experiment=command", 'command="true"', "code.snapshot=false")
 LOCAL = (*QUICK, "cluster=local")
 SLURM = (*QUICK, "cluster=slurm")
+KNOWN = ("skipped", "adopted")
 
 
 def said_events(shell: Any, folder: Path) -> list[str]:
@@ -81,7 +82,7 @@ def test_launch_json_is_one_documented_object(slurm_shell: Any) -> None:
     """`launch --json` prints the object automation relies on, and nothing else."""
     said = slurm_shell("launch", "--json", "-m", *SLURM, "seed=3,4")
     launched = json.loads(said.out)
-    assert list(launched) == ["launch", "dir", "runs", "jobs", "janitor", "feeder"]
+    assert list(launched) == ["launch", "dir", "runs", "jobs", "janitor", "feeder", *KNOWN]
     (folder,) = slurm_shell.outputs
     (job,) = launched["jobs"]
     assert (launched["launch"], launched["dir"]) == (folder.name, str(folder))

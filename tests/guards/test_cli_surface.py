@@ -11,7 +11,9 @@ from hpckit.cli.main import HIDDEN_VERBS, VERBS, verb_parser
 COMPOSING = {"OVERRIDE", "--multirun", "--config-dir", "--config-name", "--cfg", "--info", "--json"}
 FILTERS = {"--state", "--failed", "--override"}
 SURFACE = {
-    "launch": COMPOSING | {"--dry-run", "--no-check", "--auto-resume", "--wait"},
+    "launch": COMPOSING
+    | {"--dry-run", "--no-check", "--auto-resume", "--wait"}
+    | {"--rerun", "--any-code"},
     "check": COMPOSING,
     "render": COMPOSING,
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},

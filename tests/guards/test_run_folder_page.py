@@ -37,6 +37,7 @@ def test_page_shows_every_path_of_the_layout() -> None:
         *(
             launch.code_sums,
             launch.resume_lock,
+            launch.signatures,
             launch.code_diff,
             launch.logs,
             launch.local_log,

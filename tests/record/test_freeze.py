@@ -36,6 +36,7 @@ def test_freeze_writes_every_documented_file(frozen: Frozen) -> None:
     }
     assert found == {
         "launch.json",
+        "signatures.txt",
         "environment.json",
         "code.json",
         "code.sha256",

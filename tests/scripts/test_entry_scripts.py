@@ -76,7 +76,7 @@ def test_demo_trains_on_this_machine_and_shows_the_result(checkout: Checkout) ->
     """Whatever the machine has, the demo takes the local executor, waits, and shows a table."""
     assert checkout.run("scripts/demo").returncode == 0
     assert checkout.calls()[-2:] == [
-        "python -m hpckit launch --wait cluster=local experiment=digits",
+        "python -m hpckit launch --wait --rerun cluster=local experiment=digits",
         "python -m hpckit results",
     ]
 

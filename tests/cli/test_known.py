@@ -1,0 +1,173 @@
+"""Promises of `hpckit launch` about earlier runs: skipped, adopted, or launched anew."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.record.launches import load_launch
+
+SAY = ("experiment=command", "command=[sh,say.sh,'${params.i}']", "cluster=local")
+SWEEP = ("-m", *SAY, "+params.i=0,1,2")
+EMPTY = {"launch": None, "dir": None, "runs": [], "jobs": [], "janitor": None, "feeder": None}
+
+
+@pytest.fixture
+def project(shell: Any) -> Any:
+    """Return a shell in a project with one script: it fails for 2 until a file says otherwise."""
+    (shell.cwd / "say.sh").write_text(f"[ $1 != 2 ] || [ -e {shell.cwd.parent}/mended ]\n")
+    return shell
+
+
+def launched(shell: Any, *words: str) -> dict[str, Any]:
+    """Return what `launch --json` says; it must not fail for anything but a failed run."""
+    said = shell("launch", "--json", *words)
+    assert said.code in {0, 1}, said.err
+    document: dict[str, Any] = json.loads(said.out)
+    return document
+
+
+def known(documents: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return which runs stand for others, and their state."""
+    return [(one["run"].rpartition(".")[2], one["state"]) for one in documents]
+
+
+def test_launch_skips_what_has_completed_and_launches_the_rest(project: Any) -> None:
+    """Of a sweep of which two runs completed, the second launch holds the third one alone."""
+    first = launched(project, "--wait", *SWEEP)
+    assert (first["skipped"], first["adopted"]) == ([], [])
+    second = launched(project, "--wait", *SWEEP)
+    assert known(second["skipped"]) == [("0", "completed"), ("1", "completed")]
+    assert {one["dir"] for one in second["skipped"]} == {first["dir"]}
+    (run,) = second["runs"]
+    assert (run["index"], run["overrides"][-1]) == (0, "+params.i=2")
+
+
+def test_launch_of_what_is_all_known_writes_nothing_and_is_0(project: Any) -> None:
+    """Where all has completed, in several launches, it says where, and leaves no folder."""
+    launched(project, "--wait", *SWEEP)
+    (project.cwd.parent / "mended").touch()
+    launched(project, "--wait", *SWEEP)
+    before = project.outputs
+    third = project("launch", "--wait", *SWEEP)
+    assert third.code == 0
+    assert "nothing to launch: all 3 runs" in third.out
+    assert f"2 runs skipped: completed already as {before[0].name}, 0-1" in third.err
+    assert f"1 run skipped: completed already as {before[1].name}, 0" in third.err
+    assert project.outputs == before
+    document = launched(project, *SWEEP)
+    assert {key: document[key] for key in EMPTY} == EMPTY
+    assert len(document["skipped"]) == 3
+
+
+def test_launch_rerun_insists_on_all(project: Any) -> None:
+    """With --rerun nothing earlier counts."""
+    words = (*SAY, "+params.i=0")
+    launched(project, "--wait", *words)
+    again = launched(project, "--rerun", *words)
+    assert (len(again["runs"]), again["skipped"]) == (1, [])
+
+
+def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> None:
+    """A changed file of the snapshot makes runs differ; --any-code does not look at it."""
+    words = (*SAY, "+params.i=0")
+    launched(project, "--wait", *words)
+    with (project.cwd / "say.sh").open("a") as script:
+        script.write("# changed\n")
+    assert "would be skipped" in project("launch", "--dry-run", "--any-code", *words).err
+    said = project("launch", "--wait", *words)
+    assert "with other code" in said.err
+    assert len(project.outputs) == 2
+    assert "nothing to launch" in project("launch", *words).out
+
+
+def test_launch_with_planned_faults_is_never_skipped(project: Any) -> None:
+    """Who asks for faults wants to see them, though the same was computed without."""
+    words = (*SAY, "+params.i=0")
+    launched(project, "--wait", *words)
+    assert "nothing to launch" in project("launch", *words).out
+    faulty = launched(project, "--dry-run", *words, "chaos=['kill rank=0 step=1']")
+    assert len(faulty["runs"]) == 1
+
+
+def test_launch_without_snapshot_compares_the_commit_and_its_diff(project: Any) -> None:
+    """In a checkout they tell; outside one nothing tells, and the run is launched anew."""
+    words = (*SAY, "+params.i=0", "code.snapshot=false")
+    launched(project, "--wait", *words)
+    assert len(launched(project, "--wait", *words)["runs"]) == 1
+    for git in (("init", "-q"), ("add", "say.sh"), ("commit", "-qm", "start")):
+        identity = ("-c", "user.name=u", "-c", "user.email=u@example.org")
+        subprocess.run(["git", *identity, *git], cwd=project.cwd, check=True)
+    assert len(launched(project, "--wait", *words)["runs"]) == 1
+    assert "nothing to launch" in project("launch", *words).out
+    with (project.cwd / "say.sh").open("a") as script:
+        script.write("# changed\n")
+    assert len(launched(project, *words)["runs"]) == 1
+
+
+def test_launch_reads_launches_of_older_versions(project: Any) -> None:
+    """Those have no list of signatures, and no identity of their code: both are found out."""
+    words = (*SAY, "+params.i=0")
+    folder = Path(launched(project, "--wait", *words)["dir"])
+    (folder / "signatures.txt").unlink()
+    record = json.loads((folder / "code.json").read_text())
+    del record["identity"]
+    (folder / "code.json").write_text(json.dumps(record))
+    assert "nothing to launch" in project("launch", *words).out
+
+
+def test_launch_does_not_count_what_was_only_rendered(project: Any) -> None:
+    """Scripts that nobody handed in are no runs on their way."""
+    words = (*SAY, "+params.i=0")
+    assert project("render", *words).code == 0
+    assert len(launched(project, *words)["runs"]) == 1
+
+
+def test_launch_adopts_what_is_under_way(slurm_shell: Any) -> None:
+    """What waits or runs in Slurm is named, not submitted again; what was cancelled is."""
+    words = ("experiment=command", "command=sleep 300", "cluster=slurm", "-m")
+    first = launched(slurm_shell, *words, "seed=1,2")
+    (said,) = [slurm_shell("launch", "--json", *words, "seed=2,3")]
+    second = json.loads(said.out)
+    assert f"1 run not submitted again: under way as {first['launch']}, 1" in said.err
+    assert [one["run"] for one in second["adopted"]] == [f"{first['launch']}.1"]
+    assert len(second["runs"]) == len(second["jobs"]) == 1
+    assert slurm_shell("cancel", "--all").code == 0
+    third = launched(slurm_shell, "--dry-run", *words, "seed=1,2,3")
+    assert (third["adopted"], len(third["runs"])) == ([], 3)
+
+
+def test_launch_wait_waits_for_what_it_adopted(slurm_shell: Any) -> None:
+    """--wait ends when the adopted run has, with its exit code."""
+    going = slurm_shell.cwd.parent / "going"
+    going.touch()
+    command = f"while [ -e {going} ]; do sleep 0.1; done; exit 3"
+    words = ("experiment=command", f"command=[sh,-c,'{command}']", "cluster=slurm")
+    first = launched(slurm_shell, *words)
+    nap = slurm_shell.sleep
+
+    def sleep(seconds: float) -> None:
+        going.unlink(missing_ok=True)  # whoever waits has adopted the run by now
+        nap(seconds)
+
+    slurm_shell.sleep = sleep
+    said = slurm_shell("launch", "--wait", *words)
+    assert said.code == 1, said.err
+    assert [folder.name for folder in slurm_shell.outputs] == [first["launch"]]
+
+
+def test_launch_notes_a_launch_that_cannot_be_read(project: Any) -> None:
+    """A folder that somebody edited is no reason not to launch."""
+    words = (*SAY, "+params.i=2")
+    folder = Path(launched(project, "--wait", *words)["dir"])
+    (folder / "launch.json").write_text("{")
+    said = project("launch", *words)
+    assert said.code == 0
+    assert "cannot read" in said.err
+    with pytest.raises(Exception, match="cannot read"):
+        load_launch(folder)
