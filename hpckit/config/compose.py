@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpckit.config.near_miss import refuse_near_misses
 from hpckit.config.overrides import parse, points
 from hpckit.config.request import ComposeRequest
 from hpckit.config.search_path import template_folders
@@ -27,6 +28,7 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
     """
     with open_session(request) as session:
         words = parse(request.overrides, session.loader)
+        refuse_near_misses(session, words)
         listed = points(words, multirun=request.multirun)
         composing = composer(session, words, request.environ)
         return tuple(_point(composing, overrides, request) for overrides in listed)

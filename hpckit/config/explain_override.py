@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config.failures import FAILURES, inner, reason, unknown_key
 from hpckit.config.names import dotted_keys, nearest, question, siblings
+from hpckit.config.near_miss import meant_by
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
 from hpckit.errors import ConfigError
@@ -91,4 +92,5 @@ def _unknown(override: Override, key: str, keys: Sequence[str], groups: _Groups)
     if override.is_delete():
         return ConfigError(message, hint=f"Known: {', '.join(beside or siblings('', keys))}.")
     line = str(override.input_line).lstrip("+")
-    return ConfigError(message, hint=f"To add a key of your own, write +{line}")
+    plus = "+" if meant_by(key) is None else "++"
+    return ConfigError(message, hint=f"To add a key of your own, write {plus}{line}")

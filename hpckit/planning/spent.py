@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.last_word import lost, missing_last_word
 from hpckit.model.launch import Recovery
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import BaseState, RunState
@@ -54,17 +55,17 @@ def whole_ledger(
 ) -> tuple[Ledger, Failure]:
     """Return the ledger of a run that has ended, and its latest failure, which is in it."""
     record, ledger = view.record, read_ledger(history)
-    told = _unended(history)
+    missing = missing_last_word(history)
     if not record.begun:
-        if told is not None:
-            ledger = _with(ledger, record, _lost(told.cause), record.attempt)
+        if missing is not None:
+            ledger = _with(ledger, record, missing, record.attempt)
         failure = record.failure or _never_began(view)
         for _ in range(idle + 1):
             ledger = _with(ledger, record, failure, record.attempt + 1)
         return ledger, failure
     if record.failure is None or not record.state.ended:
-        cause = _slurm_cause(view) or (Cause.launcher_lost if told is None else told.cause)
-        failure = _lost(cause)
+        own = Cause.launcher_lost if missing is None else missing.cause
+        failure = lost(_slurm_cause(view) or own)
         return _with(ledger, record, failure, record.attempt), failure
     latest = ledger.entries[-1] if ledger.entries else None
     if latest is None or (latest.attempt, latest.cause) != (record.attempt, record.failure.cause):
@@ -72,30 +73,9 @@ def whole_ledger(
     return ledger, record.failure
 
 
-def _unended(history: Sequence[events.Event]) -> events.NoticeHeard | None:
-    """Return what the latest attempt was told, or that it was lost; None where it has ended."""
-    told: events.NoticeHeard | None = None
-    for event in history:
-        match event:
-            case events.AttemptStarted():
-                told = events.NoticeHeard(at=event.at, signal="", cause=Cause.launcher_lost)
-            case events.NoticeHeard() if told is not None:
-                told = event
-            case events.AttemptEnded():
-                told = None
-            case _:
-                pass
-    return told
-
-
 def _slurm_cause(view: RunView) -> Cause | None:
     seen = view.observation
     return None if seen is None else _SAID_BY_SLURM.get(seen.state.base)
-
-
-def _lost(cause: Cause) -> Failure:
-    message = "the supervisor was lost without a last word"
-    return Failure(cause=cause, message=message, signature=cause)
 
 
 def _never_began(view: RunView) -> Failure:

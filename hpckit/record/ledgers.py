@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, Failure
 from hpckit.model.history import LaunchHistory
+from hpckit.model.last_word import missing_last_word
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, progress_step, read_attempts, read_launch_history
 from hpckit.record.layout import AttemptPaths
@@ -43,15 +43,9 @@ def counted_events(
 
 def _last_word(told: Sequence[events.Event], attempt: AttemptPaths) -> Iterator[events.Event]:
     """Yield the end of an attempt that began and has none."""
-    if not any(isinstance(event, events.AttemptStarted) for event in told):
+    failure = missing_last_word(told)
+    if failure is None:
         return
-    if any(isinstance(event, events.AttemptEnded) for event in told):
-        return
-    heard = [event.cause for event in told if isinstance(event, events.NoticeHeard)]
-    cause = heard[-1] if heard else Cause.launcher_lost
-    failure = Failure(
-        cause=cause, message="the supervisor was lost without a last word", signature=cause
-    )
     rounds = [event.round for event in told if isinstance(event, events.RoundStarted)]
     at = told[-1].at
     yield events.RoundEnded(

@@ -39,7 +39,7 @@ class HangLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
+class Silence:
     """A rank that has been silent for longer than its limit, since it began `step`."""
 
     rank: int
@@ -110,7 +110,7 @@ class StepWatch:
             self._ranks[rank].at = at
         self._paused.discard(rank)
 
-    def stalled(self, now: float) -> Stall | None:
+    def stalled(self, now: float) -> Silence | None:
         """Return the rank that is silent for longest beyond its limit, None where none is.
 
         Call it at a steady pace: where one call comes much too late, the judge was stopped itself,
@@ -124,14 +124,14 @@ class StepWatch:
         over = [stall for stall in stalls if stall.silent_for > stall.limit]
         return max(over, key=lambda stall: stall.silent_for, default=None)
 
-    def _stall(self, rank: int, now: float, learned: float) -> Stall:
+    def _stall(self, rank: int, now: float, learned: float) -> Silence:
         """Return what it would be, were the limit passed."""
         heard = self._ranks[rank]
         limit = timedelta(seconds=learned)
         if heard.gaps < ENOUGH_GAPS:
             limit = max(limit, self.limits.first)
         silence = timedelta(seconds=now - heard.at)
-        return Stall(rank=rank, step=heard.step, silent_for=silence, limit=limit)
+        return Silence(rank=rank, step=heard.step, silent_for=silence, limit=limit)
 
     def _forgive(self, now: float) -> None:
         """Leave time in which the judge did not run out of account."""

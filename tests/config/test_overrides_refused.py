@@ -18,6 +18,9 @@ _CASES = {
     "unknown key, added": ("+resources.nodez=2", r"mean resources\.nodes\?", r"\+params\.nodez"),
     "unknown key, in a mapping": ("resources={nodez: 2}", r"mean resources\.nodes\?", "Known in"),
     "section left out": ("nodes=2", r"no key nodes\. Did you mean resources\.nodes", r"\+nodes=2"),
+    "section left out, added": ("+nodes=2", r"mean resources\.nodes\?", r"\+\+nodes=2"),
+    "section mistyped, added": ("+resource.nodes=2", r"mean resources\.nodes\?", r"\+\+resource"),
+    "key mistyped, added": ("+recovry=x", r"mean recovery\?", r"Write recovery="),
     "key of a free mapping": ("env.FOO=1", "there is no key env.FOO", r"\+env\.FOO=1"),
     "unknown key, removed": ("~sead", r"Did you mean seed\?", "Known: name"),
     "key of hpckit, removed": ("~resources.nodes", "does not support deletion", "Set it"),
@@ -69,3 +72,20 @@ def test_override_refused_is_the_one_at_fault(request_for: Requester) -> None:
     words = ("seed=1", "resources.nodez=2", "cluster=sandbox", "+x=3")
     with pytest.raises(ConfigError, match=r"^resources\.nodez=2: "):
         compose(request_for(*words))
+
+
+@pytest.mark.parametrize("word", ["+mode=1", "+node=1", "+speed=1", "+depth=1", "++param.x=1"])
+def test_override_that_adds_a_key_of_ones_own_is_no_slip(word: str, request_for: Requester) -> None:
+    """Other names are left alone, and `++` insists on one that looks like hpckit's."""
+    (point,) = compose(request_for(word))
+    assert word.lstrip("+").partition("=")[0].partition(".")[0] in point.config
+
+
+def test_override_may_add_to_a_key_that_the_users_files_have(
+    request_for: Requester, write_conf: Callable[..., object]
+) -> None:
+    """A section of the user's own may be named like one of hpckit's, nearly."""
+    text = "# @package _global_\nentry_point: train:main\nparam: {a: 1}\n"
+    write_conf({"experiment/mine": text})
+    (point,) = compose(request_for("experiment=mine", "+param.b=2"))
+    assert point.config["param"] == {"a": 1, "b": 2}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.runtime.stalls import ENOUGH_GAPS, HangLimits, Stall, StepWatch
+from hpckit.runtime.stalls import ENOUGH_GAPS, HangLimits, Silence, StepWatch
 
 TICK = 1.0
 TELL = 0.1
@@ -27,7 +27,7 @@ def heard(durations: Iterable[float]) -> Iterator[tuple[int, float]]:
         at += duration
 
 
-def judge(watch: StepWatch, trace: Iterable[tuple[int, float]], ranks: int = 1) -> Stall | None:
+def judge(watch: StepWatch, trace: Iterable[tuple[int, float]], ranks: int = 1) -> Silence | None:
     """Play a trace on all ranks, judging every tick; returns the first stall."""
     tick = 0.0
     for step, at in trace:
@@ -45,7 +45,7 @@ def steady(seconds: float, count: int = 100) -> list[tuple[int, float]]:
     return [(step, step * seconds) for step in range(count)]
 
 
-def first_stall(watch: StepWatch, since: float, until: float) -> tuple[float, Stall] | None:
+def first_stall(watch: StepWatch, since: float, until: float) -> tuple[float, Silence] | None:
     """Judge every tick from then on; returns when the first stall was seen, and the stall."""
     now = since
     while now < until:

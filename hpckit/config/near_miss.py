@@ -1,0 +1,75 @@
+"""Added keys that look like one of hpckit's own, mistyped. It must not compose anything itself.
+
+`+key=value` adds a key of the user's own at the root, whatever its name: `+resource.nodes=2` would
+compose well, and do nothing. `++key=value` adds it all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from difflib import SequenceMatcher
+
+from hydra.core.override_parser.types import Override, OverrideType
+
+from hpckit.config.failures import FAILURES
+from hpckit.config.session import Session
+from hpckit.errors import ConfigError
+from hpckit.model.launch import LaunchConfig, Resources
+
+_ROOT = (*(field.name for field in fields(LaunchConfig)), "experiment")
+_RESOURCES = frozenset(field.name for field in fields(Resources))
+_ALIKE = 0.84
+"""`recovry`, `param`, `clustr` are above it, `mode` and `node` (for `code`) are not."""
+_SHORT = 4
+"""So short a name is near too many words of other meaning: `speed` is not a slip for `seed`."""
+
+
+def meant_by(key: str) -> str | None:
+    """Return the key that an added one was probably meant to be; None where it is no slip."""
+    root, dot, rest = key.partition(".")
+    if root in _ROOT:
+        return None
+    if root in _RESOURCES and not dot:
+        return f"resources.{root}"
+    near = [(_likeness(root, name), name) for name in _ROOT if _is_near(root, name)]
+    return f"{max(near)[1]}{dot}{rest}" if near else None
+
+
+def refuse_near_misses(session: Session, words: Sequence[Override]) -> None:
+    """Raise ConfigError for the first word that adds what can only be a slip.
+
+    A key of that name that the user's own files have is none.
+    """
+    for word in words:
+        key = word.key_or_group
+        meant = meant_by(key) if word.type is OverrideType.ADD and "/" not in key else None
+        if meant is None or word.package is not None or _exists(session, word, words):
+            continue
+        line = str(word.input_line)
+        raise ConfigError(
+            f"{line} adds a key that hpckit does not read. Did you mean {meant}?",
+            hint=f"Write {meant}=..., or ++{line.lstrip('+')} for a key of your own by that name.",
+        )
+
+
+def _exists(session: Session, word: Override, words: Sequence[Override]) -> bool:
+    """Whether the files have the key's root, or the word chooses of a group."""
+    if word.key_or_group in session.groups():
+        return True
+    others = [str(other.input_line) for other in words if other is not word]
+    try:
+        files = session.load([line for line in others if not line.startswith("+")])
+    except FAILURES:
+        return True  # what is wrong there is said when it is composed
+    return word.key_or_group.partition(".")[0] in files
+
+
+def _is_near(root: str, name: str) -> bool:
+    if len(name) <= _SHORT:
+        return sorted(root) == sorted(name) or root == f"{name}s"
+    return _likeness(root, name) >= _ALIKE
+
+
+def _likeness(one: str, other: str) -> float:
+    return SequenceMatcher(None, one.lower(), other).ratio()

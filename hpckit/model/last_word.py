@@ -1,0 +1,38 @@
+"""How an attempt ended that could not say so itself.
+
+Responsible for telling from an attempt's own events that its last word is missing, and what to put
+in its place; it must not ask anybody else (Slurm may know better, see planning/spent).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+
+
+def missing_last_word(history: Iterable[events.Event]) -> Failure | None:
+    """Return what the latest attempt in these events ended with: what it was told, or was lost to.
+
+    None where it has a last word of its own, or never began. While it may be alive, it is not for
+    this to say.
+    """
+    cause: Cause | None = None
+    for event in history:
+        match event:
+            case events.AttemptStarted():
+                cause = Cause.launcher_lost
+            case events.NoticeHeard() if cause is not None:
+                cause = event.cause
+            case events.AttemptEnded():
+                cause = None
+            case _:
+                pass
+    return None if cause is None else lost(cause)
+
+
+def lost(cause: Cause) -> Failure:
+    """Return the failure of an attempt whose supervisor was lost to this."""
+    message = "the supervisor was lost without a last word"
+    return Failure(cause=cause, message=message, signature=cause)
