@@ -1,4 +1,4 @@
-"""`hpckit results`: a table of what came out of a sweep, beside what differed.
+"""`hpckit results`: a table of what came out of runs, beside what differed.
 
 Responsible for choosing the form (table, CSV, JSON); it must not change anything.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import argparse
 import csv
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from hpckit.cli.accounting import accounts
-from hpckit.cli.context import Context, add_output_dir, add_reference, output_dir
+from hpckit.cli.context import Context, add_output_dir, output_dir
 from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, limited
 from hpckit.cli.show import note_unshown, show_page
-from hpckit.cli.views import Ask, LaunchView, launch_view
-from hpckit.record.find import find
+from hpckit.cli.spanning import Chosen, add_launches, chosen_runs
 from hpckit.report.machine import results_document
 from hpckit.report.results import (
     ACCOUNT_COLUMNS,
@@ -26,14 +26,14 @@ from hpckit.report.results import (
     make_results,
     sort_results,
 )
-from hpckit.report.rows import run_row
+from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import sort_key
 from hpckit.report.text import results_page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `results` understands."""
-    add_reference(parser)
+    add_launches(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     form.add_argument("--json", action="store_true", help="print one JSON object instead")
@@ -45,18 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show the results of a launch, or of one run; always 0."""
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
-    indices = None if selection.index is None else (selection.index,)
-    view = launch_view(selection.launch, context, ask=Ask.open_runs, indices=indices)
-    if view.warning:
-        context.note(f"warning: {view.warning}")
-    results = _results(view, arguments, context.now())
+    """Show the results of launches, or of some of their runs; always 0."""
+    chosen = chosen_runs(arguments, output_dir(arguments, context), context)
+    results = _results(chosen, arguments, context.now())
     shown = replace(results, rows=tuple(limited(results.rows, arguments.limit)))
     if arguments.json:
-        total = len(view.runs)
-        document = results_document(selection.launch.id, shown)
-        context.say_json({**document, "total": total, "matching": len(results.rows)})
+        context.say_json(_document(chosen, results, shown))
     elif arguments.csv:
         _write_csv(shown, context)
     else:
@@ -65,15 +59,27 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def _results(view: LaunchView, arguments: argparse.Namespace, now: datetime) -> Results:
+def _document(chosen: Sequence[Chosen], results: Results, shown: Results) -> dict[str, object]:
+    launches = [view.launch.id for view, _ in chosen]
+    total = sum(len(runs) for _, runs in chosen)
+    document = results_document(launches[0] if len(launches) == 1 else None, shown)
+    counts = {"total": total, "matching": len(results.rows)}
+    return {**document, **counts, "launches": launches}
+
+
+def _results(chosen: Sequence[Chosen], arguments: argparse.Namespace, now: datetime) -> Results:
     """Return the results of the runs that were asked for, in order."""
     wanted = filter_of(arguments)
-    some = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
-    kept = accounts(view.launch, some, now)
+    rows: list[RunRow] = []
+    for view, runs in chosen:
+        some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
+        kept = accounts(view.launch, some, now)
+        rows += [run_row(one, kept.get(one.record.index)) for one in some]
     results = make_results(
-        [run_row(one, kept.get(one.record.index)) for one in some],
+        rows,
         now,
-        sweep=[one.record.overrides for one in view.runs],
+        sweep=[one.record.overrides for _, runs in chosen for one in runs],
+        spans=arguments.experiment is not None or len(arguments.references) > 1,
     )
     if not arguments.sort and not arguments.descending:
         return results

@@ -66,7 +66,7 @@ def goodput_object(account: Goodput) -> dict[str, Any]:
     }
 
 
-def results_document(launch: str, results: Results) -> dict[str, Any]:
+def results_document(launch: str | None, results: Results) -> dict[str, Any]:
     """Return what `results --json` prints."""
     return {
         "launch": launch,

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from hpckit.model.goodput import Goodput, Parts
+from hpckit.model.ids import split_run_id
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import SortKey, assigned, check_column, ordered
@@ -38,19 +39,29 @@ class ResultRow:
     wall_s: float | None
     metrics: Mapping[str, Any]
     goodput: Goodput | None = None
+    launch: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """All rows, with the names of the columns that differ from sweep to sweep."""
+    """All rows, with the names of the columns that differ from sweep to sweep.
+
+    `spans` is whether they are of several launches, so that a row has to say of which.
+    """
 
     overrides: tuple[str, ...]
     metrics: tuple[str, ...]
     rows: tuple[ResultRow, ...]
+    spans: bool = False
 
 
 def make_results(
-    rows: Sequence[RunRow], now: datetime, *, sweep: Iterable[Iterable[str]] | None = None
+    rows: Sequence[RunRow],
+    now: datetime,
+    *,
+    sweep: Iterable[Iterable[str]] | None = None,
+    spans: bool = False,
 ) -> Results:
     """Return the results of runs; `now` ends the wall time of those still running.
 
@@ -65,6 +76,7 @@ def make_results(
             _result_row(row, {name: one[name] for name in names if name in one}, now)
             for row, one in zip(rows, given, strict=True)
         ),
+        spans=spans,
     )
 
 
@@ -79,6 +91,8 @@ def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> Res
         wall_s=None if elapsed is None else round(elapsed.total_seconds(), 3),
         metrics=row.metrics,
         goodput=row.goodput,
+        launch=split_run_id(row.run)[0],
+        attempt=row.attempt,
     )
 
 
@@ -94,6 +108,7 @@ def sort_results(results: Results, key: SortKey) -> Results:
     Raises UsageError for a column that is none, naming those there are.
     """
     own = ("index", "state", "step", "time", *results.overrides, *results.metrics)
+    own += ("launch", "attempt") if results.spans else ()
     check_column(key, (*own, *ACCOUNT_COLUMNS), "results")
     rows = ordered(results.rows, lambda row: value(row, key.column), descending=key.descending)
     return replace(results, rows=tuple(rows))
@@ -101,7 +116,14 @@ def sort_results(results: Results, key: SortKey) -> Results:
 
 def value(row: ResultRow, column: str) -> Any:
     """Return what a row has in a column, None where nothing; our own columns come first."""
-    own = {"index": row.index, "state": row.state, "step": row.step, "time": row.wall_s}
+    own = {
+        "launch": row.launch,
+        "index": row.index,
+        "state": row.state,
+        "attempt": row.attempt,
+        "step": row.step,
+        "time": row.wall_s,
+    }
     for known in (own, row.overrides, row.metrics):
         if column in known:
             return known[column]
@@ -110,7 +132,9 @@ def value(row: ResultRow, column: str) -> Any:
 
 def header(results: Results) -> tuple[str, ...]:
     """Return the names of all columns, in the order they are shown."""
-    return ("index", *results.overrides, "state", *results.metrics, "step", "time")
+    first = ("launch", "index") if results.spans else ("index",)
+    state = ("state", "attempt") if results.spans else ("state",)
+    return (*first, *results.overrides, *state, *results.metrics, "step", "time")
 
 
 def cells(results: Results) -> Iterable[tuple[Any, ...]]:
@@ -118,7 +142,9 @@ def cells(results: Results) -> Iterable[tuple[Any, ...]]:
     for row in results.rows:
         own = (row.overrides.get(name) for name in results.overrides)
         metrics = (row.metrics.get(name) for name in results.metrics)
-        yield (row.index, *own, row.state.value, *metrics, row.step, row.wall_s)
+        first = (row.launch, row.index) if results.spans else (row.index,)
+        state = (row.state.value, row.attempt) if results.spans else (row.state.value,)
+        yield (*first, *own, *state, *metrics, row.step, row.wall_s)
 
 
 def account_values(account: Goodput | None) -> Mapping[str, Any]:

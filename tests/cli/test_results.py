@@ -71,11 +71,14 @@ def test_results_csv_is_read_back_by_any_program(swept: Any) -> None:
 def test_results_json_has_the_documented_fields(swept: Any) -> None:
     """Programs find the fields that docs/cli.md names."""
     document = json.loads(swept.say("results", "--json").out)
-    assert list(document) == [*("launch", "overrides", "metrics", "runs", "total", "matching")]
+    assert list(document) == [
+        *("launch", "overrides", "metrics", "runs", "total", "matching", "launches")
+    ]
     assert (document["overrides"], document["metrics"]) == (["lr"], ["loss", "accuracy"])
     first = document["runs"][0]
     assert list(first) == [
-        *("run", "index", "overrides", "state", "step", "wall_s", "metrics", "goodput")
+        *("run", "index", "overrides", "state", "step", "wall_s", "metrics", "goodput"),
+        *("launch", "attempt"),
     ]
     assert (first["overrides"], first["wall_s"]) == ({"lr": "0.1"}, 120.0)
 
