@@ -15,7 +15,6 @@ from pathlib import Path
 
 from hpckit.cli.context import Context
 from hpckit.cli.known import (
-    Division,
     add_identity,
     divide,
     nothing_left,
@@ -97,9 +96,13 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return nothing_left(whole, division, context, arguments)
     janitor = _janitor_script(prepared, arguments, context) if arguments.auto_resume else None
     if arguments.dry_run:
-        _print_scripts(prepared, janitor, division, context, as_json=arguments.json)
+        scripts = dict(prepared.scripts)
+        if janitor is not None:
+            scripts[len(prepared.plan.jobs)] = janitor
+        prepared = replace(prepared, scripts=scripts)
+        print_scripts(prepared, context, as_json=arguments.json, more=division.documents)
         return 0
-    if not arguments.no_check and not _may_start(prepared, context):
+    if not arguments.no_check and not may_start(prepared, context):
         return 2
     started = start(prepared, context)
     if started.left:
@@ -158,27 +161,20 @@ def _with_janitor(started: Started, context: Context) -> Started:
     return replace(started, janitor=janitor)
 
 
-def _print_scripts(
-    prepared: Prepared,
-    janitor: str | None,
-    division: Division,
-    context: Context,
-    *,
-    as_json: bool,
+def print_scripts(
+    prepared: Prepared, context: Context, *, as_json: bool, more: Mapping[str, object]
 ) -> None:
-    scripts = dict(prepared.scripts)
-    if janitor is not None:
-        scripts[len(prepared.plan.jobs)] = janitor
+    """Print what would be submitted; `more` are further fields of the JSON object."""
     if as_json:
-        shown = script_documents(prepared.plan, scripts)
         document = launch_document(prepared.plan, {}, ())
-        context.say_json({**document, **division.documents, "scripts": shown})
+        shown = script_documents(prepared.plan, prepared.scripts)
+        context.say_json({**document, **more, "scripts": shown})
         return
-    for text in scripts.values():
+    for text in prepared.scripts.values():
         context.stdout.write(text)
 
 
-def _may_start(prepared: Prepared, context: Context) -> bool:
+def may_start(prepared: Prepared, context: Context) -> bool:
     """Say what speaks against the launch, and return whether it may go on."""
     from hpckit.cli.checking import check_launch  # noqa: PLC0415  # not with --no-check
 

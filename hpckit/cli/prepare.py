@@ -34,12 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A launch that could be written: `scripts` holds the text of each job index."""
+    """A launch that could be written: `scripts` holds the text of each job index.
+
+    `environment` is that of its Python, where that is not the one that runs this.
+    """
 
     plan: LaunchPlan
     scripts: Mapping[int, str]
     snapshot: code.CodeSnapshot
     points: tuple[SweepPoint, ...] = ()
+    environment: Mapping[str, object] | None = None
 
 
 def add_composing(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +162,7 @@ def write(prepared: Prepared, context: Context) -> Launch:
         prepared.plan,
         scripts=prepared.scripts,
         snapshot=prepared.snapshot,
-        environment=capture(context.environ),
+        environment=prepared.environment or capture(context.environ),
     )
     return load_launch(Path(prepared.plan.folder))
 

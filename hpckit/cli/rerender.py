@@ -7,7 +7,7 @@ the same; it must not write. The snapshot's own `slurm_templates` come first, th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
     from hpckit.slurm.script import render  # noqa: PLC0415
 
     try:
-        return render(_plan(launch), job, _template_folders(launch, context))
+        return render(_plan(launch), job, templates_of(launch, context))
     except TemplateError as error:
         raise TemplateError(
             f"the script of the resumed runs cannot be rendered: {error.message}",
@@ -72,20 +72,26 @@ def _plan(launch: Launch) -> LaunchPlan:
     )
 
 
-def _template_folders(launch: Launch, context: Context) -> list[Path]:
+def templates_of(
+    launch: Launch, context: Context, folders: Sequence[Path] | None = None
+) -> list[Path]:
+    """Return where the templates of a launch are: in what it froze, then in its project.
+
+    With `folders`, those of a launch that had been started in one of these.
+    """
     from hpckit.config.request import ComposeRequest  # noqa: PLC0415  # lazy: as above
     from hpckit.config.search_path import template_folders  # noqa: PLC0415
 
     found: list[Path] = []
-    for cwd in _working_folders(launch):
+    for cwd in folders or _working_folders(launch):
         request = ComposeRequest(config_dir=_config_dir(launch), environ=context.environ, cwd=cwd)
         try:
-            folders = template_folders(request)
+            these = template_folders(request)
         except ConfigError:
             # What --config-dir named is not in the snapshot, or is gone altogether.
-            folders = template_folders(ComposeRequest(environ={}, cwd=cwd))
+            these = template_folders(ComposeRequest(environ={}, cwd=cwd))
         # The last is the shipped one, and stays the last.
-        found = list(dict.fromkeys([*found[:-1], *folders]))
+        found = list(dict.fromkeys([*found[:-1], *these]))
     return found
 
 

@@ -34,7 +34,7 @@ def sums_text(snapshot: CodeSnapshot, folder: Path) -> str:
     return "".join(
         _line(file.path, digest)
         for file in snapshot.files or ()
-        if file.link is None and (digest := _digest(folder / file.path)) is not None
+        if file.link is None and (digest := digest_of(folder / file.path)) is not None
     )
 
 
@@ -78,13 +78,13 @@ def foreign_files(paths: LaunchPaths) -> Iterator[str]:
 
     Links and what Python compiled do not count. A launch without checksums has foreign files only.
     """
-    frozen = dict(_sums(paths.code_sums))
+    frozen = dict(frozen_sums(paths))
     for folder, _, names in os.walk(paths.code):
         for path in (Path(folder, name) for name in names):
             inside = str(path.relative_to(paths.code))
             if path.is_symlink() or path.suffix == ".pyc":
                 continue
-            if inside not in frozen or _digest(path) != frozen[inside]:
+            if inside not in frozen or digest_of(path) != frozen[inside]:
                 yield inside
 
 
@@ -92,8 +92,8 @@ def _changed_files(paths: LaunchPaths) -> Iterator[str]:
     if not paths.code.is_dir():
         yield "the snapshot code/ is gone"
         return
-    for path, digest in _sums(paths.code_sums):
-        now = _digest(paths.code / path)
+    for path, digest in frozen_sums(paths):
+        now = digest_of(paths.code / path)
         if now is None:
             yield f"code/{path} is gone"
         elif now != digest:
@@ -123,7 +123,8 @@ def _frozen_diff(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="surrogateescape")
 
 
-def _digest(path: Path) -> str | None:
+def digest_of(path: Path) -> str | None:
+    """Return the checksum of a file, None where there is none."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -139,8 +140,9 @@ def _line(path: str, digest: str) -> str:
     return f"{digest}{_GAP}{path}\n"
 
 
-def _sums(file: Path) -> Iterator[tuple[str, str]]:
+def frozen_sums(paths: LaunchPaths) -> Iterator[tuple[str, str]]:
     """Yield path and digest of every frozen file; none for launches that have no such record."""
+    file = paths.code_sums
     if not file.exists():
         return
     text = file.read_text(encoding="utf-8", errors="surrogateescape")

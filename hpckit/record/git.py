@@ -74,6 +74,33 @@ class Git:
             diff=diff,
         )
 
+    def write_out(self, folder: Path, commit: str, diff: str, into: Path) -> Path | None:
+        """Write a commit with a diff applied into an empty folder; the checkout is not touched.
+
+        Returns where `folder` lies in it, None where that commit or that diff is not to be had.
+        """
+        top = self._try(folder, "rev-parse", "--show-toplevel") if folder.is_dir() else None
+        if top is None:
+            return None
+        checkout = Path(top.rstrip("\n"))
+        index = {"GIT_INDEX_FILE": str(into / ".index")}
+        read = self._run(checkout, "read-tree", commit, more=index)
+        words = ("checkout-index", "--all", "--force", f"--prefix={into}/")
+        written = (
+            read is not None and read.returncode == 0 and self._run(checkout, *words, more=index)
+        )
+        (into / ".index").unlink(missing_ok=True)
+        if not written or written.returncode != 0 or not self._apply(diff, into):
+            return None
+        return into / folder.resolve().relative_to(checkout.resolve())
+
+    def _apply(self, diff: str, folder: Path) -> bool:
+        """Apply a diff to files that are in no checkout."""
+        outside = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
+        words = ("apply", "--whitespace=nowarn", "-")
+        applied = self._run(folder, *words, text=diff, more=outside) if diff else None
+        return not diff or (applied is not None and applied.returncode == 0)
+
     def _paths(self, folder: Path, *words: str) -> list[str]:
         text = self._ask(folder, *words)
         return [path for path in (text or "").split("\0") if path]
@@ -94,8 +121,11 @@ class Git:
             )
         return done.stdout
 
-    def _run(self, folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
-        environ = {key: value for key, value in self.environ.items() if key not in _LEAKING}
+    def _run(
+        self, folder: Path, *words: str, text: str = "", more: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str] | None:
+        kept = {key: value for key, value in self.environ.items() if key not in _LEAKING}
+        environ = kept | dict(more or {})
         try:
             return subprocess.run(
                 ["git", "-C", str(folder), *words],  # noqa: S607  # the git of the user's PATH
@@ -104,7 +134,7 @@ class Git:
                 encoding="utf-8",
                 errors="surrogateescape",
                 check=False,
-                stdin=subprocess.DEVNULL,
+                input=text,
             )
         except FileNotFoundError:
             return None

@@ -12,6 +12,8 @@ import pytest
 
 from hpckit.record.launches import load_launch
 
+pytestmark = pytest.mark.slow
+
 SAY = ("experiment=command", "command=[sh,say.sh,'${params.i}']", "cluster=local")
 SWEEP = ("-m", *SAY, "+params.i=0,1,2")
 EMPTY = {"launch": None, "dir": None, "runs": [], "jobs": [], "janitor": None, "feeder": None}

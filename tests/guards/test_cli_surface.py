@@ -23,6 +23,8 @@ SURFACE = {
     "cancel": {"LAUNCH|RUN", "--all", "--dry-run", "--json", "--output-dir"} | FILTERS,
     "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
     | {"--json", "--output-dir"},
+    "rerun": {"LAUNCH|RUN", "--exact", "--dry-run", "--no-check", "--wait", "--json"}
+    | {"--output-dir"},
     "watch": {"LAUNCH", "--cancelled", "--changed-code", "--json", "--output-dir"},
     "clean": {"LAUNCH|RUN", "--all", "--attempts", "--checkpoints", "--code", "--yes"}
     | FILTERS
