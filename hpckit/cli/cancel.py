@@ -29,6 +29,7 @@ from hpckit.errors import HpckitError, UsageError
 from hpckit.model.events import CancelRequested
 from hpckit.model.history import job_ids
 from hpckit.model.launch import ClusterKind
+from hpckit.model.pool import read_pools
 from hpckit.model.run import RunView
 from hpckit.record.find import Selection
 from hpckit.record.launches import Launch, read_launch_history, read_runs
@@ -161,12 +162,25 @@ def _tell_slurm(bin_dir: str | None, wishes: Sequence[_Wish], context: Context) 
 
     commands = SlurmCommands(bin_dir=bin_dir, environ=context.environ)
     behind = [job for wish in wishes for job in _behind(wish)]
-    known = [one.record.job for wish in wishes for one in wish.targets]
+    known = [job for wish in wishes for job in _known_jobs(wish)]
     found = [job for wish in wishes for job in _unconfirmed_jobs(wish, commands)]
     # What waits for the others goes first, so that their end does not start it.
     jobs = dict.fromkeys([*behind, *(job for job in known if job is not None), *found])
     if jobs:
         cancel(list(jobs), commands)
+
+
+def _known_jobs(wish: _Wish) -> Iterator[str | None]:
+    """Yield the jobs of the runs; one that others share is ended only with all of the launch.
+
+    A job that is shared looks into the record by itself, and ends the runs that are cancelled.
+    """
+    history = read_launch_history(wish.launch)
+    shared = read_pools(history, [one.record.index for one in wish.targets])
+    yield from (one.record.job for one in wish.targets if one.record.index not in shared)
+    if wish.whole:
+        packed = [job.index for job in history.jobs if job.pack is not None]
+        yield from (history.accepted.get(job) for job in packed if wish.targets)
 
 
 def _unconfirmed_jobs(wish: _Wish, commands: SlurmCommands) -> Iterator[str]:

@@ -50,13 +50,13 @@ def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple
     """
     if limits.queued is None:
         return tuple(jobs)
-    elements = sum(len(job.runs) for job in jobs)
+    elements = sum(job.elements for job in jobs)
     room = limits.queued - queued
     if elements > room:
         room -= FEEDERS
     taken: list[JobSpec] = []
     for job in jobs:
-        room -= len(job.runs)
+        room -= job.elements
         if room < 0:
             break
         taken.append(job)

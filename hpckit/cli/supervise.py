@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.cli.context import Context
+from hpckit.cli.in_pack import ALONE, allocation_in_pack, environment_in_pack
 from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.allocation import Ending, Limits, Requeued, Wish
@@ -30,7 +31,7 @@ from hpckit.slurm.query import draining_nodes
 from hpckit.slurm.requeue import Attempt, requeue
 from hpckit.slurm.step import agent_step, step_environment
 
-_CAUSES = {
+CAUSES = {
     EndCause.preempted: Cause.preempted,
     EndCause.time_limit: Cause.time_limit,
     EndCause.requeued: Cause.notice,
@@ -48,16 +49,22 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Supervise one attempt of one run; returns the attempt's exit code."""
     launch = load_launch(arguments.folder)
     job = _job(launch, arguments.job)
+    if job.pack is not None and arguments.run is None:
+        from hpckit.cli.pack import work_through  # noqa: PLC0415  # few jobs share runs
+
+        return work_through(launch, job, context)
     index = arguments.run if arguments.run is not None else _index(job, context.environ)
     settings, _ = load_settings(launch, index)
     _, restarts = job_key(context.environ)
-    if (restarts or settings.recovery.successor) and _has_completed(launch, index):
+    again = restarts or settings.recovery.successor or job.pack
+    if again and _has_completed(launch, index):
         # Nobody asked for this: a requeue that came too late, or a successor left in the queue.
         context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
         return 0
     on_slurm = launch.cluster.kind is ClusterKind.slurm
     agents = _agent_command(launch, job, context.environ)
-    if on_slurm and (job.requeue or settings.recovery.successor):
+    alone = on_slurm and job.pack is None
+    if alone and (job.requeue or settings.recovery.successor):
         verb = ("-P", "-m", "hpckit", "orphaned", str(launch.folder))
         will = (launch.python, *verb, f"--job={job.index}", f"--run={index}")
         agents = replace(agents, last_will=will)
@@ -66,12 +73,18 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         index=index,
         job_index=job.index,
         settings=settings,
-        requeue=job.requeue and on_slurm,
+        requeue=job.requeue and alone,
         agents=agents,
         environ=context.environ,
-        allocation=_SlurmJob.of(launch, index, job, context) if on_slurm else None,
+        allocation=_allocation(launch, index, job, context) if on_slurm else None,
     )
     return supervise(assignment)
+
+
+def _allocation(launch: Launch, index: int, job: JobSpec, context: Context) -> Allocation | None:
+    if job.pack is None:
+        return _SlurmJob.of(launch, index, job, context)
+    return allocation_in_pack(job.pack, context)
 
 
 def _has_completed(launch: Launch, index: int) -> bool:
@@ -130,7 +143,7 @@ class _SlurmJob:
     def why(self) -> Ending:
         """Return why Slurm is ending the job."""
         told = ending(self.commands, self.job, self.restarts)
-        return Ending(cause=_CAUSES.get(told.cause), cancelled=told.cause is EndCause.cancelled)
+        return Ending(cause=CAUSES.get(told.cause), cancelled=told.cause is EndCause.cancelled)
 
     def requeue(self, wish: Wish, owns_run: Callable[[], bool]) -> Requeued:
         """Ask for a new attempt."""
@@ -186,9 +199,10 @@ def _index(job: JobSpec, environ: Mapping[str, str]) -> int:
 
 def _agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> AgentCommand:
     environ = without_rank(environ)
+    if job.pack is not None:
+        return AgentCommand(prefix=(), environ=environment_in_pack(job.pack, environ))
     if launch.cluster.kind is not ClusterKind.slurm:
-        alone = {"HPCKIT_RANK": "0", "HPCKIT_WORLD_SIZE": "1"}
-        return AgentCommand(prefix=(), environ={**environ, **alone})
+        return AgentCommand(prefix=(), environ={**environ, **ALONE})
     if "SLURM_JOB_ID" not in environ:
         raise UsageError(
             f"launch {launch.id} is for Slurm, and this is no Slurm job (SLURM_JOB_ID is not set)",

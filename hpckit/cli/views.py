@@ -18,6 +18,7 @@ from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Sub
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
+from hpckit.model.pool import Pool, in_pool, read_pools
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.model.succession import carried_on
@@ -121,6 +122,7 @@ class _Reading:
     executors: Mapping[int, LocalStarted]
     records: tuple[RunRecord, ...]
     history: LaunchHistory
+    pools: Mapping[int, Pool]
     jobs: tuple[str, ...]
 
     @classmethod
@@ -129,6 +131,7 @@ class _Reading:
         executors = local_executors(launch)
         records = read_runs(launch, indices)
         history = read_launch_history(launch)
+        pools = read_pools(history, (one.index for one in records))
         on_slurm = launch.cluster.kind is ClusterKind.slurm
         return cls(
             launch=launch,
@@ -136,7 +139,8 @@ class _Reading:
             executors=executors,
             records=records,
             history=history,
-            jobs=_jobs(records, history, ask) if on_slurm else (),
+            pools=pools,
+            jobs=_jobs(records, history, pools, ask) if on_slurm else (),
         )
 
     def view(self, answer: _Answer) -> LaunchView:
@@ -151,6 +155,7 @@ class _Reading:
             successors={
                 run: job for run in history.successors if (job := history.successor_of(run))
             },
+            pools=self.pools,
         )
         runs = tuple(world.view(record) for record in self.records)
         if any(view.settled and not view.record.state.ended for view in runs):
@@ -204,6 +209,7 @@ class _World:
     executors: Mapping[int, LocalStarted]
     living: Mapping[Carrier, bool | None]
     successors: Mapping[int, str]
+    pools: Mapping[int, Pool]
 
     def view(self, record: RunRecord) -> RunView:
         carrier = _carrier(record, self.executors)
@@ -213,6 +219,10 @@ class _World:
             asked=record.job in self.asked,
             alive=None if carrier is None else self.living.get(carrier),
         )
+        pool = self.pools.get(record.index)
+        if pool is not None:
+            asked = any(job in self.asked for job in pool.jobs)
+            return in_pool(present, pool, self.observations, asked=asked)
         return carried_on(present, self.observations.get(self.successors.get(record.index, "")))
 
 
@@ -233,12 +243,16 @@ def _living(
     return {carrier: alive(*carrier) for carrier in carriers if carrier is not None}
 
 
-def _jobs(records: Iterable[RunRecord], history: LaunchHistory, ask: Ask) -> tuple[str, ...]:
+def _jobs(
+    records: Iterable[RunRecord], history: LaunchHistory, pools: Mapping[int, Pool], ask: Ask
+) -> tuple[str, ...]:
     """Return the jobs to ask about: of these runs, of their successors, and the janitor."""
     if ask is Ask.nothing:
         return ()
     asked = [one for one in records if ask is Ask.all_runs or one.state is not RunState.completed]
-    jobs = [one.job for one in asked]
+    jobs = [one.job for one in asked if one.index not in pools]
+    shared = {pools[one.index] for one in asked if one.index in pools}
+    jobs += [job for pool in shared for job in pool.jobs]
     jobs += [history.successor_of(one.index) for one in asked]
     jobs += [history.janitor_job] if any(jobs) else []
     return tuple(dict.fromkeys(job for job in jobs if job is not None))

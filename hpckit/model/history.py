@@ -197,8 +197,11 @@ def read_history(jobs: Iterable[JobSpec], history: Iterable[events.Event]) -> La
 
 
 def job_ids(job: JobSpec, main: str) -> dict[int, str]:
-    """Return the Slurm job of each run of a submitted job: `123`, or `123_4` in an array."""
+    """Return the Slurm job of each run of a submitted job: `123`, or `123_4` in an array.
+
+    Whichever element of a pack takes a run, it waits for all of them.
+    """
     number = JobId.parse(main).main
-    if not job.is_array:
+    if not job.is_array or job.pack is not None:
         return dict.fromkeys(job.runs, str(number))
     return {run: str(JobId(number, element)) for element, run in enumerate(job.runs)}

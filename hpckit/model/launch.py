@@ -182,11 +182,15 @@ class Runtime:
 class Sweep:
     """How many runs of one launch may run at a time, over all of its arrays; null means no bound.
 
-    `max_concurrent` counts runs, `max_gpus` the GPUs they hold together.
+    `max_concurrent` counts runs, `max_gpus` the GPUs they hold together. `runs_per_job` runs share
+    a Slurm job, `runs_per_gpu` of them a GPU, through CUDA MPS where there is one and `mps` is on.
     """
 
     max_concurrent: int | None = None
     max_gpus: int | None = None
+    runs_per_job: int = 1
+    runs_per_gpu: int = 1
+    mps: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -91,19 +91,47 @@ class ResourceSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackSpec:
+    """How runs share jobs: `jobs` of them, each with `slots` for one run at a time.
+
+    `runs_per_job`, `runs_per_gpu` and `at_a_time` (over all jobs) are what was asked for, and
+    `most_jobs` what the cluster allows; null means no bound. `each` is what one run needs.
+    """
+
+    runs_per_job: int
+    runs_per_gpu: int
+    slots: int
+    jobs: int
+    each: ResourceSpec
+    at_a_time: int | None = None
+    most_jobs: int | None = None
+    mps: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """One sbatch: a job of one run, or an array whose element i is run `runs[i]`."""
+    """One sbatch: a job of one run, or an array whose element i is run `runs[i]`.
+
+    With `pack` its elements work through the runs together, in their order, and `resources` are
+    those of an element.
+    """
 
     index: int
     name: str
     runs: tuple[int, ...]
     resources: ResourceSpec
     requeue: bool
+    pack: PackSpec | None = None
+
+    @property
+    def elements(self) -> int:
+        """How many jobs Slurm sees."""
+        return len(self.runs) if self.pack is None else self.pack.jobs
 
     @property
     def is_array(self) -> bool:
         """Whether this is submitted as a job array."""
-        return len(self.runs) > 1
+        return self.elements > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.check_recovery import check_recovery
 from hpckit.planning.command import command_words
+from hpckit.planning.packing import check_packing
 
 SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep")
 """What all runs of one launch have in common: one folder, one snapshot, one scheduler,
@@ -64,6 +65,7 @@ def check_settings(settings: LaunchConfig) -> None:
     _check_devices(settings.resources, settings.cluster)
     _check_partition(settings.resources, settings.cluster)
     check_recovery(settings)
+    check_packing(settings)
 
 
 def _check_shared(points: Sequence[SweepPoint]) -> None:
@@ -117,6 +119,8 @@ def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     yield "cluster.max_parallel", settings.cluster.max_parallel, 1
     yield "sweep.max_concurrent", settings.sweep.max_concurrent, 1
     yield "sweep.max_gpus", settings.sweep.max_gpus, 1
+    yield "sweep.runs_per_job", settings.sweep.runs_per_job, 1
+    yield "sweep.runs_per_gpu", settings.sweep.runs_per_gpu, 1
 
 
 def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:

@@ -92,7 +92,7 @@ def _hours(plan: LaunchPlan, job: JobSpec, site: Site) -> float | None:
     limit = job.resources.timeout
     if limit is None and plan.cluster.kind is ClusterKind.slurm:
         limit = _default_time(job.resources, site)
-    return None if limit is None else limit / _HOUR * len(job.runs)
+    return None if limit is None else limit / _HOUR * job.elements
 
 
 def _default_time(resources: ResourceSpec, site: Site) -> timedelta | None:

@@ -6,7 +6,7 @@ files, clock, environment or scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepP
 from hpckit.planning.check import check_points
 from hpckit.planning.chunks import chunks, throttle
 from hpckit.planning.command import command_words
+from hpckit.planning.packing import is_packed, pack, packed_job
 from hpckit.planning.signature import signature
 
 
@@ -89,6 +90,8 @@ def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tu
         # A successor waits for the job's end, and a job that is requeued does not end.
         key = (resource_spec(point.settings), recovery.requeue and not recovery.successor)
         groups.setdefault(key, []).append(index)
+    if is_packed(points[0].settings):
+        return _packs(launch, points, groups, limits)
     parts = [(key, part) for key, runs in groups.items() for part in chunks(runs, limits)]
     return tuple(
         JobSpec(
@@ -99,6 +102,25 @@ def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tu
             requeue=requeue,
         )
         for index, ((resources, requeue), part) in enumerate(parts)
+    )
+
+
+def _packs(
+    launch: str,
+    points: Sequence[SweepPoint],
+    groups: Mapping[tuple[ResourceSpec, bool], Sequence[int]],
+    limits: SubmitLimits,
+) -> tuple[JobSpec, ...]:
+    """Return one job for all runs that ask for the same; its elements share them."""
+    return tuple(
+        packed_job(
+            index,
+            launch if index == 0 else f"{launch}-{index}",
+            runs,
+            pack(len(runs), points[runs[0]].settings, each, limits),
+            requeue=requeue,
+        )
+        for index, ((each, requeue), runs) in enumerate(groups.items())
     )
 
 

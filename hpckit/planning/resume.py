@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from hpckit.model.plan import JobSpec, ResourceSpec
+from hpckit.model.plan import JobSpec, PackSpec, ResourceSpec
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
+from hpckit.planning.packing import packed_job, repacked
 
 _SINGLETON = "singleton"
 """The one dependency that is about the moment, not about a job that is over by now."""
@@ -99,11 +100,12 @@ def added_jobs(
     `begun` are runs that had an attempt: what those depended on has come about, and Slurm may not
     know those jobs any more. `first_index` is the number of jobs the launch has by now.
     """
-    groups: dict[tuple[ResourceSpec, bool], list[int]] = {}
+    groups: dict[tuple[ResourceSpec, bool, PackSpec | None], list[int]] = {}
     for run in runs:
         job = job_of(run)
-        resources = _without_dependency(job.resources) if run in begun else job.resources
-        groups.setdefault((resources, job.requeue), []).append(run)
+        asked = job.resources if job.pack is None else job.pack.each
+        resources = _without_dependency(asked) if run in begun else asked
+        groups.setdefault((resources, job.requeue, _wish(job, resources)), []).append(run)
     return tuple(
         JobSpec(
             index=index,
@@ -112,8 +114,17 @@ def added_jobs(
             resources=resources,
             requeue=requeue,
         )
-        for index, ((resources, requeue), members) in enumerate(groups.items(), first_index)
+        if wish is None
+        else packed_job(
+            index, f"{launch}-{index}", members, repacked(wish, len(members)), requeue=requeue
+        )
+        for index, ((resources, requeue, wish), members) in enumerate(groups.items(), first_index)
     )
+
+
+def _wish(job: JobSpec, each: ResourceSpec) -> PackSpec | None:
+    """Return how runs of a job want to share jobs, whatever their number."""
+    return None if job.pack is None else replace(job.pack, each=each, slots=1, jobs=1)
 
 
 def _without_dependency(resources: ResourceSpec) -> ResourceSpec:

@@ -186,6 +186,10 @@ class LaunchPaths:
         """Return the file whose line `index % CONFIGS_PER_FILE` configures this run, whole."""
         return self.folder / "configs" / f"{index // CONFIGS_PER_FILE:05d}.jsonl"
 
+    def claims(self, job_index: int) -> Path:
+        """Return the folder in which the elements of a packed job say which runs they took."""
+        return self.folder / "claims" / str(job_index)
+
     def run(self, index: int) -> RunPaths:
         """Return the run with this index."""
         return RunPaths(self.folder / "runs" / f"{index:05d}")

@@ -156,7 +156,7 @@ def _log(folder: str, job: JobSpec) -> str:
 def _array(job: JobSpec) -> str | None:
     if not job.is_array:
         return None
-    return f"0-{len(job.runs) - 1}%{job.resources.array_parallelism}"
+    return f"0-{job.elements - 1}%{job.resources.array_parallelism}"
 
 
 def _options(resources: ResourceSpec) -> list[tuple[str, str | None]]:

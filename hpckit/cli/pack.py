@@ -1,0 +1,303 @@
+"""A job that several runs share: its slots take one run after the other, until none is left.
+
+Responsible for starting a supervisor for each run, for telling all of them what the job is told,
+and for queueing the job again while runs are left; it must not look into what supervisors do. Jobs
+that share runs agree by claims in the launch folder (record/claims), so that each is begun once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from hpckit.cli.context import Context
+from hpckit.cli.local import command
+from hpckit.cli.pack_ends import PackEnds
+from hpckit.cli.supervise import CAUSES
+from hpckit.model.allocation import Ending, Limits
+from hpckit.model.history import LaunchHistory
+from hpckit.model.plan import JobSpec, PackSpec
+from hpckit.planning.packing import due
+from hpckit.record.claims import Holder, claimed, held_before, take
+from hpckit.record.launches import Launch, latest_attempt, read_launch_history
+from hpckit.record.process import start_mark, this_host
+from hpckit.record.store import make_folder
+from hpckit.runtime.aside import aside
+from hpckit.runtime.environ import job_key
+from hpckit.runtime.mps import mps
+from hpckit.runtime.pack_notes import VARIABLE, PackNotes
+from hpckit.runtime.slots import Slot, make_slots
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.deadlines import ending, job_limits
+from hpckit.slurm.requeue import Attempt, requeue
+
+_NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_LOOK_S = 2.0
+"""How often the launch's record is looked at for runs that somebody cancels."""
+_IDLE_S = 5.0
+"""How often a free slot looks whether another job has given a run back."""
+_CLOSING = timedelta(seconds=60)
+"""So close to the job's time limit no run is begun any more, and of a short job its last tenth."""
+_LEAVING = timedelta(seconds=25)
+"""So close to it all runs have to leave: Slurm queues a job again only before its limit."""
+
+
+def work_through(launch: Launch, job: JobSpec, context: Context) -> int:
+    """Work through the runs of a job; returns 0 where all that were begun here completed."""
+    slurm_job, restarts = job_key(context.environ)
+    holder = Holder(
+        job=slurm_job or "",
+        restart_count=restarts,
+        host=this_host(),
+        pid=os.getpid(),
+        started=start_mark(os.getpid()) or "",
+    )
+    # On the node, 0700, and whatever runs leave in it goes with the job.
+    with tempfile.TemporaryDirectory(prefix="hpckit-", ignore_cleanup_errors=True) as folder:
+        made = _Pack(launch=launch, job=job, context=context, holder=holder, folder=Path(folder))
+        return asyncio.run(made.work())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pack:
+    """The slots of one job. `running` holds the supervisor of each run in one of them."""
+
+    launch: Launch
+    job: JobSpec
+    context: Context
+    holder: Holder
+    folder: Path
+    running: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
+    changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    told: set[int] = field(default_factory=set, init=False)
+    stopping: bool = field(default=False, init=False)
+    closing: bool = field(default=False, init=False)
+    failed: bool = field(default=False, init=False)
+    asking: asyncio.Task[None] | None = field(default=None, init=False)
+    shared: dict[str, str] = field(default_factory=dict, init=False)
+    history: tuple[tuple[int, int], LaunchHistory] | None = field(default=None, init=False)
+
+    @property
+    def spec(self) -> PackSpec:
+        """How the runs share the job."""
+        if self.job.pack is None:
+            raise AssertionError(f"job {self.job.index} is not shared")
+        return self.job.pack
+
+    @property
+    def notes(self) -> PackNotes:
+        """What supervisors are told."""
+        return PackNotes(self.folder)
+
+    @property
+    def claims(self) -> Path:
+        """Where jobs of this launch say what they took."""
+        return self.launch.paths.claims(self.job.index)
+
+    @property
+    def ends(self) -> PackEnds:
+        """What becomes of runs whose attempt has ended."""
+        return PackEnds(launch=self.launch, job=self.job, claims=self.claims)
+
+    @property
+    def commands(self) -> SlurmCommands:
+        """Slurm's programs."""
+        bin_dir = self.launch.cluster.bin_dir
+        return SlurmCommands(bin_dir=bin_dir, environ=self.context.environ)
+
+    async def work(self) -> int:
+        """Fill the slots until nothing is left, or the job is to end."""
+        self._listen()
+        for run in tuple(held_before(self.claims, self.holder)):
+            self.ends.take_over(run)
+        slots = make_slots(self.spec, self.context.environ, sorted(os.sched_getaffinity(0)))
+        beside = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._hear_cancels())]
+        async with self._sharing() as self.shared:
+            await asyncio.gather(*(self._serve(slot) for slot in slots))
+        for task in beside:
+            task.cancel()
+        if (self.stopping or self.closing) and self.job.requeue and self._due():
+            await self._requeue()
+        return int(self.failed)
+
+    @asynccontextmanager
+    async def _sharing(self) -> AsyncIterator[dict[str, str]]:
+        """Keep CUDA's service for runs that share a GPU, where that is wanted and there is one."""
+        if not self.spec.mps or self.spec.runs_per_gpu == 1:
+            yield {}
+            return
+        async with mps(make_folder(self.folder / "mps"), self.context.environ) as variables:
+            if not variables:
+                self._say("runs share a GPU without CUDA MPS: its daemon cannot be started here")
+            yield variables
+
+    async def _serve(self, slot: Slot) -> None:
+        """Take one run after the other into a slot."""
+        while not (self.stopping or self.closing):
+            run = self._take()
+            if run is not None:
+                await self._attempt(slot, run)
+                self.changed.set()
+            elif not self.running:
+                return
+            else:
+                # A run may come back: one of ours, or what another job gives back.
+                self.changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.changed.wait(), _IDLE_S)
+
+    def _take(self) -> int | None:
+        try:
+            return next((run for run in self._due() if take(self.claims, run, self.holder)), None)
+        except OSError as error:
+            self._say(f"error: no run can be claimed in {self.claims}: {error}")
+            self.failed = True
+            return None
+
+    def _due(self) -> list[int]:
+        return due(self.job, self._read_history(), claimed(self.claims))
+
+    def _read_history(self) -> LaunchHistory:
+        """Return what the launch's record says now; opened, as NFS shows news only then."""
+        try:
+            with self.launch.paths.events.open("rb") as file:
+                seen = os.fstat(file.fileno())
+        except OSError:
+            return read_launch_history(self.launch)
+        mark = (seen.st_size, seen.st_mtime_ns)
+        if self.history is None or self.history[0] != mark:
+            self.history = mark, read_launch_history(self.launch)
+        return self.history[1]
+
+    async def _attempt(self, slot: Slot, run: int) -> None:
+        """Run one attempt in a slot, and see to what follows."""
+        before = latest_attempt(self.launch.paths.run(run).attempts)
+        folder = make_folder(self.folder / f"slot-{slot.number}")
+        try:
+            code = await self._supervise(slot, run, folder)
+        except OSError as error:
+            self._say(f"error: run {run} cannot be started: {error}")
+            code = 1
+        completed = self.ends.settle(run, before=before, code=code, stopped=self.stopping)
+        self.failed = self.failed or not completed
+        await aside(partial(shutil.rmtree, folder, ignore_errors=True))
+
+    async def _supervise(self, slot: Slot, run: int, folder: Path) -> int:
+        own = {"TMPDIR": str(folder), VARIABLE: str(self.folder)}
+        words = ("supervise", str(self.launch.folder), f"--job={self.job.index}", f"--run={run}")
+        process = await asyncio.create_subprocess_exec(
+            *command(self.launch, *words),
+            env={**self.context.environ, **self.shared, **slot.variables, **own},
+            stdin=asyncio.subprocess.DEVNULL,
+        )
+        self.running[run] = process
+        if slot.cpus:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(process.pid, slot.cpus)
+        if self.stopping:
+            _signal(process, signal.SIGTERM)
+        try:
+            with self._timed(process):
+                return await process.wait()
+        finally:
+            del self.running[run]
+            self.told.discard(run)
+
+    @contextlib.contextmanager
+    def _timed(self, process: asyncio.subprocess.Process) -> Iterator[None]:
+        """Hold a run to its own time limit: that of the job lets several follow each other."""
+        limit = self.spec.each.timeout
+        if limit is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(limit.total_seconds(), _signal, process, signal.SIGUSR1)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _NOTICES:
+            loop.add_signal_handler(number, self._hear, number)
+        for number in (signal.SIGCONT, signal.SIGHUP):
+            loop.add_signal_handler(number, lambda: None)
+
+    def _hear(self, number: signal.Signals) -> None:
+        """Begin no further run, and pass on what the job was told; ends are awaited."""
+        if self.asking is None and number is signal.SIGTERM:
+            self.asking = asyncio.create_task(self._learn_why())
+        self._tell_all(number)
+
+    def _tell_all(self, number: signal.Signals) -> None:
+        self.stopping = True
+        self.changed.set()
+        for process in self.running.values():
+            _signal(process, number)
+
+    async def _learn_why(self) -> None:
+        """Ask Slurm once, for all supervisors, why the job is being ended."""
+        ask = partial(ending, self.commands, self.holder.job, self.holder.restart_count)
+        found = await aside(ask)
+        cancelled = found.cause.value == "cancelled"
+        with contextlib.suppress(OSError):
+            self.notes.tell_ending(Ending(cause=CAUSES.get(found.cause), cancelled=cancelled))
+
+    async def _keep_time(self) -> None:
+        """Tell how long the job has, and have its runs leave in time to queue it again."""
+        ask = partial(job_limits, self.commands, self.holder.job, self.context.environ)
+        known = await aside(ask)
+        limits = Limits(end_at=known.end_at, kill_wait=known.kill_wait, grace=known.grace)
+        with contextlib.suppress(OSError):
+            self.notes.tell_limits(limits)
+        if known.end_at is None:
+            return
+        left = known.end_at - self.context.now()
+        await asyncio.sleep((left - min(_CLOSING, left / 10)).total_seconds())
+        self.closing = True
+        self.changed.set()
+        await asyncio.sleep((known.end_at - _LEAVING - self.context.now()).total_seconds())
+        if self.job.requeue and not self.stopping:
+            self._tell_all(signal.SIGUSR1)
+
+    async def _hear_cancels(self) -> None:
+        """End runs that somebody cancels, and no others."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not self.running:
+                continue
+            wished = self._read_history().cancelled & self.running.keys()
+            for run in wished - self.told:
+                self.told.add(run)
+                _signal(self.running[run], signal.SIGTERM)
+
+    async def _requeue(self) -> None:
+        """Have Slurm start the job once more; it ends this process then."""
+        attempt = Attempt(
+            job=self.holder.job,
+            restart_count=self.holder.restart_count,
+            nodes=1,
+            owns_run=lambda: bool(self._due()),
+        )
+        outcome = await aside(partial(requeue, self.commands, attempt))
+        self._say(f"requeue {outcome.answer}: {outcome.message}")
+
+    def _say(self, message: str) -> None:
+        sys.stderr.write(f"hpckit: {message}\n")
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)

@@ -1,0 +1,122 @@
+"""What becomes of a run in a shared job when its attempt has ended: over, or back to the others.
+
+Responsible for the last word of supervisors that were killed, and for giving claims back; it must
+not start anything (cli/pack does), nor choose (planning/packing does).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.plan import JobSpec
+from hpckit.model.states import RunState
+from hpckit.planning.decide import exhausted
+from hpckit.planning.ledger import read_ledger
+from hpckit.planning.packing import EndedAttempt, comes_back
+from hpckit.record.claims import give_back
+from hpckit.record.launches import Launch, latest_attempt, load_settings, progress_step
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.ledgers import counted_events
+from hpckit.record.store import append_event, read_events
+from hpckit.slurm.requeue import Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackEnds:
+    """Sees to the runs of one job whose attempts have ended."""
+
+    launch: Launch
+    job: JobSpec
+    claims: Path
+
+    def settle(self, run: int, *, before: int, code: int, stopped: bool) -> bool:
+        """See to a run whose supervisor has left with this code; returns whether that is fine.
+
+        It had `before` attempts when it was started; `stopped` is whether the job is to end.
+        """
+        number = latest_attempt(self.launch.paths.run(run).attempts)
+        if number > before:
+            return self._settle(run, number, code=code, stopped=stopped)
+        if stopped:
+            give_back(self.claims, run)
+        # Else nothing was begun, and the supervisor has said why; or it was completed before.
+        return stopped or code == 0
+
+    def take_over(self, run: int) -> None:
+        """See to a run that an earlier start of this job had taken."""
+        number = latest_attempt(self.launch.paths.run(run).attempts)
+        if number:
+            self._settle(run, number, code=1, stopped=True)
+        else:
+            give_back(self.claims, run)
+
+    def _settle(self, run: int, number: int, *, code: int, stopped: bool) -> bool:
+        told = tuple(read_events(self._paths(run, number).events))
+        ends = [event for event in told if isinstance(event, events.AttemptEnded)]
+        end = ends[-1] if ends else self._last_word(run, number, told, code=code)
+        ended = EndedAttempt(
+            state=end.state,
+            cause=None if end.failure is None else end.failure.cause,
+            again=_asked_again(told),
+            took=_took(told, end.at),
+            stopped=stopped,
+        )
+        if self.job.requeue and self.job.pack is not None and comes_back(ended, self.job.pack):
+            give_back(self.claims, run)
+            return True
+        return end.state is RunState.completed
+
+    def _last_word(
+        self, run: int, number: int, told: Sequence[events.Event], *, code: int
+    ) -> events.AttemptEnded:
+        """Say for a supervisor that was killed how its attempt ended, within the run's budgets."""
+        paths, at = self._paths(run, number), datetime.now(UTC)
+        heard = [event.cause for event in told if isinstance(event, events.NoticeHeard)]
+        cause = heard[-1] if heard else Cause.launcher_lost
+        how = f"killed by signal {-code}" if code < 0 else "lost without a last word"
+        failure = Failure(cause=cause, message=f"its supervisor was {how}", signature=cause)
+        ended = events.RoundEnded(
+            at=at,
+            round=_last_round(told),
+            first_step=None,
+            step=progress_step(paths),
+            action="end",
+            failure=failure,
+        )
+        earlier = counted_events(self.launch, run, before=number)
+        ledger = read_ledger((*earlier, *told)).after(ended, number)
+        spent = exhausted(ledger, failure, load_settings(self.launch, run)[0].recovery)
+        end = events.AttemptEnded(
+            at=at,
+            state=RunState.interrupted if spent is None else RunState.failed,
+            exit_code=128 - code if code < 0 else 1,
+            failure=replace(failure, message=f"{failure.message}; {spent}") if spent else failure,
+        )
+        with contextlib.suppress(OSError):
+            append_event(paths.events, ended)
+            append_event(paths.events, end)
+        return end
+
+    def _paths(self, run: int, number: int) -> AttemptPaths:
+        return self.launch.paths.run(run).attempt(number)
+
+
+def _asked_again(told: Sequence[events.Event]) -> bool:
+    answers = [event.outcome for event in told if isinstance(event, events.RequeueAsked)]
+    return Answer.requeued in answers
+
+
+def _took(told: Sequence[events.Event], end: datetime) -> timedelta:
+    began = [event.at for event in told if isinstance(event, events.AttemptStarted)]
+    return end - began[0] if began else timedelta()
+
+
+def _last_round(told: Sequence[events.Event]) -> int:
+    rounds = [event.round for event in told if isinstance(event, events.RoundStarted)]
+    return rounds[-1] if rounds else 0

@@ -1,0 +1,91 @@
+"""A run that shares a job with others: what the state of the job says of it, and what not.
+
+Responsible for that choice alone; it must not ask anybody for a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from hpckit.model.history import LaunchHistory
+from hpckit.model.ids import JobId
+from hpckit.model.plan import JobSpec
+from hpckit.model.run import Observation, RunView
+from hpckit.model.states import BaseState, RunState
+
+_FINAL = frozenset({RunState.completed, RunState.failed, RunState.cancelled})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The jobs, as Slurm calls them, that work through the same runs."""
+
+    jobs: tuple[str, ...]
+
+
+def read_pools(history: LaunchHistory, runs: Iterable[int]) -> dict[int, Pool]:
+    """Return the pool of each of these runs that is in one."""
+    packed = [job for job in history.jobs if job.pack is not None]
+    pools: dict[int, Pool] = {}
+    for job in packed:
+        pool = Pool(jobs=element_jobs(job, history.accepted.get(job.index)))
+        mine = (run for run in job.runs if _belongs(run, job, history))
+        pools |= dict.fromkeys(mine, pool)
+    wanted = set(runs) if pools else ()
+    return {run: pool for run, pool in pools.items() if run in wanted}
+
+
+def element_jobs(job: JobSpec, main: str | None) -> tuple[str, ...]:
+    """Return what Slurm calls the elements of a packed job."""
+    if main is None:
+        return ()
+    number = JobId.parse(main).main
+    if not job.is_array:
+        return (str(number),)
+    return tuple(str(JobId(number, element)) for element in range(job.elements))
+
+
+def _belongs(run: int, job: JobSpec, history: LaunchHistory) -> bool:
+    resumption = history.resumed.get(run)
+    return resumption is None or resumption.job_index == job.index
+
+
+def in_pool(
+    view: RunView, pool: Pool, observations: Mapping[str, Observation], *, asked: bool
+) -> RunView:
+    """Return the view of a run by what there is of it, rather than by the job as a whole.
+
+    What its attempt came to is the run's own end, whatever the job does next. A run that waits,
+    or was interrupted, may be begun while one of the jobs lives; after that it is what became of
+    them. `asked` is whether Slurm answered about these jobs.
+    """
+    record = view.record
+    if record.begun and record.state in _FINAL:
+        return RunView(record=record, asked=asked)
+    if record.state is RunState.running:
+        return view
+    seen = [observations[job] for job in pool.jobs if job in observations]
+    if any(not one.state.ended for one in seen):
+        return _waiting(view)
+    if record.begun:
+        return view
+    failed = [one for one in seen if one.state.base is not BaseState.completed]
+    return replace(view, observation=failed[0] if failed else None, asked=asked)
+
+
+def _waiting(view: RunView) -> RunView:
+    """Return a run that waits for a free slot, or is cancelled while it does."""
+    wished = view.record.cancel_requested
+    record = replace(
+        view.record,
+        state=RunState.cancelled if wished else RunState.pending,
+        round=None,
+        nodes=(),
+        exit_code=None,
+        failure=None,
+        supervisor=None,
+        started_at=None,
+        ended_at=None,
+    )
+    return RunView(record=record, asked=wished)

@@ -1,0 +1,79 @@
+"""Which of the jobs that share runs has taken which run: a file for each, made by one of them.
+
+Responsible for that one of several processes, on one host or many, gets a run; it must not know
+what becomes of it. A claim is made by link(2), which is atomic on NFS too, and stays until its
+holder gives the run back: who finds none may take it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.record.store import make_folder, read_json, write_text
+
+_BOTH_NAMES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who has taken a run: a Slurm job (`123` or `123_4`) in one of its starts."""
+
+    job: str
+    restart_count: int
+    host: str
+    pid: int
+    started: str
+
+    def precedes(self, other: Holder) -> bool:
+        """Whether this is an earlier start of the other's very job, and so is over."""
+        return self.job == other.job and self.restart_count < other.restart_count
+
+
+def take(folder: Path, run: int, holder: Holder) -> bool:
+    """Claim a run; False where somebody has. Raises OSError."""
+    make_folder(folder)
+    path = _path(folder, run)
+    own = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    write_text(own, json.dumps(to_plain(holder)) + "\n")
+    try:
+        os.link(own, path)
+    except FileExistsError:
+        # Over NFS, a link that was made may be answered twice, the second time like this.
+        return own.stat().st_nlink == _BOTH_NAMES
+    else:
+        return True
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def give_back(folder: Path, run: int) -> None:
+    """Let others take a run; only its holder may say so."""
+    with suppress(FileNotFoundError):
+        _path(folder, run).unlink()
+
+
+def claimed(folder: Path) -> frozenset[int]:
+    """Return the runs that somebody has taken, and not given back."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return frozenset()
+    return frozenset(int(name) for name in names if name.isdecimal())
+
+
+def held_before(folder: Path, holder: Holder) -> Iterator[int]:
+    """Yield the runs that an earlier start of the holder's own job has left behind."""
+    for run in sorted(claimed(folder)):
+        with suppress(OSError, ValueError, TypeError):
+            if from_plain(Holder, read_json(_path(folder, run))).precedes(holder):
+                yield run
+
+
+def _path(folder: Path, run: int) -> Path:
+    return folder / f"{run:05d}"

@@ -1,0 +1,65 @@
+"""What a pack tells the supervisors of its runs: how long the job has, and why it is ended.
+
+Responsible for two small files in the job's private folder, so that one process asks the scheduler
+for all of them; it must not ask.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from hpckit.model.allocation import Ending, Limits
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.record.store import read_json, write_json
+
+VARIABLE = "HPCKIT_PACK"
+"""For supervisors: the folder with these files."""
+
+_LIMITS_S = 60.0
+_ENDING_S = 2.5
+_LOOK_S = 0.1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PackNotes:
+    """The notes in a folder."""
+
+    folder: Path
+
+    def tell_limits(self, limits: Limits) -> None:
+        """Write how long the job has."""
+        write_json(self.folder / "limits.json", to_plain(limits))
+
+    def tell_ending(self, ending: Ending) -> None:
+        """Write why the job is being ended."""
+        write_json(self.folder / "ending.json", to_plain(ending))
+
+    def limits(self) -> Limits:
+        """Return how long the job has, once that is known; what is usual where it is not told."""
+        return self._read("limits.json", Limits, _LIMITS_S)
+
+    def ending(self) -> Ending:
+        """Return why the job is being ended; nothing where it is not told within a moment."""
+        return self._read("ending.json", Ending, _ENDING_S)
+
+    def _read(
+        self,
+        name: str,
+        kind: type[T],
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> T:
+        deadline = clock() + patience_s
+        while True:
+            try:
+                return from_plain(kind, read_json(self.folder / name))
+            except (OSError, ValueError, TypeError):
+                if clock() > deadline:
+                    return kind()
+            time.sleep(_LOOK_S)

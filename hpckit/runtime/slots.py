@@ -1,0 +1,83 @@
+"""The places of a job in which one run after the other runs: devices, CPUs, a folder of its own.
+
+Responsible for dividing what the scheduler gave a job, and for nothing that happens in a slot. What
+cannot be divided (CPUs that nobody is bound to, no devices) is left to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.model.plan import PackSpec
+
+DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""What Slurm names the devices of a job in: numbers, or UUIDs as of MIG instances."""
+
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One place: the variables that differ from the job's, and its CPUs (empty: those of all)."""
+
+    number: int
+    variables: Mapping[str, str]
+    cpus: tuple[int, ...] = ()
+
+
+def make_slots(
+    spec: PackSpec,
+    environ: Mapping[str, str],
+    cpus: Sequence[int],
+    core_of: Callable[[int], tuple[int, int]] | None = None,
+) -> tuple[Slot, ...]:
+    """Return the slots of a job that has this environment and may use these CPUs."""
+    shares = _cpu_shares(spec, environ, sorted(cpus, key=core_of or core))
+    return tuple(
+        Slot(number=number, variables=_variables(spec, environ, number), cpus=shares[number])
+        for number in range(spec.slots)
+    )
+
+
+def core(cpu: int) -> tuple[int, int]:
+    """Return socket and core of a CPU, so that siblings come next to each other."""
+    topology = _CPUS / f"cpu{cpu}" / "topology"
+    try:
+        socket = int((topology / "physical_package_id").read_text())
+        return socket, int((topology / "core_id").read_text())
+    except (OSError, ValueError):
+        return 0, cpu
+
+
+def _variables(spec: PackSpec, environ: Mapping[str, str], number: int) -> dict[str, str]:
+    per_run = spec.each.tasks_per_node * spec.each.cpus_per_task
+    counts = {
+        "SLURM_CPUS_ON_NODE": str(per_run),
+        "SLURM_CPUS_PER_TASK": str(spec.each.cpus_per_task),
+    }
+    lists = {name: environ[name].split(",") for name in DEVICE_LISTS if environ.get(name)}
+    devices = {name: ",".join(_devices(spec, given, number)) for name, given in lists.items()}
+    return counts | devices
+
+
+def _devices(spec: PackSpec, given: Sequence[str], number: int) -> Sequence[str]:
+    if spec.runs_per_gpu > 1:
+        return [given[number // spec.runs_per_gpu % len(given)]]
+    share = len(given) // spec.slots
+    return given[number * share : (number + 1) * share] if share else given
+
+
+def _cpu_shares(
+    spec: PackSpec, environ: Mapping[str, str], cpus: Sequence[int]
+) -> Sequence[tuple[int, ...]]:
+    """Return the CPUs of each slot; none where the job is not bound to just what it was given.
+
+    On a node that does not bind jobs, each of them would crowd onto the same first CPUs.
+    """
+    given = environ.get("SLURM_CPUS_ON_NODE", "")
+    share = len(cpus) // spec.slots
+    if given != str(len(cpus)) or not share:
+        return ((),) * spec.slots
+    return [tuple(cpus[place * share : (place + 1) * share]) for place in range(spec.slots)]
