@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from hpckit.cli.context import Context, add_json
 from hpckit.errors import ConfigError
-from hpckit.model.ids import launch_id
+from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.planning.packing import in_order, is_packed
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
 from hpckit.record import code
 from hpckit.record.environment import capture
@@ -203,7 +204,7 @@ def _plan(points: Sequence[SweepPoint], words: tuple[str, ...], context: Context
     settings = points[0].settings
     created_at = context.now()
     name = launch_id(launch_name(settings), created_at=created_at, token=context.token())
-    return make_plan(
+    plan = make_plan(
         points,
         identity=LaunchIdentity(id=name, created_at=created_at),
         folder=str(_output_dir(settings, context) / name),
@@ -211,6 +212,12 @@ def _plan(points: Sequence[SweepPoint], words: tuple[str, ...], context: Context
         python=settings.cluster.python or sys.executable,
         limits=_limits(points, context),
     )
+    if not is_packed(settings):
+        return plan
+    from hpckit.record.durations import durations  # noqa: PLC0415  # few launches need it
+
+    wanted = {run.signature for run in plan.runs}
+    return in_order(plan, durations(Path(plan.folder).parent, slug(plan.name), wanted))
 
 
 def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:

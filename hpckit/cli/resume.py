@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from hpckit.cli.adding import add_job, alone
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
@@ -24,6 +25,7 @@ from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunView
 from hpckit.planning.resume import Choice, Skipped, added_jobs, choose
 from hpckit.record.changed import check_snapshot
+from hpckit.record.durations import time_taken
 from hpckit.record.find import find
 from hpckit.record.launches import (
     Launch,
@@ -178,6 +180,7 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         job_of=history.job_of,
         begun={run for run, count in attempts.items() if count},
         first_index=len(launch.jobs),
+        lasted=_lasted(launch, choice.resumed),
     )
     if jobs:
         check_snapshot(launch.paths)
@@ -195,6 +198,14 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         attempts=attempts,
         janitor=view.janitor,
     )
+
+
+def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
+    """Return how long runs have taken until now, where that decides who goes first."""
+    if not any(job.pack for job in launch.jobs):
+        return {}
+    known = {run: time_taken(launch, run) for run in runs}
+    return {run: took for run, took in known.items() if took is not None}
 
 
 def start(resuming: Resuming, context: Context) -> Started:

@@ -18,7 +18,7 @@ from hpckit.model.gres import read_gres
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.limits import SubmitLimits
-from hpckit.model.plan import JobSpec, PackSpec, ResourceSpec
+from hpckit.model.plan import JobSpec, LaunchPlan, PackSpec, ResourceSpec
 from hpckit.model.states import RunState
 from hpckit.planning.chunks import FEEDERS
 
@@ -177,6 +177,16 @@ def longest_first(runs: Sequence[int], lasted: Mapping[int, timedelta]) -> tuple
         return tuple(runs)
     mean = timedelta(seconds=fmean(known))
     return tuple(sorted(runs, key=lambda run: -lasted.get(run, mean)))
+
+
+def in_order(plan: LaunchPlan, lasted: Mapping[str, timedelta]) -> LaunchPlan:
+    """Return the plan with the runs of shared jobs longest first, known by their signatures."""
+    known = {run.index: lasted[run.signature] for run in plan.runs if run.signature in lasted}
+    jobs = (
+        job if job.pack is None else replace(job, runs=longest_first(job.runs, known))
+        for job in plan.jobs
+    )
+    return replace(plan, jobs=tuple(jobs))
 
 
 def _gpus(per_node: int, gres: str | None) -> int:

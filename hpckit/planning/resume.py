@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from hpckit.model.plan import JobSpec, PackSpec, ResourceSpec
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.planning.packing import packed_job, repacked
+from hpckit.planning.packing import longest_first, packed_job, repacked
 
 _SINGLETON = "singleton"
 """The one dependency that is about the moment, not about a job that is over by now."""
@@ -94,11 +95,13 @@ def added_jobs(
     job_of: Callable[[int], JobSpec],
     begun: Collection[int],
     first_index: int,
+    lasted: Mapping[int, timedelta] | None = None,
 ) -> tuple[JobSpec, ...]:
     """Return the jobs of these runs: one for all that ask the same of Slurm, as they did before.
 
     `begun` are runs that had an attempt: what those depended on has come about, and Slurm may not
-    know those jobs any more. `first_index` is the number of jobs the launch has by now.
+    know those jobs any more. `first_index` is the number of jobs the launch has by now, `lasted`
+    how long runs have taken until now: those that share jobs go on with the longest.
     """
     groups: dict[tuple[ResourceSpec, bool, PackSpec | None], list[int]] = {}
     for run in runs:
@@ -116,7 +119,11 @@ def added_jobs(
         )
         if wish is None
         else packed_job(
-            index, f"{launch}-{index}", members, repacked(wish, len(members)), requeue=requeue
+            index,
+            f"{launch}-{index}",
+            longest_first(members, lasted or {}),
+            repacked(wish, len(members)),
+            requeue=requeue,
         )
         for index, ((resources, requeue, wish), members) in enumerate(groups.items(), first_index)
     )

@@ -1,0 +1,67 @@
+"""How long runs took that computed the same: what longest-first needs to know.
+
+Responsible for reading that from earlier attempts, of few launches; it must not plan. A launch that
+cannot be read tells nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+
+from hpckit.errors import HpckitError
+from hpckit.model import events
+from hpckit.model.states import RunState
+from hpckit.record.find import list_launches
+from hpckit.record.launches import Launch, load_launch, read_attempts
+
+_LAUNCHES = 5
+_RUNS = 2000
+"""How much is read at most: an order is worth little, and a launch should not wait for it."""
+
+
+def durations(output_dir: Path, name: str, wanted: Collection[str]) -> dict[str, timedelta]:
+    """Return how long completed runs with these signatures took, by the newest that tells.
+
+    Only the latest launches of this name are looked at.
+    """
+    found: dict[str, timedelta] = {}
+    for signature, took in islice(_completed(output_dir, name, wanted), _RUNS):
+        if took is not None:
+            found.setdefault(signature, took)
+    return found
+
+
+def time_taken(launch: Launch, index: int) -> timedelta | None:
+    """Return how long a run has taken so far, over its ended attempts; None where it has none."""
+    spent = [_attempt_time(told) for _, told in read_attempts(launch, index)]
+    known = [one for one in spent if one is not None]
+    return sum(known, timedelta()) if known else None
+
+
+def _completed(
+    output_dir: Path, name: str, wanted: Collection[str]
+) -> Iterator[tuple[str, timedelta | None]]:
+    mine = (folder for folder in list_launches(output_dir) if folder.name.startswith(f"{name}-"))
+    for folder in islice(mine, _LAUNCHES):
+        try:
+            launch = load_launch(folder)
+        except HpckitError:
+            continue
+        for run in launch.runs:
+            if run.signature in wanted:
+                yield run.signature, _time_to_complete(launch, run.index)
+
+
+def _time_to_complete(launch: Launch, index: int) -> timedelta | None:
+    told = [event for _, attempt in read_attempts(launch, index) for event in attempt]
+    ends = [event.state for event in told if isinstance(event, events.AttemptEnded)]
+    return time_taken(launch, index) if RunState.completed in ends else None
+
+
+def _attempt_time(told: tuple[events.Event, ...]) -> timedelta | None:
+    began = [event.at for event in told if isinstance(event, events.AttemptStarted)]
+    ended = [event.at for event in told if isinstance(event, events.AttemptEnded)]
+    return ended[-1] - began[0] if began and ended else None
