@@ -15,10 +15,12 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunView
+from hpckit.model.stages import followed
 from hpckit.model.states import RunState
 from hpckit.planning.resume import Choice, Known
 from hpckit.planning.signature import signature
 from hpckit.planning.spent import spent
+from hpckit.planning.stages import chained, digest
 from hpckit.record.changed import changes
 from hpckit.record.git import Git
 from hpckit.record.launches import Launch, load_settings
@@ -51,8 +53,8 @@ def spent_of(view: LaunchView, choice: Choice, history: LaunchHistory) -> Mappin
 
 def _reason(launch: Launch, view: RunView, history: LaunchHistory) -> str | None:
     index = view.record.index
-    if view.state is RunState.pending:
-        # Nobody was ever given this one.
+    if view.state in {RunState.pending, RunState.completed} or view.held_up:
+        # Nobody was ever given this one, or it is no failure of its own.
         return None
     return spent(
         view,
@@ -84,5 +86,11 @@ def _changed_configurations(launch: Launch, runs: Iterable[int]) -> list[str]:
     return [
         f"the configuration of run {run} was edited"
         for run in runs
-        if signature(load_settings(launch, run)[1]) != launch.runs[run].signature
+        if _signature(launch, run) != launch.runs[run].signature
     ]
+
+
+def _signature(launch: Launch, run: int) -> str:
+    """Return the signature of a run by its configuration as it is now, and by what it follows."""
+    before = digest(launch.runs[one].signature for one in followed(launch.stages, run))
+    return chained(signature(load_settings(launch, run)[1]), before)

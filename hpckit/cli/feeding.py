@@ -99,7 +99,8 @@ def feed(launch: Launch, commands: SlurmCommands, context: Context) -> Fed:
 
 def is_chained(launch: Launch) -> bool:
     """Whether arrays follow each other, so that one bound holds over all of them."""
-    return throttle(load_settings(launch, 0)[0]) is not None
+    firsts = [stage.first for stage in launch.stages] or [0]
+    return any(throttle(load_settings(launch, one)[0]) is not None for one in firsts)
 
 
 def keep_feeder(launch: Launch, commands: SlurmCommands, context: Context) -> str | None:

@@ -20,9 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hpckit.cli.context import Context
+from hpckit.cli.stage_gate import missing
 from hpckit.errors import RunError
 from hpckit.model.events import CancelRequested, LocalStarted
 from hpckit.model.history import LaunchHistory
+from hpckit.model.stages import followed
 from hpckit.record.launches import (
     Launch,
     latest_attempt,
@@ -135,6 +137,7 @@ class _Executor:
     environ: Mapping[str, str]
     stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     children: set[asyncio.subprocess.Process] = field(default_factory=set, init=False)
+    over: dict[int, asyncio.Event] = field(default_factory=dict, init=False)
 
     async def work(self) -> int:
         loop = asyncio.get_running_loop()
@@ -145,7 +148,8 @@ class _Executor:
         gate = asyncio.Semaphore(self.launch.cluster.max_parallel)
         history = read_launch_history(self.launch)
         mine = [run for run in history.executors if self._is_mine(run, history)]
-        codes = await asyncio.gather(*(self._run(gate, run) for run in mine))
+        self.over = {run: asyncio.Event() for run in mine}
+        codes = await asyncio.gather(*(self._in_turn(gate, run) for run in mine))
         return int(any(codes))
 
     def _record_start(self) -> None:
@@ -157,6 +161,18 @@ class _Executor:
             jobs=self.jobs,
         )
         append_event(self.launch.paths.events, event)
+
+    async def _in_turn(self, gate: asyncio.Semaphore, run: int) -> int:
+        """Begin a run when those that it follows are over, unless one it needs did not complete."""
+        for before in followed(self.launch.stages, run):
+            if before in self.over:
+                await self.over[before].wait()
+        try:
+            if missing(self.launch, run):
+                return 1
+            return await self._run(gate, run)
+        finally:
+            self.over[run].set()
 
     async def _run(self, gate: asyncio.Semaphore, run: int) -> int:
         async with gate:

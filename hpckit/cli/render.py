@@ -6,6 +6,7 @@ Responsible for saying how to go on by hand; it must not start anything.
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from hpckit.cli.context import Context
 from hpckit.cli.prepare import (
@@ -16,6 +17,7 @@ from hpckit.cli.prepare import (
     show_instead,
     write,
 )
+from hpckit.model.plan import JobSpec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,17 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return 0
     context.say(f"rendered {launch.id}: {len(launch.runs)} run(s), nothing submitted")
     context.say(f"  folder  {launch.folder}")
-    for script in scripts:
-        context.say(f"  sbatch {script}")
+    for job, script in zip(launch.jobs, scripts, strict=True):
+        context.say(f"  {_command(job, script, chained=bool(launch.stages))}")
     return 0
+
+
+def _command(job: JobSpec, script: str, *, chained: bool) -> str:
+    """Return what submits a script; where stages follow each other, with what each waits for."""
+    if not chained:
+        return f"sbatch {script}"
+    from hpckit.slurm.script import stage_dependency  # noqa: PLC0415  # Jinja2 is slow to import
+
+    waits = stage_dependency(job)
+    options = f" --dependency={waits} --kill-on-invalid-dep=yes" if waits else ""
+    return f"JOB{job.index}=$(sbatch --parsable{options} {shlex.quote(script)})"

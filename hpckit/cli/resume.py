@@ -7,7 +7,7 @@ or change what was frozen: the code, the configurations and the template are tho
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -20,10 +20,11 @@ from hpckit.cli.rerender import rendered
 from hpckit.cli.views import Ask, Scheduler, launch_view
 from hpckit.errors import SchedulerAwayError, SchedulerError
 from hpckit.model.events import JobAdded
+from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunView
-from hpckit.planning.resume import Choice, Skipped, added_jobs, choose
+from hpckit.planning.resume import Choice, Skipped, added_jobs, added_jobs_of_stages, choose
 from hpckit.record.changed import check_snapshot
 from hpckit.record.durations import time_taken
 from hpckit.record.find import find
@@ -169,19 +170,13 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         )
     history = read_launch_history(launch)
     known = known_of(view, history)
-    choice = choose(view.runs, known, cancelled=order.cancelled)
+    stages = launch.stages
+    choice = choose(view.runs, known, cancelled=order.cancelled, stages=stages)
     if order.bounded:
-        spent = spent_of(view, choice, history)
-        choice = choose(view.runs, replace(known, spent=spent), cancelled=order.cancelled)
+        known = replace(known, spent=spent_of(view, choice, history))
+        choice = choose(view.runs, known, cancelled=order.cancelled, stages=stages)
     attempts = {run: latest_attempt(launch.paths.run(run).attempts) for run in choice.resumed}
-    jobs = added_jobs(
-        launch.id,
-        choice.resumed,
-        job_of=history.job_of,
-        begun={run for run, count in attempts.items() if count},
-        first_index=len(launch.jobs),
-        lasted=_lasted(launch, choice.resumed),
-    )
+    jobs = _added(launch, choice, history, attempts)
     if jobs:
         check_snapshot(launch.paths)
     if jobs and not order.changed_code:
@@ -197,6 +192,29 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         scripts=scripts,
         attempts=attempts,
         janitor=view.janitor,
+    )
+
+
+def _added(
+    launch: Launch, choice: Choice, history: LaunchHistory, attempts: Mapping[int, int]
+) -> tuple[JobSpec, ...]:
+    begun, first = {run for run, count in attempts.items() if count}, len(launch.jobs)
+    if launch.stages:
+        return added_jobs_of_stages(
+            launch.id,
+            choice.resumed,
+            launch.stages,
+            job_of=history.job_of,
+            begun=begun,
+            first_index=first,
+        )
+    return added_jobs(
+        launch.id,
+        choice.resumed,
+        job_of=history.job_of,
+        begun=begun,
+        first_index=first,
+        lasted=_lasted(launch, choice.resumed),
     )
 
 

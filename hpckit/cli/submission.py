@@ -23,8 +23,9 @@ from hpckit.errors import (
 from hpckit.model.events import CancelRequested, Event, SubmitIntended, SubmitRefused, Submitted
 from hpckit.model.history import job_ids
 from hpckit.model.plan import JobSpec
+from hpckit.planning.waits import waits
 from hpckit.record.freeze import remove
-from hpckit.record.launches import Launch, read_launch_events
+from hpckit.record.launches import Launch, read_launch_events, read_launch_history
 from hpckit.record.store import append_event
 from hpckit.slurm.commands import SlurmCommands
 
@@ -159,11 +160,28 @@ class Submission:
 
         text = self.launch.paths.script(job.index).read_text(encoding="utf-8")
         self._record(SubmitIntended(at=self._now, job_index=job.index, job_name=job.name))
-        accepted = submit(text, job, self.launch.folder, self.commands, behind=self.behind)
+        accepted = submit(
+            text,
+            job,
+            self.launch.folder,
+            self.commands,
+            behind=self.behind,
+            waits=self._waits(job),
+        )
         if self.chained:
             self.behind = accepted
         self._record(Submitted(at=self._now, job_index=job.index, job=accepted))
         return accepted
+
+    def _waits(self, job: JobSpec) -> str | None:
+        """Return what a job of a stage waits for, beside the end of the one before it."""
+        if not self.launch.stages:
+            return None
+        from hpckit.slurm.query import queued_jobs  # noqa: PLC0415  # lazy: as above
+
+        history = read_launch_history(self.launch)
+        living = None if self.new else queued_jobs(self.commands)
+        return waits(job, self.launch.stages, history, living)
 
     def _later(self, error: SchedulerRefusedError) -> bool:
         """Whether a refused job may be handed in later: others of the launch are queued now."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hpckit.cli.context import Context
 from hpckit.cli.in_pack import ALONE, allocation_in_pack, environment_in_pack
+from hpckit.cli.stage_gate import REFUSED, may_begin
 from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.allocation import Ending, Limits, Requeued, Wish
@@ -61,6 +62,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         # Nobody asked for this: a requeue that came too late, or a successor left in the queue.
         context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
         return 0
+    if not may_begin(launch, index, context):
+        return REFUSED
     on_slurm = launch.cluster.kind is ClusterKind.slurm
     agents = _agent_command(launch, job, context.environ)
     alone = on_slurm and job.pack is None

@@ -15,11 +15,13 @@ from enum import StrEnum
 from hpckit.cli.context import Context
 from hpckit.errors import SchedulerError
 from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
+from hpckit.model.held_up import held_up
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.pool import Pool, in_pool, read_pools
 from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.stages import with_followed
 from hpckit.model.states import RunState
 from hpckit.model.succession import carried_on
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
@@ -119,6 +121,7 @@ class _Reading:
 
     launch: Launch
     indices: Sequence[int] | None
+    meant: Sequence[int] | None
     executors: Mapping[int, LocalStarted]
     records: tuple[RunRecord, ...]
     history: LaunchHistory
@@ -127,7 +130,10 @@ class _Reading:
 
     @classmethod
     def of(cls, launch: Launch, indices: Sequence[int] | None, ask: Ask) -> _Reading:
-        """Read the record of a launch."""
+        """Read the record of a launch; runs that follow others are seen with those."""
+        meant = indices
+        if launch.stages and indices is not None:
+            indices = with_followed(launch.stages, indices)
         executors = local_executors(launch)
         records = read_runs(launch, indices)
         history = read_launch_history(launch)
@@ -136,6 +142,7 @@ class _Reading:
         return cls(
             launch=launch,
             indices=indices,
+            meant=meant,
             executors=executors,
             records=records,
             history=history,
@@ -160,6 +167,11 @@ class _Reading:
         runs = tuple(world.view(record) for record in self.records)
         if any(view.settled and not view.record.state.ended for view in runs):
             runs = tuple(world.view(record) for record in read_runs(self.launch, self.indices))
+        if self.launch.stages:
+            unborn = {run for job in history.waiting() for run in job.runs} if self.jobs else ()
+            runs = held_up(runs, self.launch.stages, unborn=unborn)
+            meant = self.meant
+            runs = tuple(one for one in runs if meant is None or one.record.index in meant)
         janitor = observations.get(history.janitor_job or "")
         return LaunchView(
             launch=self.launch,

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.config.near_miss import refuse_near_misses
-from hpckit.config.overrides import parse, points
+from hpckit.config.overrides import points
 from hpckit.config.request import ComposeRequest
 from hpckit.config.search_path import template_folders
 from hpckit.config.session import open_session
 from hpckit.config.show import show_config, show_info
+from hpckit.config.staged import check_addressed, for_all, read_words, staged_points
 from hpckit.config.sweep import Composer, composer
 from hpckit.errors import ConfigError
 from hpckit.model.plan import SweepPoint
@@ -24,14 +25,21 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
     """Compose every point of the request, in the order of the sweep: one without `multirun`.
 
     A point's overrides are the user's own, a swept one replaced by the point's value: given to
-    a single launch they compose to the same configuration. Raises ConfigError.
+    a single launch they compose to the same configuration. Where the configuration names stages,
+    these are the points of one stage after the other. Raises ConfigError.
     """
     with open_session(request) as session:
-        words = parse(request.overrides, session.loader)
+        given = read_words(request, session)
+        words = for_all(given)
         refuse_near_misses(session, words)
         listed = points(words, multirun=request.multirun)
         composing = composer(session, words, request.environ)
-        return tuple(_point(composing, overrides, request) for overrides in listed)
+        first = tuple(_point(composing, overrides, request) for overrides in listed[:1])
+        if first and first[0].settings.stages:
+            return staged_points(given, first[0], session, request)
+        check_addressed(given, ())
+        rest = (_point(composing, overrides, request) for overrides in listed[1:])
+        return (*first, *rest)
 
 
 def _point(composing: Composer, overrides: Sequence[str], request: ComposeRequest) -> SweepPoint:

@@ -5,16 +5,18 @@ It must not print, and needs nothing to be complete: what is missing is shown as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config.explain import load
 from hpckit.config.names import dotted_keys, nearest, question
-from hpckit.config.overrides import parse, points
+from hpckit.config.overrides import points
 from hpckit.config.request import ComposeRequest
 from hpckit.config.resolve import resolve
 from hpckit.config.session import Session, open_session
+from hpckit.config.staged import check_addressed, for_all, read_words, share_out, stages_of
 from hpckit.errors import ConfigError
 
 INFO = ("all", "searchpath", "groups", "defaults")
@@ -25,10 +27,11 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
     """Return the composed configuration as YAML, or the part of it at the dotted `package`.
 
     With `resolved`, exactly what a run would be given; else interpolations and `???` as they
-    stand. Several points of a sweep are several YAML documents, headed by their overrides.
+    stand. Several points of a sweep are several YAML documents, headed by their overrides, and so
+    are those of several stages.
     """
     with open_session(request) as session:
-        listed = points(parse(request.overrides, session.loader), multirun=request.multirun)
+        listed = _listed(request, session)
         documents = []
         for overrides in listed:
             config = load(session, overrides)
@@ -39,6 +42,18 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
         return documents[0]
     heads = [f"# {' '.join(overrides)}\n" for overrides in listed]
     return "---\n".join(head + text for head, text in zip(heads, documents, strict=True))
+
+
+def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]]:
+    """Return the overrides of every point, of one stage after the other where there are stages."""
+    words = read_words(request, session)
+    listed = points(for_all(words), multirun=request.multirun)
+    stages = stages_of(load(session, listed[0])) if listed else ()
+    check_addressed(words, [stage.name for stage in stages])
+    if not stages:
+        return listed
+    shared = share_out(words, stages, session, multirun=request.multirun)
+    return [overrides for one in shared for overrides in one.listed]
 
 
 def show_info(request: ComposeRequest, what: str = "all") -> str:
@@ -85,7 +100,7 @@ def _groups(session: Session, _: ComposeRequest) -> str:
 
 
 def _defaults(session: Session, request: ComposeRequest) -> str:
-    first = points(parse(request.overrides, session.loader), multirun=request.multirun)[0]
+    first = points(for_all(read_words(request, session)), multirun=request.multirun)[0]
     load(session, first)
     lines = [f"  {path}" for path in session.defaults(first)]
     return "\n".join(["Composed of, later ones override earlier ones:", *lines, ""])

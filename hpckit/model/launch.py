@@ -224,7 +224,8 @@ class LaunchConfig:
     A composed configuration may hold more (a user's own keys); those reach the user's code and
     nothing else. Exactly one of `entry_point` ("module:function") and `command` (a list, or one
     string that is split as a shell would split it) says what a rank runs. `chaos` are faults to
-    inject, for trying out recovery.
+    inject, for trying out recovery. `stages` are the parts of a launch that follow each other, by
+    their names (planning.stages reads them).
     """
 
     name: str | None = None
@@ -243,3 +244,4 @@ class LaunchConfig:
     sweep: Sweep = field(default_factory=Sweep)
     budget: Budget = field(default_factory=Budget)
     chaos: list[str] = field(default_factory=list)
+    stages: dict[str, Any] = field(default_factory=dict)

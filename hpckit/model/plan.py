@@ -13,15 +13,20 @@ from typing import Any
 
 from hpckit.model.ids import run_id
 from hpckit.model.launch import Cluster, LaunchConfig
+from hpckit.model.stages import Follows, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One composed configuration: `config` whole and resolved, `settings` what hpckit reads."""
+    """One composed configuration: `config` whole and resolved, `settings` what hpckit reads.
+
+    `stage` names the stage it is a point of, where the launch has stages.
+    """
 
     overrides: tuple[str, ...]
     config: Mapping[str, Any]
     settings: LaunchConfig
+    stage: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,7 @@ class RunSpec:
     signature: str
     config: Mapping[str, Any]
     settings: LaunchConfig
+    stage: str | None = None
 
     @property
     def id(self) -> str:
@@ -113,7 +119,7 @@ class JobSpec:
     """One sbatch: a job of one run, or an array whose element i is run `runs[i]`.
 
     With `pack` its elements work through the runs together, in their order, and `resources` are
-    those of an element.
+    those of an element. `after` are the jobs of the stage before that it waits for.
     """
 
     index: int
@@ -122,6 +128,7 @@ class JobSpec:
     resources: ResourceSpec
     requeue: bool
     pack: PackSpec | None = None
+    after: tuple[Follows, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -150,3 +157,4 @@ class LaunchPlan:
     python: str
     runs: tuple[RunSpec, ...]
     jobs: tuple[JobSpec, ...]
+    stages: tuple[Stage, ...] = ()

@@ -21,6 +21,8 @@ from hpckit.planning.chunks import chunks, throttle
 from hpckit.planning.command import command_words
 from hpckit.planning.packing import is_packed, pack, packed_job
 from hpckit.planning.signature import signature
+from hpckit.planning.stage_jobs import Asked, check_stages, stage_jobs
+from hpckit.planning.stages import planned_stages, with_earlier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,9 @@ def make_plan(
     nodes run.
     """
     check_points(points)
+    check_stages(points)
+    stages = planned_stages(points)
+    runs = tuple(_run(identity.id, index, point) for index, point in enumerate(points))
     return LaunchPlan(
         id=identity.id,
         name=launch_name(points[0].settings),
@@ -55,8 +60,11 @@ def make_plan(
         arguments=arguments,
         cluster=points[0].settings.cluster,
         python=python,
-        runs=tuple(_run(identity.id, index, point) for index, point in enumerate(points)),
-        jobs=_jobs(identity.id, points, limits),
+        runs=with_earlier(runs, stages) if stages else runs,
+        jobs=stage_jobs(identity.id, [_asked(one.settings) for one in points], stages, limits)
+        if stages
+        else _jobs(identity.id, points, limits),
+        stages=stages,
     )
 
 
@@ -80,16 +88,20 @@ def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
         signature=signature(point.config),
         config=point.config,
         settings=point.settings,
+        stage=point.stage,
     )
 
 
+def _asked(settings: LaunchConfig) -> Asked:
+    # A successor waits for the job's end, and a job that is requeued does not end.
+    recovery = settings.recovery
+    return resource_spec(settings), recovery.requeue and not recovery.successor
+
+
 def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tuple[JobSpec, ...]:
-    groups: dict[tuple[ResourceSpec, bool], list[int]] = {}
+    groups: dict[Asked, list[int]] = {}
     for index, point in enumerate(points):
-        recovery = point.settings.recovery
-        # A successor waits for the job's end, and a job that is requeued does not end.
-        key = (resource_spec(point.settings), recovery.requeue and not recovery.successor)
-        groups.setdefault(key, []).append(index)
+        groups.setdefault(_asked(point.settings), []).append(index)
     if is_packed(points[0].settings):
         return _packs(launch, points, groups, limits)
     parts = [(key, part) for key, runs in groups.items() for part in chunks(runs, limits)]

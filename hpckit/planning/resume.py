@@ -6,14 +6,17 @@ must not look at files, clock or scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.model.plan import JobSpec, PackSpec, ResourceSpec
 from hpckit.model.run import RunView
+from hpckit.model.stages import Stage
 from hpckit.model.states import RunState
 from hpckit.planning.packing import longest_first, packed_job, repacked
+from hpckit.planning.resume_stages import with_stages
+from hpckit.planning.stage_jobs import Asked, added_stage_jobs
 
 _SINGLETON = "singleton"
 """The one dependency that is about the moment, not about a job that is over by now."""
@@ -56,11 +59,15 @@ class Choice:
     open: tuple[int, ...]
 
 
-def choose(views: Iterable[RunView], known: Known, *, cancelled: bool) -> Choice:
+def choose(
+    views: Iterable[RunView], known: Known, *, cancelled: bool, stages: Sequence[Stage] = ()
+) -> Choice:
     """Return which runs are to be submitted again; `cancelled` is whether those count, too."""
     reasons = {
         view.record.index: (view, _reason(view, known, cancelled=cancelled)) for view in views
     }
+    if stages:
+        reasons = with_stages(reasons, stages, _GOING_ON)
     return Choice(
         resumed=tuple(index for index, (_, reason) in reasons.items() if reason is None),
         skipped=tuple(
@@ -86,6 +93,27 @@ def _reason(view: RunView, known: Known, *, cancelled: bool) -> str | None:
     if view.state in {RunState.pending, RunState.running}:
         return _WAITS if view.state is RunState.pending else _RUNS
     return known.spent.get(index) if view.settled else _UNSETTLED
+
+
+def added_jobs_of_stages(
+    launch: str,
+    runs: Iterable[int],
+    stages: Sequence[Stage],
+    *,
+    job_of: Callable[[int], JobSpec],
+    begun: Collection[int],
+    first_index: int,
+) -> tuple[JobSpec, ...]:
+    """Return the jobs of these runs of stages, which follow each other as they did before.
+
+    `begun` and `first_index` are those of `added_jobs`.
+    """
+
+    def asked(run: int) -> Asked:
+        job = job_of(run)
+        return _without_dependency(job.resources) if run in begun else job.resources, job.requeue
+
+    return added_stage_jobs(launch, tuple(runs), stages, asked=asked, first_index=first_index)
 
 
 def added_jobs(

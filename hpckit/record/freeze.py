@@ -132,6 +132,7 @@ def _launch_record(plan: LaunchPlan, snapshot: code.CodeSnapshot) -> dict[str, o
             "arguments": plan.arguments,
             "python": plan.python,
             "cluster": plan.cluster,
+            "stages": plan.stages,
             "jobs": [_job_record(plan, index) for index in range(len(plan.jobs))],
             "runs": [
                 {
@@ -139,6 +140,7 @@ def _launch_record(plan: LaunchPlan, snapshot: code.CodeSnapshot) -> dict[str, o
                     "id": run.id,
                     "overrides": run.overrides,
                     "signature": run.signature,
+                    "stage": run.stage,
                 }
                 for run in plan.runs
             ],

@@ -23,6 +23,7 @@ from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.plain import from_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunRecord
+from hpckit.model.stages import Stage
 from hpckit.model.states import RunState
 from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths
 from hpckit.record.process import this_host
@@ -37,6 +38,7 @@ class RunHead:
     id: str
     overrides: tuple[str, ...]
     signature: str
+    stage: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class Launch:
     jobs: tuple[JobSpec, ...]
     runs: tuple[RunHead, ...]
     code: CodeRecord
+    stages: tuple[Stage, ...] = ()
 
     @property
     def paths(self) -> LaunchPaths:
@@ -92,6 +95,7 @@ def load_launch(folder: Path) -> Launch:
         jobs=tuple(read_history(heads.jobs, read_events(paths.events)).jobs),
         runs=heads.runs,
         code=code,
+        stages=heads.stages,
     )
 
 
@@ -136,6 +140,7 @@ class _Frozen:
     cluster: Cluster
     jobs: tuple[JobSpec, ...]
     runs: tuple[RunHead, ...]
+    stages: tuple[Stage, ...] = ()
 
 
 def _code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
@@ -221,6 +226,7 @@ def _read_run(launch: Launch, index: int, history: LaunchHistory) -> RunRecord:
         folder=str(paths.folder),
         job=history.slurm_jobs.get(index),
         cancel_requested=index in history.cancelled,
+        stage=head.stage,
     )
     number = latest_attempt(paths.attempts)
     if number > history.attempts_before(index):

@@ -37,7 +37,8 @@ class RunRow:
     """One run, flat. `note` says where our record and Slurm disagree, or what is being waited for.
 
     `slurm_state` is Slurm's own wording, None where Slurm said nothing; `attempt` is 0 before the
-    first; `goodput` is the run's account, where one was asked for.
+    first; `goodput` is the run's account, where one was asked for; `held_up` why it never began,
+    where a stage before its own did not complete.
     """
 
     run: str
@@ -59,6 +60,8 @@ class RunRow:
     note: str
     warnings: tuple[str, ...] = ()
     goodput: Goodput | None = None
+    stage: str | None = None
+    held_up: str = ""
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None before it, or where no end is known."""
@@ -92,6 +95,8 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         note=note(view),
         warnings=record.warnings,
         goodput=goodput,
+        stage=record.stage,
+        held_up=view.held_up,
     )
 
 
@@ -164,6 +169,8 @@ _AGREEING = {
 def note(view: RunView) -> str:
     """Return one line on a disagreement between our record and Slurm; empty where there is none."""
     seen, record = view.observation, view.record
+    if view.held_up:
+        return ""
     if seen is None:
         return _unseen_note(view)
     if view.requeued and not seen.state.ended:

@@ -17,6 +17,7 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.nodes import compress
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
+from hpckit.report.held_up import held_up_lines
 from hpckit.report.launches import LaunchLine, best
 from hpckit.report.rows import LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
@@ -61,6 +62,7 @@ def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page
     page: list[Sheet | str] = [head_line(head, now), runs_sheet(rows, now)]
     page.append(count_line([row.state for row in rows]))
     page += [f"note: {row.run}: {row.note}" for row in rows if row.note]
+    page += held_up_lines(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]
     page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_FAILURES]]
     page += ["\n" + failure_text(row) for row in failed[:SHOWN_FAILURES]]
@@ -92,7 +94,7 @@ def states_text(counts: Mapping[RunState, int]) -> str:
 
 
 _STATUS_HEADER = (
-    *("run", "state", "slurm", "job", "attempt", "step", "nodes", "time"),
+    *("run", "stage", "state", "slurm", "job", "attempt", "step", "nodes", "time"),
     *("failures", "goodput", "metrics"),
 )
 
@@ -111,6 +113,7 @@ def _status_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
     waits = f" ({row.reason})" if row.reason and row.state is RunState.pending else ""
     return (
         str(row.index),
+        row.stage or "",
         row.state.value,
         f"{row.slurm_state}{waits}" if row.slurm_state else "",
         row.job or "",

@@ -34,6 +34,7 @@ from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.link import AgentLink, open_link
 from hpckit.runtime.run import Run
 from hpckit.runtime.settings import Settings
+from hpckit.runtime.stages import RunStage
 
 
 def make_run(
@@ -64,6 +65,7 @@ def make_run(
         checkpoint=replace(
             settings.checkpoint, failure_hours=float(environ["HPCKIT_FAILURE_HOURS"])
         ),
+        _stage=RunStage(launch=launch, index=index) if launch.stages else None,
         _link=link,
         _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
     )

@@ -32,6 +32,7 @@ from hpckit.runtime.environ import environment, rank_variables, without_agent
 from hpckit.runtime.link import BOARD_VARIABLE, VARIABLE, make_board, read_board
 from hpckit.runtime.oom import OomKills, read_kills
 from hpckit.runtime.stacks import dump, process_state
+from hpckit.runtime.stages import stage_variables
 from hpckit.runtime.stalls import HangLimits, StepWatch
 
 _TELL_S = 0.5
@@ -77,6 +78,7 @@ class RankOutlook:
             "HPCKIT_ROUND": str(order.round),
             "HPCKIT_FAILURE_HOURS": str(order.failure_hours),
             "HPCKIT_SAVE_COST_S": "" if order.save_cost_s is None else str(order.save_cost_s),
+            **stage_variables(self.launch, int(self.run.folder.name)),
         }
 
 

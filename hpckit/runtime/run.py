@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hpckit.errors import NonFiniteLossError
+from hpckit.errors import NonFiniteLossError, UsageError
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
 from hpckit.record.launches import latest_attempt
@@ -31,6 +31,7 @@ from hpckit.runtime.chaos import Injector
 from hpckit.runtime.clock import now
 from hpckit.runtime.link import AgentLink
 from hpckit.runtime.settings import Settings
+from hpckit.runtime.stages import EarlierRun, RunStage
 
 if TYPE_CHECKING:
     from hpckit.runtime.checkpoint.saving import SaveOutcome
@@ -67,6 +68,7 @@ class Run:
     registered: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     samples: int = 0
+    _stage: RunStage | None = None
     _link: AgentLink | None = None
     _injector: Injector = field(default_factory=lambda: Injector(marks=Path(), due={}))
     _told_at: float = 0.0
@@ -91,6 +93,21 @@ class Run:
     def is_main(self) -> bool:
         """Whether this is rank 0, the one that writes what is written once."""
         return self.info.rank == 0
+
+    @property
+    def stage(self) -> str | None:
+        """Name of the stage this run is of; None where the launch has no stages."""
+        return None if self._stage is None else self._stage.name
+
+    def earlier(self, stage: str) -> tuple[EarlierRun, ...]:
+        """Return the runs of an earlier stage that this one belongs with: folder, checkpoint_dir.
+
+        Of a stage that is swept alike it is the run of the same point, else all runs there are.
+        Raises UsageError where there is no such stage.
+        """
+        if self._stage is None:
+            raise UsageError("this launch has no stages", hint="an experiment names them: `stages`")
+        return self._stage.earlier(stage)
 
     def state(self, **objects: Any) -> None:
         """Register what makes up the training state, by name: model, optimizer, scheduler, ….

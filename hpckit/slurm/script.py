@@ -55,7 +55,9 @@ class ScriptFields:
 
     `options` are the remaining sbatch options in order, with None for one that takes no value;
     `resources` is what they were made from. `array` is null for a job of one run. `log` has
-    Slurm's own patterns in it. `nodes` counts the spare ones.
+    Slurm's own patterns in it. `nodes` counts the spare ones. `dependency` is what the job is
+    submitted with where it is of a stage that follows another one, with `$JOB0` for
+    what Slurm calls job 0.
     """
 
     launch: str
@@ -75,6 +77,7 @@ class ScriptFields:
     environment: tuple[tuple[str, str], ...]
     setup: tuple[str, ...]
     python: str
+    dependency: str | None = None
 
 
 def render(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
@@ -137,7 +140,15 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
         environment=tuple(plan.cluster.env.items()),
         setup=tuple(plan.cluster.setup),
         python=plan.python,
+        dependency=stage_dependency(job),
     )
+
+
+def stage_dependency(job: JobSpec) -> str | None:
+    """Return the dependency on the stage before, with `$JOB0` for what Slurm calls job 0."""
+    if not job.after:
+        return None
+    return f"{job.after[0].kind.slurm}:{':'.join(f'$JOB{one.job}' for one in job.after)}"
 
 
 def _log(folder: str, job: JobSpec) -> str:

@@ -91,11 +91,18 @@ class FrozenScriptExecutor(SlurmExecutor):
 
 
 def submit(
-    text: str, job: JobSpec, folder: Path, commands: SlurmCommands, *, behind: str | None = None
+    text: str,
+    job: JobSpec,
+    folder: Path,
+    commands: SlurmCommands,
+    *,
+    behind: str | None = None,
+    waits: str | None = None,
 ) -> str:
     """Submit the script of a job, frozen in the launch folder; return the main job id.
 
-    `behind` is a job whose end it waits for, beside what its script says. Raises
+    `behind` is a job whose end it waits for, beside what its script says; `waits` is a dependency
+    in Slurm's words: where it can never be satisfied, Slurm cancels the job. Raises
     SchedulerRefusedError with sbatch's own words, or SchedulerAwayError.
     """
     script = LaunchPaths(folder).script(job.index)
@@ -109,7 +116,7 @@ def submit(
             script=script,
             folder=Path(own),
             commands=commands,
-            options=_behind(job, behind),
+            options=_behind(job, behind, waits),
         )
         try:
             return executor.submit_frozen()
@@ -122,12 +129,13 @@ def submit(
             ) from error
 
 
-def _behind(job: JobSpec, behind: str | None) -> list[str]:
-    """Return the option for it: on the command line, as Slurm gives the id after the freezing."""
-    if behind is None:
+def _behind(job: JobSpec, behind: str | None, waits: str | None) -> list[str]:
+    """Return the options for it: on the command line, as Slurm gives the id after the freezing."""
+    if behind is None and waits is None:
         return []
-    words = [job.resources.dependency, f"afterany:{behind}"]
-    return [f"--dependency={','.join(word for word in words if word)}"]
+    words = [job.resources.dependency, behind and f"afterany:{behind}", waits]
+    options = [f"--dependency={','.join(word for word in words if word)}"]
+    return [*options, "--kill-on-invalid-dep=yes"] if waits else options
 
 
 def over_limit(error: SchedulerError) -> bool:

@@ -1,0 +1,191 @@
+"""Which words each stage of a launch is composed of, and the points of all stages.
+
+Responsible for how a command line is shared out between stages: words before a stage's own words
+before those for that stage alone (`train:lr=0.1`), the last one counting. It must not know what a
+stage follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from hpckit.config.names import nearest, question
+from hpckit.config.overrides import parse, points
+from hpckit.config.request import ComposeRequest
+from hpckit.config.session import Session
+from hpckit.config.sweep import composer
+from hpckit.errors import ConfigError
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plan import SweepPoint
+from hpckit.planning.stages import StageSettings, read_stages
+
+_ADDRESSED = re.compile(r"(?P<stage>[A-Za-z_]\w*):(?P<word>[^=]*(=.*)?)\Z", re.ASCII | re.DOTALL)
+_OF_THE_LAUNCH = ("name", "budget", "sweep", "stages")
+"""What is the launch's own, whatever else a stage chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """An override of the command line; `stage` is the only one it is for, null for all."""
+
+    stage: str | None
+    override: Override
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWords:
+    """What one stage is composed of: overrides as they stand, and those of each of its points."""
+
+    stage: StageSettings
+    overrides: tuple[Override, ...]
+    listed: tuple[tuple[str, ...], ...]
+
+
+def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
+    """Return the words of a command line, in their order; raises ConfigError."""
+    found: list[Word] = []
+    for given in request.overrides:
+        match = _ADDRESSED.match(given)
+        stage, text = (None, given) if match is None else (match["stage"], match["word"])
+        (override,) = parse([text], session.loader)
+        found.append(Word(stage=stage, override=override))
+    return tuple(found)
+
+
+def for_all(words: Sequence[Word]) -> tuple[Override, ...]:
+    """Return the overrides that are for every stage."""
+    return tuple(word.override for word in words if word.stage is None)
+
+
+def check_addressed(words: Sequence[Word], stages: Sequence[str]) -> None:
+    """Raise ConfigError where a word is for a stage that does not exist."""
+    for word in words:
+        if word.stage is None or word.stage in stages:
+            continue
+        there = (
+            f"Stages: {', '.join(stages)}."
+            if stages
+            else "There are no stages here: an experiment names them under `stages`."
+        )
+        raise ConfigError(
+            f"{word.stage}:{word.override.input_line}: there is no stage {word.stage}."
+            f"{question(nearest(word.stage, stages))}",
+            hint=there,
+        )
+
+
+def share_out(
+    words: Sequence[Word], stages: Sequence[StageSettings], session: Session, *, multirun: bool
+) -> tuple[StageWords, ...]:
+    """Return what each stage is composed of; raises ConfigError.
+
+    Every axis of the sweep spans the points of all stages that are swept, also one that is set in
+    one stage alone: so that point i of a stage belongs with point i of any other.
+    """
+    check_addressed(words, [stage.name for stage in stages])
+    _refuse_swept_stages(words, stages)
+    listed = points([word.override for word in words], multirun=multirun)
+    return tuple(_share(stage, words, listed, session) for stage in stages)
+
+
+def _share(
+    stage: StageSettings,
+    words: Sequence[Word],
+    listed: Sequence[Sequence[str]],
+    session: Session,
+) -> StageWords:
+    own = parse(stage.overrides, session.loader)
+    for override in own:
+        if override.is_sweep_override():
+            raise ConfigError(
+                f"stages.{stage.name}.overrides has {override.input_line}, which is a sweep.",
+                hint=f"Sweep on the command line: -m '{stage.name}:{override.input_line}'",
+            )
+    taken = [
+        (place, word)
+        for place, word in enumerate(words)
+        if not (stage.once and word.override.is_sweep_override())
+    ]
+    before = [place for place, word in taken if word.stage is None]
+    behind = [place for place, word in taken if word.stage == stage.name]
+    middle = tuple(str(override.input_line) for override in own)
+    return StageWords(
+        stage=stage,
+        overrides=(
+            *(words[one].override for one in before),
+            *own,
+            *(words[one].override for one in behind),
+        ),
+        listed=tuple(
+            (*(row[one] for one in before), *middle, *(row[one] for one in behind))
+            for row in (listed[:1] if stage.once else listed)
+        ),
+    )
+
+
+def _refuse_swept_stages(words: Sequence[Word], stages: Sequence[StageSettings]) -> None:
+    once = {stage.name for stage in stages if stage.once}
+    for word in words:
+        line = str(word.override.input_line)
+        if not word.override.is_sweep_override():
+            continue
+        if word.stage in once:
+            raise ConfigError(
+                f"{word.stage}:{line}: stage {word.stage} runs once, and this is a sweep.",
+                hint=f"Sweep another stage, or set stages.{word.stage}.once=false.",
+            )
+        if str(word.override.key_or_group).partition(".")[0] == "stages":
+            raise ConfigError(
+                f"{line}: the runs of one launch have the same stages.",
+                hint="Start one launch for each.",
+            )
+
+
+def stages_of(config: DictConfig) -> tuple[StageSettings, ...]:
+    """Return the stages that a composition names; raises ConfigError."""
+    named = config.get("stages")
+    if not named:
+        return ()
+    return read_stages(cast("dict[str, Any]", OmegaConf.to_container(named, resolve=True)))
+
+
+def staged_points(
+    words: Sequence[Word], base: SweepPoint, session: Session, request: ComposeRequest
+) -> tuple[SweepPoint, ...]:
+    """Return the points of all stages, one stage after the other; raises ConfigError.
+
+    `base` is composed of the words for all: what it says of the launch as a whole holds for all.
+    """
+    stages = read_stages(base.settings.stages)
+    shared = share_out(words, stages, session, multirun=request.multirun)
+    return tuple(
+        point for one in shared for point in _stage_points(one, base, session, request.environ)
+    )
+
+
+def _stage_points(
+    words: StageWords, base: SweepPoint, session: Session, environ: Mapping[str, str]
+) -> list[SweepPoint]:
+    composing = composer(session, words.overrides, environ)
+    try:
+        found = [composing.point(overrides) for overrides in words.listed]
+    except ConfigError as error:
+        name = words.stage.name
+        raise ConfigError(
+            f"{error.message} (in stage {name})",
+            hint=f"{error.hint}\nFor one stage alone: STAGE:KEY=VALUE, such as {name}:seed=1",
+        ) from error
+    return [_in_stage(point, words.stage.name, base) for point in found]
+
+
+def _in_stage(point: SweepPoint, stage: str, base: SweepPoint) -> SweepPoint:
+    given = {key: base.config[key] for key in _OF_THE_LAUNCH}
+    kept = {key: getattr(base.settings, key) for key in _OF_THE_LAUNCH}
+    settings: LaunchConfig = replace(point.settings, **kept)
+    return replace(point, config={**point.config, **given}, settings=settings, stage=stage)

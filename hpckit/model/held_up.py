@@ -1,0 +1,76 @@
+"""Which runs will not begin because a stage before their own did not complete.
+
+Responsible for the meaning of that; it must not ask anybody for a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from hpckit.model.run import RunView
+from hpckit.model.stages import After, Stage, followed, kind_of, place_of
+from hpckit.model.states import RunState
+
+
+def held_up(
+    views: Iterable[RunView], stages: Sequence[Stage], *, unborn: Iterable[int] = ()
+) -> tuple[RunView, ...]:
+    """Return the views with the reasons of those that will not begin.
+
+    `views` holds what each of them follows, too. `unborn` are runs that are still to be handed in:
+    what is said of them comes later.
+    """
+    waiting, known = set(unborn), {view.record.index: view for view in views}
+    culprits: dict[range, RunView | None] = {}
+    for index in sorted(known):
+        view = known[index]
+        if index in waiting or not _may_be_held_up(view) or not _can_wait(stages, index):
+            continue
+        before = followed(stages, index)
+        if before not in culprits:
+            culprits[before] = _culprit(before, known)
+        culprit = culprits[before]
+        if culprit is not None:
+            stage = stages[place_of(stages, index) - 1].name
+            known[index] = replace(view, held_up=_reason(stage, culprit))
+    return tuple(known.values())
+
+
+def _can_wait(stages: Sequence[Stage], run: int) -> bool:
+    return kind_of(stages, run) in {After.ok, After.corr}
+
+
+def _may_be_held_up(view: RunView) -> bool:
+    """Whether the run has not begun, and nobody is about to begin it."""
+    if view.record.begun or view.record.cancel_requested:
+        return False
+    if view.observation is not None:
+        return view.observation.state.ended
+    # A job that Slurm has not been asked about may wait for all we know.
+    return view.asked or view.record.job is None
+
+
+def _culprit(before: Iterable[int], known: Mapping[int, RunView]) -> RunView | None:
+    for run in before:
+        view = known.get(run)
+        if view is not None and view.settled and view.state is not RunState.completed:
+            return view
+    return None
+
+
+def _reason(stage: str, culprit: RunView) -> str:
+    """Return why, by the run that was the first cause of it."""
+    if culprit.held_up:
+        return culprit.held_up
+    failure = culprit.record.failure
+    words = f": {failure.cause}: {failure.message}" if failure is not None else ""
+    return f"stage {stage} {_HAS[culprit.state]} (run {culprit.record.index}{words})"
+
+
+_HAS = {
+    RunState.failed: "failed",
+    RunState.cancelled: "was cancelled",
+    RunState.interrupted: "was interrupted",
+    RunState.unknown: "has no known end",
+}

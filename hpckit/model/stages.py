@@ -1,0 +1,107 @@
+"""Stages: the parts of a launch that follow each other, and which of their runs belong together.
+
+Responsible for which runs a run follows; it must not know what became of them. The runs of a stage
+are numbered one after the other, in the order of the sweep's points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class After(StrEnum):
+    """When a run of a stage may begin, by what became of the stage before.
+
+    `ok`: all of its runs have completed; `corr`: the run of the same point has; `any`: all of its
+    runs have ended, however they did.
+    """
+
+    ok = "ok"
+    corr = "corr"
+    any = "any"
+
+    @property
+    def slurm(self) -> str:
+        """Slurm's own word for it."""
+        return f"after{self}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage of a launch: `count` runs from index `first`.
+
+    `after` is how it follows the stage before it; of the first one it says nothing.
+    """
+
+    name: str
+    first: int
+    count: int
+    after: After = After.ok
+
+    @property
+    def runs(self) -> range:
+        """The indices of its runs."""
+        return range(self.first, self.first + self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follows:
+    """That a job of a launch waits for another one: the index of that job, and for what of it."""
+
+    job: int
+    kind: After
+
+
+def place_of(stages: Sequence[Stage], run: int) -> int:
+    """Return the place of a run's stage among all; raises LookupError where it is in none."""
+    for place, stage in enumerate(stages):
+        if run in stage.runs:
+            return place
+    raise LookupError(f"run {run} belongs to no stage")
+
+
+def kind_of(stages: Sequence[Stage], run: int) -> After | None:
+    """Return how a run follows the stage before its own; None where it follows nothing."""
+    place = place_of(stages, run) if stages else 0
+    return stages[place].after if place else None
+
+
+def followed(stages: Sequence[Stage], run: int) -> range:
+    """Return the runs that a run waits for; none in the first stage, and without stages."""
+    place = place_of(stages, run) if stages else 0
+    if not place:
+        return range(0)
+    before, own = stages[place - 1], stages[place]
+    if own.after is After.corr:
+        return _one(before, run - own.first)
+    return before.runs
+
+
+def earlier(stages: Sequence[Stage], run: int) -> Mapping[str, range]:
+    """Return the runs of all earlier stages that a run belongs with, by the stages' names.
+
+    Of a stage with as many runs as its own it is the one of the same point, else all.
+    """
+    place = place_of(stages, run) if stages else 0
+    if not place:
+        return {}
+    own = stages[place]
+    return {
+        stage.name: _one(stage, run - own.first) if stage.count == own.count else stage.runs
+        for stage in stages[:place]
+    }
+
+
+def _one(stage: Stage, position: int) -> range:
+    return range(stage.first + position, stage.first + position + 1)
+
+
+def with_followed(stages: Sequence[Stage], runs: Sequence[int]) -> tuple[int, ...]:
+    """Return these runs and all that they wait for, directly or not, in order."""
+    found = set(runs)
+    for _ in stages:
+        ranges = {followed(stages, run) for run in found}
+        found |= {run for one in ranges for run in one}
+    return tuple(sorted(found))

@@ -1,0 +1,148 @@
+"""The stages an experiment names: what each asks for, checked and put into order. Pure.
+
+Responsible for what `stages` in a configuration means; it must not compose configurations, nor
+know about jobs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpckit.errors import ConfigError
+from hpckit.model.plan import RunSpec, SweepPoint
+from hpckit.model.stages import After, Stage, followed
+from hpckit.planning.signature import LENGTH
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*\Z", re.ASCII)
+_KEYS = ("overrides", "once", "after")
+_EXAMPLE = "for example stages: {prepare: {overrides: [resources=cpu], once: true}, train: {}}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSettings:
+    """A stage as configured: what differs in it, and whether it is swept.
+
+    `after` is how it follows the stage before, decided also where the configuration says nothing.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    once: bool
+    after: After
+
+
+def read_stages(configured: Mapping[str, Any]) -> tuple[StageSettings, ...]:
+    """Return the stages of a configuration, in their order; raises ConfigError."""
+    found: list[StageSettings] = []
+    for name, given in configured.items():
+        found.append(_stage(str(name), given, found[-1] if found else None))
+    return tuple(found)
+
+
+def _stage(name: str, given: Any, before: StageSettings | None) -> StageSettings:
+    key = f"stages.{name}"
+    if not _NAME.match(name):
+        raise ConfigError(
+            f"{key} is no name for a stage: those are small letters, digits and _, and begin with "
+            "a letter",
+            hint=_EXAMPLE,
+        )
+    if not isinstance(given, Mapping | None):
+        raise ConfigError(f"{key} is {given!r}; it has to be a mapping", hint=_EXAMPLE)
+    stated = given or {}
+    for word in stated:
+        if word not in _KEYS:
+            near = difflib.get_close_matches(str(word), _KEYS, n=1)
+            raise ConfigError(
+                f"{key}.{word} is not a key of a stage; those are {', '.join(_KEYS)}",
+                hint=f"did you mean {key}.{near[0]}?"
+                if near
+                else f"what the stage is to set goes into {key}.overrides, as on a command line",
+            )
+    once = stated.get("once", False)
+    if not isinstance(once, bool):
+        raise ConfigError(f"{key}.once is {once!r}; it has to be true or false", hint=_EXAMPLE)
+    return StageSettings(
+        name=name,
+        overrides=_overrides(key, stated.get("overrides") or []),
+        once=once,
+        after=_after(key, stated.get("after"), once=once, before=before),
+    )
+
+
+def _overrides(key: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, list) and all(isinstance(word, str) for word in given):
+        return tuple(given)
+    raise ConfigError(
+        f"{key}.overrides is {given!r}; it has to be a list of overrides in Hydra's grammar",
+        hint="for example overrides: [resources=cpu, entry_point=pipeline:prepare]",
+    )
+
+
+def _after(key: str, given: Any, *, once: bool, before: StageSettings | None) -> After:
+    alike = before is not None and not once and not before.once
+    if given is None:
+        return After.corr if alike else After.ok
+    if given not in list(After):
+        raise ConfigError(
+            f"{key}.after is {given!r}; it has to be one of {', '.join(After)}",
+            hint="ok: all runs of the stage before have completed; corr: the one of the same "
+            "point; any: all have ended, well or not",
+        )
+    if before is None:
+        raise ConfigError(
+            f"{key}.after is {given}, and there is no stage before it", hint=f"remove {key}.after"
+        )
+    if After(given) is After.corr and not alike:
+        raise ConfigError(
+            f"{key}.after is corr, which wants a run for every point both in {key.split('.')[1]} "
+            f"and in {before.name}; one of them has `once: true`",
+            hint=f"set {key}.after=ok, or sweep both",
+        )
+    return After(given)
+
+
+def planned_stages(points: Sequence[SweepPoint]) -> tuple[Stage, ...]:
+    """Return the stages of these points, which are those of one stage after the other."""
+    if not points or points[0].stage is None:
+        return ()
+    counts: dict[str, int] = {}
+    for point in points:
+        counts[str(point.stage)] = counts.get(str(point.stage), 0) + 1
+    found: list[Stage] = []
+    for stage in read_stages(points[0].settings.stages):
+        first = found[-1].first + found[-1].count if found else 0
+        count = counts[stage.name]
+        found.append(Stage(name=stage.name, first=first, count=count, after=stage.after))
+    return tuple(found)
+
+
+def with_earlier(runs: Sequence[RunSpec], stages: Sequence[Stage]) -> tuple[RunSpec, ...]:
+    """Return the runs with signatures that also tell what they follow.
+
+    Two evaluations of one configuration are not the same thing where they evaluate different runs.
+    """
+    found: list[RunSpec] = []
+    known: dict[range, str] = {}
+    for run in runs:
+        before = followed(stages, run.index)
+        if before not in known:
+            known[before] = digest(found[one].signature for one in before)
+        found.append(replace(run, signature=chained(run.signature, known[before])))
+    return tuple(found)
+
+
+def digest(signatures: Iterable[str]) -> str:
+    """Return one signature for those of several runs; empty for none."""
+    text = " ".join(signatures)
+    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH] if text else ""
+
+
+def chained(own: str, before: str) -> str:
+    """Return the signature of a run from that of its configuration and of what it follows."""
+    return digest([own, before]) if before else own

@@ -1,0 +1,64 @@
+"""What a job of a stage is told to wait for, in Slurm's words. Pure.
+
+Responsible for saying it as exactly as Slurm can: where a job follows jobs that a resume has
+scattered, it only waits for their end, and each run finds out for itself whether it may begin. It
+must not ask Slurm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from hpckit.model.history import LaunchHistory
+from hpckit.model.ids import JobId
+from hpckit.model.plan import JobSpec
+from hpckit.model.stages import After, Stage, followed, kind_of
+
+
+def waits(
+    job: JobSpec,
+    stages: Sequence[Stage],
+    history: LaunchHistory,
+    living: Collection[str] | None = None,
+) -> str | None:
+    """Return the job's dependency, None where it has none.
+
+    `living` are the main jobs that Slurm still has in its queue, null where that is all of the
+    launch's; others need not be waited for.
+    """
+    kind = kind_of(stages, job.runs[0]) if job.runs else None
+    if kind is None:
+        return None
+    before = _before(job, stages, kind)
+    present = {
+        run: JobId.parse(history.slurm_jobs[run]) for run in before if run in history.slurm_jobs
+    }
+    mains = dict.fromkeys(one.main for one in present.values())
+    there = [main for main in mains if living is None or str(main) in living]
+    if not there:
+        return None
+    if kind is After.corr and job.is_array:
+        if [present.get(run) for run in before] == _elements(there[0], len(job.runs)):
+            return f"{After.corr.slurm}:{there[0]}"
+        kind = After.any
+    if kind is After.any:
+        return f"{kind.slurm}:{':'.join(map(str, there))}"
+    sizes = {int(main): len(history.jobs[index].runs) for index, main in history.accepted.items()}
+    names = [name for main in there for name in _names(main, sizes, present)]
+    return f"{After.ok.slurm}:{':'.join(names)}"
+
+
+def _before(job: JobSpec, stages: Sequence[Stage], kind: After) -> list[int]:
+    if kind is After.corr:
+        return [one for run in job.runs for one in followed(stages, run)]
+    return list(followed(stages, job.runs[0]))
+
+
+def _elements(main: int, count: int) -> list[JobId]:
+    return [JobId(main, element) for element in range(count)]
+
+
+def _names(main: int, sizes: Mapping[int, int], present: Mapping[int, JobId]) -> list[str]:
+    """Return an array as a whole, or those of its elements whose runs are still with it."""
+    own = [str(one) for one in present.values() if one.main == main]
+    return [str(main)] if len(own) == sizes.get(main) else own

@@ -1,0 +1,27 @@
+"""The words for runs that never began because a stage before their own did not complete.
+
+Responsible for saying each reason once, however many runs it holds up; pure, it must not print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.report.rows import RunRow
+from hpckit.report.selection import ranges
+
+_SHOWN = 5
+
+
+def held_up_lines(rows: Sequence[RunRow]) -> list[str]:
+    """Return a line for each reason, and how many more there are."""
+    reasons: dict[tuple[str | None, str], list[int]] = {}
+    for row in rows:
+        if row.held_up:
+            reasons.setdefault((row.stage, row.held_up), []).append(row.index)
+    lines = [
+        f"cancelled: stage {stage}, run {ranges(runs)}: because {reason}"
+        for (stage, reason), runs in reasons.items()
+    ]
+    left = len(lines) - _SHOWN
+    return lines if left <= 0 else [*lines[:_SHOWN], f"… and for {left} more reasons"]
