@@ -18,12 +18,12 @@ from hpckit.model.run import RunView
 from hpckit.model.stages import followed
 from hpckit.model.states import RunState
 from hpckit.planning.resume import Choice, Known
-from hpckit.planning.signature import signature
+from hpckit.planning.signature import frozen_signature
 from hpckit.planning.spent import spent
 from hpckit.planning.stages import chained, digest
 from hpckit.record.changed import changes
 from hpckit.record.git import Git
-from hpckit.record.launches import Launch, load_settings
+from hpckit.record.launches import Launch, load_frozen, load_settings
 from hpckit.record.ledgers import counted_events
 
 _SHOWN = 5
@@ -92,5 +92,6 @@ def _changed_configurations(launch: Launch, runs: Iterable[int]) -> list[str]:
 
 def _signature(launch: Launch, run: int) -> str:
     """Return the signature of a run by its configuration as it is now, and by what it follows."""
-    before = digest(launch.runs[one].signature for one in followed(launch.stages, run))
-    return chained(signature(load_settings(launch, run)[1]), before)
+    config = load_frozen(launch, run)
+    own = frozen_signature(config, launch.runs[run].id, searched=launch.searched)
+    return chained(own, digest(launch.runs[one].signature for one in followed(launch.stages, run)))

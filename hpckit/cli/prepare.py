@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpckit.cli.context import Context, add_json
+from hpckit.cli.searching import check_search
 from hpckit.errors import ConfigError
 from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, LaunchConfig
@@ -121,6 +122,7 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
     request = compose_request(arguments, context)
     points = compose(request)
     plan = _plan(points, tuple(arguments.words), context)
+    check_search(plan, context)
     folders = template_folders(request)
     return Prepared(
         plan=plan,

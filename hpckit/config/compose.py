@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.config.near_miss import refuse_near_misses
-from hpckit.config.overrides import points
+from hpckit.config.overrides import check_swept, points
 from hpckit.config.request import ComposeRequest
+from hpckit.config.sampled import sampled_points
 from hpckit.config.search_path import template_folders
 from hpckit.config.session import open_session
 from hpckit.config.show import show_config, show_info
@@ -24,6 +25,8 @@ __all__ = ["ComposeRequest", "compose", "show_config", "show_info", "template_fo
 def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
     """Compose every point of the request, in the order of the sweep: one without `multirun`.
 
+    With `sweep.sampler=optuna` all points are the same, and hold the space that runs ask from.
+
     A point's overrides are the user's own, a swept one replaced by the point's value: given to
     a single launch they compose to the same configuration. Where the configuration names stages,
     these are the points of one stage after the other. Raises ConfigError.
@@ -32,14 +35,30 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
         given = read_words(request, session)
         words = for_all(given)
         refuse_near_misses(session, words)
-        listed = points(words, multirun=request.multirun)
+        check_swept(words, multirun=request.multirun)
         composing = composer(session, words, request.environ)
+        sampled = sampled_points(composing, words) if request.multirun else None
+        if sampled is not None:
+            check_addressed(given, ())
+            _check_unstaged(sampled)
+            return sampled
+        listed = points(words, multirun=request.multirun)
         first = tuple(_point(composing, overrides, request) for overrides in listed[:1])
         if first and first[0].settings.stages:
             return staged_points(given, first[0], session, request)
         check_addressed(given, ())
         rest = (_point(composing, overrides, request) for overrides in listed[1:])
         return (*first, *rest)
+
+
+def _check_unstaged(points: Sequence[SweepPoint]) -> None:
+    settings = points[0].settings
+    if settings.stages:
+        raise ConfigError(
+            f"sweep.sampler={settings.sweep.sampler} does not go with stages: they are swept as a "
+            "grid.",
+            hint="Give values as a list, choice() or range(), or launch the stages one by one.",
+        )
 
 
 def _point(composing: Composer, overrides: Sequence[str], request: ComposeRequest) -> SweepPoint:

@@ -48,10 +48,18 @@ def points(overrides: Sequence[Override], *, multirun: bool) -> tuple[tuple[str,
     Values are given as the user did, but for a swept one, which becomes the point's. Raises
     ConfigError where something is swept without `multirun`, or cannot be enumerated.
     """
+    check_swept(overrides, multirun=multirun)
+    return expand([_axis(override) for override in overrides])
+
+
+def check_swept(overrides: Sequence[Override], *, multirun: bool) -> None:
+    """Raise ConfigError where something is swept without `multirun`, or has no values."""
     swept = [override for override in overrides if override.is_sweep_override()]
     if swept and not multirun:
         raise _needs_multirun(swept[0])
-    return expand([_axis(override) for override in overrides])
+    for override in swept:
+        if override.is_discrete_sweep():
+            swept_values(override, 1)
 
 
 def _axis(override: Override) -> tuple[str, ...]:
@@ -59,26 +67,28 @@ def _axis(override: Override) -> tuple[str, ...]:
         return (str(override.input_line),)
     if not override.is_discrete_sweep():
         raise ConfigError(
-            f"{override.input_line}: interval() has no list of values; it needs a sweeper that "
-            "draws samples, and hpckit has none.",
-            hint="Use range(start,stop,step) or choice(a,b,c).",
+            f"{override.input_line}: interval() has no list of values; it needs "
+            "sweep.sampler=random or optuna.",
+            hint="Add sweep.sampler=random sweep.samples=N, or use range(start,stop,step) or "
+            "choice(a,b,c).",
         )
-    values = _values(override)
+    return tuple(f"{override.get_key_element()}={value}" for value in swept_values(override))
+
+
+def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str]:
+    """Return the values of a sweep that can be listed, as words; raises ConfigError."""
+    try:
+        values = list(islice(override.sweep_string_iterator(), most))
+    except (HydraException, ValueError) as error:
+        raise ConfigError(
+            f"{override.input_line}: the sweep cannot be listed: {error}", hint=_EXAMPLES
+        ) from error
     if not values:
         raise ConfigError(
             f"{override.input_line}: the sweep has no values.",
             hint="Check the range, or the pattern against `--info groups`.",
         )
-    return tuple(f"{override.get_key_element()}={value}" for value in values)
-
-
-def _values(override: Override) -> Sequence[str]:
-    try:
-        return list(islice(override.sweep_string_iterator(), MAX_POINTS + 1))
-    except (HydraException, ValueError) as error:
-        raise ConfigError(
-            f"{override.input_line}: the sweep cannot be listed: {error}", hint=_EXAMPLES
-        ) from error
+    return values
 
 
 def _needs_multirun(override: Override) -> ConfigError:

@@ -102,7 +102,7 @@ def _movable(session: Session, words: Sequence[Override]) -> Iterator[tuple[int,
             and plain
             and not word.is_hydra_override()
             and not any(_related(word.key_or_group, other) for other in others)
-            and all(_is_scalar(value) for value in word.sweep_iterator())
+            and (word.is_interval_sweep() or all(map(_is_scalar, word.sweep_iterator())))
         ):
             yield index, word.key_or_group
 

@@ -231,12 +231,16 @@ class NoticeHeard(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(Event):
-    """The supervisor's last word on an attempt."""
+    """The supervisor's last word on an attempt.
+
+    `reason` says why a run completed before all was done: `pruned`; empty otherwise.
+    """
 
     kind: ClassVar[str] = "attempt_ended"
     state: RunState
     exit_code: int
     failure: Failure | None = None
+    reason: str = ""
 
 
 _KINDS: Mapping[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__()}

@@ -178,12 +178,41 @@ class Runtime:
     hang_first_s: float = 1800.0
 
 
+class Sampler(StrEnum):
+    """How the points of a sweep are chosen.
+
+    `grid`: all there are; `random`: `samples` drawn beforehand; `optuna`: `samples`, each asked of
+    an Optuna study when its run begins, by what the runs before it have reported.
+    """
+
+    grid = "grid"
+    random = "random"
+    optuna = "optuna"
+
+
+class Direction(StrEnum):
+    """Whether a small or a large value of the metric is good."""
+
+    minimize = "minimize"
+    maximize = "maximize"
+
+
+class Pruner(StrEnum):
+    """What ends runs early that promise little: Optuna's median rule, or nothing."""
+
+    none = "none"
+    median = "median"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """How many runs of one launch may run at a time, over all of its arrays; null means no bound.
+    """How the points of a sweep are chosen, and how many of its runs may run at a time.
 
-    `max_concurrent` counts runs, `max_gpus` the GPUs they hold together. `runs_per_job` runs share
-    a Slurm job, `runs_per_gpu` of them a GPU, through CUDA MPS where there is one and `mps` is on.
+    `max_concurrent` counts runs, `max_gpus` the GPUs they hold together, over all arrays; null
+    means no bound. `runs_per_job` runs share a Slurm job, `runs_per_gpu` of them a GPU, through
+    CUDA MPS where there is one and `mps` is on. `samples` is how many points a `sampler` other than
+    `grid` chooses, `seed` what its choice follows from; `metric`, `direction` and `pruner` are for
+    `optuna`.
     """
 
     max_concurrent: int | None = None
@@ -191,6 +220,12 @@ class Sweep:
     runs_per_job: int = 1
     runs_per_gpu: int = 1
     mps: bool = True
+    sampler: Sampler = Sampler.grid
+    samples: int | None = None
+    seed: int = 0
+    metric: str | None = None
+    direction: Direction = Direction.minimize
+    pruner: Pruner = Pruner.none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

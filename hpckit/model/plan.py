@@ -13,6 +13,7 @@ from typing import Any
 
 from hpckit.model.ids import run_id
 from hpckit.model.launch import Cluster, LaunchConfig
+from hpckit.model.search import Search
 from hpckit.model.stages import Follows, Stage
 
 
@@ -20,13 +21,15 @@ from hpckit.model.stages import Follows, Stage
 class SweepPoint:
     """One composed configuration: `config` whole and resolved, `settings` what hpckit reads.
 
-    `stage` names the stage it is a point of, where the launch has stages.
+    `stage` names the stage it is a point of, where the launch has stages. With a `search`, the
+    searched keys hold any values: a run asks for its own when it begins.
     """
 
     overrides: tuple[str, ...]
     config: Mapping[str, Any]
     settings: LaunchConfig
     stage: str | None = None
+    search: Search | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,8 @@ class JobSpec:
 class LaunchPlan:
     """A whole launch: what is frozen on disk, rendered, and submitted.
 
-    `folder` is absolute; `arguments` are the words the user gave.
+    `folder` is absolute; `arguments` are the words the user gave; `search` is what the runs of an
+    adaptive sweep ask for values.
     """
 
     id: str
@@ -158,3 +162,4 @@ class LaunchPlan:
     runs: tuple[RunSpec, ...]
     jobs: tuple[JobSpec, ...]
     stages: tuple[Stage, ...] = ()
+    search: Search | None = None

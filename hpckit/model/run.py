@@ -39,7 +39,8 @@ class RunRecord:
     """A run by our own record alone. `attempt` counts from 1, 0 before the first.
 
     `supervisor` is (host, pid, start mark of the process) of the latest attempt, `restart_count`
-    Slurm's count of restarts when that attempt began; `warnings` the latest few.
+    Slurm's count of restarts when that attempt began; `warnings` the latest few; `reason` why it
+    completed before all was done (`pruned`), else empty.
     """
 
     id: str
@@ -62,6 +63,7 @@ class RunRecord:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     stage: str | None = None
+    reason: str = ""
 
     @property
     def begun(self) -> bool:
@@ -92,6 +94,7 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
                 exit_code=None,
                 failure=None,
                 ended_at=None,
+                reason="",
             )
         case events.RoundStarted():
             return replace(record, round=event.round, nodes=event.nodes)
@@ -104,6 +107,7 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
                 exit_code=event.exit_code,
                 failure=event.failure,
                 ended_at=event.at,
+                reason=event.reason,
             )
         case events.Warned():
             return replace(record, warnings=(*record.warnings, event.message)[-KEPT_WARNINGS:])

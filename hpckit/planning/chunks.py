@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.launch import LaunchConfig, Sampler
 from hpckit.model.limits import SubmitLimits
 
 FEEDERS = 1
@@ -17,6 +17,9 @@ FEEDERS = 1
 
 _OURS = 3
 """Jobs of hpckit's own beside two arrays: the feeder that runs, the next one, and a janitor."""
+
+LEARNING = 4
+"""Runs of an adaptive sweep at a time, unless said otherwise: all at once could learn nothing."""
 
 
 def chunks(runs: Sequence[int], limits: SubmitLimits) -> tuple[tuple[int, ...], ...]:
@@ -45,7 +48,10 @@ def throttle(settings: LaunchConfig) -> int | None:
     Raises ConfigError where not even one may.
     """
     sweep, resources = settings.sweep, settings.resources
-    bounds = [] if sweep.max_concurrent is None else [sweep.max_concurrent]
+    concurrent = sweep.max_concurrent
+    if concurrent is None and sweep.sampler is Sampler.optuna:
+        concurrent = LEARNING
+    bounds = [] if concurrent is None else [concurrent]
     gpus = resources.gpus_per_node * (resources.nodes + resources.spare_nodes)
     if sweep.max_gpus is not None and gpus:
         bounds.append(sweep.max_gpus // gpus)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.errors import ConfigError
-from hpckit.model.ids import slug
+from hpckit.model.ids import run_id, slug
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
@@ -20,7 +20,7 @@ from hpckit.planning.check import check_points
 from hpckit.planning.chunks import chunks, throttle
 from hpckit.planning.command import command_words
 from hpckit.planning.packing import is_packed, pack, packed_job
-from hpckit.planning.signature import signature
+from hpckit.planning.signature import frozen_signature
 from hpckit.planning.stage_jobs import Asked, check_stages, stage_jobs
 from hpckit.planning.stages import planned_stages, with_earlier
 
@@ -65,6 +65,7 @@ def make_plan(
         if stages
         else _jobs(identity.id, points, limits),
         stages=stages,
+        search=points[0].search,
     )
 
 
@@ -85,7 +86,9 @@ def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
         launch=launch,
         index=index,
         overrides=point.overrides,
-        signature=signature(point.config),
+        signature=frozen_signature(
+            point.config, run_id(launch, index), searched=point.search is not None
+        ),
         config=point.config,
         settings=point.settings,
         stage=point.stage,

@@ -29,3 +29,12 @@ def signature(config: Mapping[str, Any]) -> str:
     counted["resources"] = {key: resources.get(key) for key in COUNTED_RESOURCES}
     text = json.dumps(counted, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+
+
+def frozen_signature(config: Mapping[str, Any], run: str, *, searched: bool) -> str:
+    """Return the signature that a run is frozen with.
+
+    That of its configuration; where that is `searched`, it is not known yet what the run computes,
+    so that its signature is like no other: that of its id, too.
+    """
+    return signature({**config, "run": run} if searched else config)

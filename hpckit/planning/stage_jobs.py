@@ -147,8 +147,8 @@ def check_stages(points: Sequence[SweepPoint]) -> None:
         settings = point.settings
         if is_packed(settings):
             raise ConfigError(
-                f"sweep.runs_per_job, runs_per_gpu: runs share a job, and those of stage {point.stage} "
-                "follow others, or are followed, one by one",
+                "sweep.runs_per_job and runs_per_gpu let runs share a job, and those of stage "
+                f"{point.stage} follow others, or are followed, one by one",
                 hint="leave them at 1 in an experiment with stages",
             )
         if settings.recovery.successor and point.stage != last:

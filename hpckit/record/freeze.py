@@ -19,6 +19,7 @@ from hpckit.record import code
 from hpckit.record.changed import write_sums
 from hpckit.record.identity import code_identity, write_signatures
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
+from hpckit.record.search import write_search
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
 
 VERSION = 1
@@ -100,6 +101,8 @@ def _write(
         write_text(paths.script(index), text)
     _write_configs(plan.runs, paths)
     write_signatures(paths, (run.signature for run in plan.runs))
+    if plan.search is not None:
+        write_search(paths, plan.search)
     write_json(paths.launch, _launch_record(plan, snapshot))
 
 
@@ -133,6 +136,7 @@ def _launch_record(plan: LaunchPlan, snapshot: code.CodeSnapshot) -> dict[str, o
             "python": plan.python,
             "cluster": plan.cluster,
             "stages": plan.stages,
+            "searched": plan.search is not None,
             "jobs": [_job_record(plan, index) for index in range(len(plan.jobs))],
             "runs": [
                 {

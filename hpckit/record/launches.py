@@ -27,6 +27,7 @@ from hpckit.model.stages import Stage
 from hpckit.model.states import RunState
 from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths
 from hpckit.record.process import this_host
+from hpckit.record.search import asked_config, asked_overrides
 from hpckit.record.store import read_events, read_json, read_lines
 
 
@@ -52,7 +53,10 @@ class CodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch as frozen, with the jobs that resumes added. `folder` is where it was found."""
+    """A launch as frozen, with the jobs that resumes added. `folder` is where it was found.
+
+    `searched` is whether its runs ask for values when they begin (an adaptive sweep).
+    """
 
     id: str
     name: str
@@ -65,6 +69,7 @@ class Launch:
     runs: tuple[RunHead, ...]
     code: CodeRecord
     stages: tuple[Stage, ...] = ()
+    searched: bool = False
 
     @property
     def paths(self) -> LaunchPaths:
@@ -96,14 +101,20 @@ def load_launch(folder: Path) -> Launch:
         runs=heads.runs,
         code=code,
         stages=heads.stages,
+        searched=heads.searched,
     )
 
 
 def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, Any]]:
-    """Return the settings of a run and its whole configuration, as frozen."""
+    """Return the settings of a run and its whole configuration.
+
+    Both are as frozen, with the values the run was given where it has asked for some.
+    """
     path = launch.paths.configs(index)
     try:
         config = _read_config(path, index % CONFIGS_PER_FILE)
+        if launch.searched:
+            config = asked_config(launch.paths, index, config)
         return from_plain(LaunchConfig, config), config
     except FileNotFoundError:
         raise _no_launch(launch.folder, f"{path.parent.name}/{path.name}") from None
@@ -111,6 +122,11 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
         raise _unreadable(path, str(error)) from error
     except (TypeError, ValueError) as error:
         raise _unreadable(path, f"it holds no configuration of run {index} ({error})") from error
+
+
+def load_frozen(launch: Launch, index: int) -> dict[str, Any]:
+    """Return the configuration of a run as frozen, whatever it was given since."""
+    return load_settings(replace(launch, searched=False), index)[1]
 
 
 def _read_config(path: Path, line: int) -> dict[str, Any]:
@@ -141,6 +157,7 @@ class _Frozen:
     jobs: tuple[JobSpec, ...]
     runs: tuple[RunHead, ...]
     stages: tuple[Stage, ...] = ()
+    searched: bool = False
 
 
 def _code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
@@ -222,7 +239,9 @@ def _read_run(launch: Launch, index: int, history: LaunchHistory) -> RunRecord:
     record = RunRecord(
         id=head.id,
         index=index,
-        overrides=head.overrides,
+        overrides=asked_overrides(launch.paths, index, head.overrides)
+        if launch.searched
+        else head.overrides,
         folder=str(paths.folder),
         job=history.slurm_jobs.get(index),
         cancel_requested=index in history.cancelled,

@@ -89,6 +89,11 @@ class RunPaths:
         return self.folder / "config.json"
 
     @property
+    def trial(self) -> Path:
+        """What the run of an adaptive sweep was given; absent before it has asked."""
+        return self.folder / "trial.json"
+
+    @property
     def checkpoints(self) -> Path:
         """Where state is kept unless configured elsewhere."""
         return self.folder / "checkpoints"
@@ -173,6 +178,26 @@ class LaunchPaths:
     def local_log(self) -> Path:
         """What the local executor and its supervisors printed."""
         return self.logs / "local.log"
+
+    @property
+    def search(self) -> Path:
+        """The folder of an adaptive sweep."""
+        return self.folder / "search"
+
+    @property
+    def space(self) -> Path:
+        """What an adaptive sweep searches."""
+        return self.search / "space.json"
+
+    @property
+    def journal(self) -> Path:
+        """The study of an adaptive sweep, in Optuna's own format."""
+        return self.search / "study.journal"
+
+    @property
+    def sampler(self) -> Path:
+        """Where the random numbers of an adaptive sweep's sampler go on."""
+        return self.search / "sampler.json"
 
     def job_log(self, job_index: int, job: str) -> Path:
         """Where the batch script of a Slurm job (`123` or `123_4`) prints."""

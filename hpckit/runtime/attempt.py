@@ -61,6 +61,16 @@ class Attempt:
             return False
         return True
 
+    def settle(self) -> None:
+        """Tell the study of an adaptive sweep how the run has ended, where it has."""
+        if not self.launch.searched:
+            return
+        from hpckit.runtime.study import tell  # noqa: PLC0415  # as in _ask
+
+        warning = tell(self.launch, self.index)
+        if warning:
+            self.record(events.Warned(at=now(), message=warning))
+
     def owns_run(self) -> bool:
         """Whether no later attempt of the run has begun: a cut-off node may wake up again."""
         return latest_attempt(self.launch.paths.run(self.index).attempts) <= self.number
@@ -107,8 +117,17 @@ def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
     """Make the run's folder, where no attempt has yet."""
     make_folder(run.folder.parent)
     make_folder(run.folder)
+    if launch.searched:
+        _ask(launch, index)
     if not run.config.exists():
         write_json(run.config, load_settings(launch, index)[1])
+
+
+def _ask(launch: Launch, index: int) -> None:
+    # Imported here: few launches are adaptive sweeps, and Optuna is optional.
+    from hpckit.runtime.study import ask  # noqa: PLC0415
+
+    ask(launch, index)
 
 
 def _take_number(run: RunPaths) -> tuple[int, AttemptPaths]:

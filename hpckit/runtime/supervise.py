@@ -69,7 +69,9 @@ def supervise(assignment: Assignment) -> int:
     attempt = open_attempt(
         assignment.launch, assignment.index, assignment.job_index, assignment.environ
     )
-    return asyncio.run(_Supervisor(assignment, attempt).run())
+    code = asyncio.run(_Supervisor(assignment, attempt).run())
+    attempt.settle()
+    return code
 
 
 @dataclass(slots=True)

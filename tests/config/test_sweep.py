@@ -92,7 +92,7 @@ def test_sweep_of_one_point_needs_no_axis(request_for: Requester) -> None:
     [
         ("seed=1,2", {}, "seed=1,2 asks for a sweep", r"Add -m .*'seed=\[1,2\]'"),
         ("seed=range(0,3)", {}, "asks for a sweep", r"Add -m \(--multirun\)\.$"),
-        ("seed=interval(0,1)", _SWEEP, "needs a sweeper", "range"),
+        ("seed=interval(0,1)", _SWEEP, "needs sweep.sampler=random or optuna", "range"),
         ("cluster=glob(zz*)", _SWEEP, "has no values", "--info groups"),
         ("seed=range(0,0)", _SWEEP, "has no values", "range"),
         ("seed=range(0,3,0)", _SWEEP, "cannot be listed", "key=value"),

@@ -1,0 +1,190 @@
+"""The points of a sweep that a sampler chooses.
+
+Responsible for finding out what is searched and for composing what a sampler has drawn, or for
+freezing a space from which runs will ask; it must not draw itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from hpckit.config.space import axis_of, first_value
+from hpckit.config.sweep import Composer
+from hpckit.errors import ConfigError
+from hpckit.model.launch import Sampler, Sweep
+from hpckit.model.plan import SweepPoint
+from hpckit.model.search import Axis, AxisKind, Search
+from hpckit.planning.following import Probe, check_free, check_same, followers
+from hpckit.planning.sampling import check_sampling, draw
+
+
+def sampled_points(composing: Composer, words: Sequence[Override]) -> tuple[SweepPoint, ...] | None:
+    """Return the points that the configured sampler chooses; None where there is none.
+
+    Raises ConfigError.
+    """
+    swept = [word for word in words if word.is_sweep_override()]
+    if not swept:
+        return None
+    space = _Space(composing=composing, words=tuple(words))
+    sweep = _sweep(space)
+    if sweep is None or sweep.sampler is Sampler.grid:
+        return None
+    samples = check_sampling(sweep)
+    axes = [axis_of(word) for word in swept]
+    _check_unlike(axes)
+    if sweep.sampler is Sampler.random:
+        drawn = draw(axes, samples=samples, seed=sweep.seed)
+        return tuple(space.point(values) for values in drawn)
+    return _searched(space, axes, sweep, samples)
+
+
+def _sweep(space: _Space) -> Sweep | None:
+    """Return what is configured of the sweep; None where nothing can be composed of a grid."""
+    try:
+        return space.point({}).settings.sweep
+    except ConfigError:
+        if any(word.key_or_group == "sweep.sampler" for word in space.words):
+            raise
+        return None
+
+
+def _check_unlike(axes: Sequence[Axis]) -> None:
+    keys = [axis.key for axis in axes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(
+                f"{key} is swept twice; a sampler draws one value for it.",
+                hint="Give it one choice() or interval().",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Space:
+    """Composes points of a space: the words, of which the swept ones get values."""
+
+    composing: Composer
+    words: tuple[Override, ...]
+
+    def point(self, values: Mapping[str, Any]) -> SweepPoint:
+        """Return the point with these words for values of keys, the first value of all others."""
+        overrides = [self._word(word, values) for word in self.words]
+        try:
+            return self.composing.point(overrides)
+        except ConfigError as error:
+            message = f"{error.message} (in the run {' '.join(overrides)})"
+            raise ConfigError(message, hint=error.hint) from error
+
+    def _word(self, word: Override, values: Mapping[str, Any]) -> str:
+        if not word.is_sweep_override():
+            return str(word.input_line)
+        key = word.key_or_group
+        value = values[key] if key in values else first_value(word)
+        return f"{word.get_key_element()}={value}"
+
+    @property
+    def groups(self) -> Mapping[str, object]:
+        """The groups there are."""
+        return self.composing.session.groups()
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The words that are the same in all points."""
+        return tuple(str(word.input_line) for word in self.words if not word.is_sweep_override())
+
+
+def _searched(
+    space: _Space, axes: Sequence[Axis], sweep: Sweep, samples: int
+) -> tuple[SweepPoint, ...]:
+    """Return so many points alike, with the space that their runs will ask from."""
+    for axis in axes:
+        if axis.key in space.groups:
+            raise ConfigError(
+                f"{axis.key} is a group, and sweep.sampler=optuna sets plain values: on a node "
+                "nothing is composed.",
+                hint="Use sweep.sampler=random, or one launch for each choice.",
+            )
+        check_free(tuple(axis.key.split(".")), axis.key)
+    axes = [replace(axis, values=tuple(dict.fromkeys(axis.values))) for axis in axes]
+    resolved = [_resolved(space, axis) for axis in axes]
+    search = Search(
+        axes=tuple(resolved),
+        followers=followers(*_probed(space, axes, resolved)),
+        metric=str(sweep.metric),
+        direction=sweep.direction,
+        pruner=sweep.pruner,
+        seed=sweep.seed,
+    )
+    point = _verified(space, axes, search)
+    return (replace(point, overrides=space.fixed, search=search),) * samples
+
+
+def _resolved(space: _Space, axis: Axis) -> Axis:
+    """Return the axis with the values that the words of a choice resolve to."""
+    if axis.kind is not AxisKind.choice:
+        return axis
+    key = axis.key
+    values = (_at(space.point({key: word}).config, key) for word in axis.values)
+    return replace(axis, values=tuple(values))
+
+
+def _probed(
+    space: _Space, axes: Sequence[Axis], resolved: Sequence[Axis]
+) -> tuple[Mapping[str, Any], list[Probe]]:
+    """Return the configuration at unlike values of all keys, and what comes of changing each.
+
+    Values that stand out tell apart whose they are in a text; where the configuration refuses them
+    (an enumeration does), two of the axis's own have to do.
+    """
+    given = {
+        axis.key: _marks(space, axis, place) or own.ends
+        for place, (own, axis) in enumerate(zip(axes, resolved, strict=True))
+    }
+    before = {key: pair[0] for key, pair in given.items()}
+    base = space.point(before).config
+    probes = []
+    for key, pair in given.items():
+        config = space.point({**before, key: pair[1]}).config
+        probes.append(Probe(key=key, before=_at(base, key), after=_at(config, key), config=config))
+    return base, probes
+
+
+def _marks(space: _Space, axis: Axis, place: int) -> tuple[Any, Any] | None:
+    kinds = {type(value) for value in axis.values}
+    pair: tuple[Any, Any] | None = None
+    if axis.kind is AxisKind.real or kinds == {float}:
+        pair = (0.6180339887498949 + place, 0.3819660112501051 + place)
+    elif axis.kind is AxisKind.integer or kinds == {int}:
+        pair = (618033900 + place, 381966000 + place)
+    elif kinds == {str}:
+        pair = (f"hpckit_mark_{place}_one", f"hpckit_mark_{place}_two")
+    if pair is None:
+        return None
+    try:
+        for mark in pair:
+            space.point({axis.key: mark})
+    except ConfigError:
+        return None
+    return pair
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for name in key.split("."):
+        value = value[name]
+    return value
+
+
+def _verified(space: _Space, axes: Sequence[Axis], search: Search) -> SweepPoint:
+    """Return the point to freeze, after putting both ends of all axes into it by way of trial."""
+    frozen = space.point({})
+    for end in (0, 1):
+        words = {axis.key: axis.ends[end] for axis in axes}
+        values = {axis.key: axis.ends[end] for axis in search.axes}
+        composed = space.point(words).config
+        check_same(composed, search.applied(frozen.config, values))
+    return frozen

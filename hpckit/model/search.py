@@ -1,0 +1,138 @@
+"""The space of a sampled sweep, and what one run of an adaptive one was given of it.
+
+Responsible for the shape of a search and for putting values into a frozen configuration; it must
+not choose values, or know who does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from hpckit.model.launch import Direction, Pruner
+
+
+class AxisKind(StrEnum):
+    """What an axis draws from: listed values, an interval of numbers, or one of integers."""
+
+    choice = "choice"
+    real = "real"
+    integer = "integer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One searched key. An interval has both ends in it; `log` spreads its logarithm evenly.
+
+    With a `step`, an interval has only what is so many steps above `low`. `values` are those of a
+    choice.
+    """
+
+    key: str
+    kind: AxisKind
+    low: float = 0.0
+    high: float = 0.0
+    step: float | None = None
+    log: bool = False
+    values: tuple[Any, ...] = ()
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """The values of a choice as scalars: lists and mappings as JSON."""
+        return tuple(_label(value) for value in self.values)
+
+    def value(self, label: Any) -> Any:
+        """Return what a sampler's label stands for."""
+        if self.kind is not AxisKind.choice:
+            return label
+        return self.values[self.labels.index(label)]
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """Two values of the axis that are as different as can be."""
+        if self.kind is AxisKind.choice:
+            return self.values[0], self.values[-1]
+        if self.kind is AxisKind.integer:
+            return int(self.low), int(self.high)
+        return self.low, self.high
+
+
+def _label(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | tuple | dict) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower:
+    """A place of the configuration that follows searched keys.
+
+    `path` are keys and list indices, as text. It is a copy of the key `copies`, or (null) the text
+    of `pieces`: literal text and keys in turn, beginning with text.
+    """
+
+    path: tuple[str, ...]
+    copies: str | None = None
+    pieces: tuple[str, ...] = ()
+
+    def value(self, given: Mapping[str, Any]) -> Any:
+        """Return what stands here with these values of the searched keys."""
+        if self.copies is not None:
+            return given[self.copies]
+        parts = enumerate(self.pieces)
+        return "".join(str(given[piece]) if place % 2 else piece for place, piece in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """An adaptive sweep: what it searches, and by which reported metric."""
+
+    axes: tuple[Axis, ...]
+    followers: tuple[Follower, ...]
+    metric: str
+    direction: Direction
+    pruner: Pruner
+    seed: int
+
+    def applied(self, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of a configuration with these values of the searched keys."""
+        changed: Any = dict(config)
+        for key, value in given.items():
+            changed = _with(changed, tuple(key.split(".")), value)
+        for follower in self.followers:
+            changed = _with(changed, follower.path, follower.value(given))
+        return dict(changed)
+
+
+def _with(node: Any, path: Sequence[str], value: Any) -> Any:
+    if not path:
+        return value
+    if isinstance(node, list | tuple):
+        place = int(path[0])
+        return [*node[:place], _with(node[place], path[1:], value), *node[place + 1 :]]
+    return {**node, path[0]: _with(node.get(path[0], {}), path[1:], value)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a run of an adaptive sweep was given: trial `number` of the study, with these values.
+
+    `signature` is that of the run's whole configuration; `earlier` are the trials it had before.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    signature: str
+    earlier: tuple[int, ...] = ()
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The values as overrides, for people and filters."""
+        return tuple(f"{key}={_word(value)}" for key, value in self.values.items())
+
+
+def _word(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return value if isinstance(value, str) else json.dumps(value)

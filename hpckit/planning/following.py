@@ -1,0 +1,136 @@
+"""Which places of a resolved configuration follow a searched key, and how. Pure.
+
+Responsible for finding out by comparing configurations composed with different values; it must not
+compose. A place may be a copy of a searched key (`${lr}`), or a text with such keys in it
+(`"train.py --lr ${lr}"`). Whatever is computed otherwise cannot be worked out on a node, where
+nothing is composed, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.errors import ConfigError
+from hpckit.model.search import Follower
+
+FIXED = frozenset(
+    {"name", "output_dir", "entry_point", "cluster", "resources", "checkpoint", "recovery"}
+    | {"runtime", "code", "sweep", "budget", "chaos"}
+)
+"""Settled before a run begins: what is asked of Slurm, and how a run is carried."""
+
+_Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What came of changing one searched key from `before` to `after`."""
+
+    key: str
+    before: Any
+    after: Any
+    config: Mapping[str, Any]
+
+
+def followers(base: Mapping[str, Any], probes: list[Probe]) -> tuple[Follower, ...]:
+    """Return the places that follow; `base` has all keys at their `before`. Raises ConfigError."""
+    found: dict[_Path, list[Probe]] = {}
+    for probe in probes:
+        own = tuple(probe.key.split("."))
+        for path in _differing(base, probe.config, (), probe):
+            if path[: len(own)] != own:
+                found.setdefault(path, []).append(probe)
+    return tuple(_follower(base, path, moved) for path, moved in sorted(found.items()))
+
+
+def check_free(path: _Path, key: str) -> None:
+    """Raise ConfigError where a run's own value cannot stand at this path."""
+    if path[0] not in FIXED:
+        return
+    name = ".".join(path)
+    how = f"{name} follows {key}" if name != key else f"{name} is searched"
+    raise ConfigError(
+        f"{how}, and {path[0]} is settled before a run of sweep.sampler=optuna asks for values.",
+        hint="Use sweep.sampler=random, which draws all points beforehand.",
+    )
+
+
+def check_same(expected: Mapping[str, Any], applied: Mapping[str, Any]) -> None:
+    """Raise ConfigError where values put into a frozen configuration do not give the composed."""
+    path = next(_differing(expected, applied, (), None), None)
+    if path is not None:
+        raise _computed(path, "the searched keys")
+
+
+def _follower(base: Mapping[str, Any], path: _Path, moved: list[Probe]) -> Follower:
+    before = _get(base, path)
+    for probe in moved:
+        check_free(path, probe.key)
+    first = moved[0]
+    if len(moved) == 1 and _same(before, first.before):
+        if _same(_get(first.config, path), first.after):
+            return Follower(path=path, copies=first.key)
+    elif isinstance(before, str):
+        follower = Follower(path=path, pieces=_pieces(before, moved))
+        values = {probe.key: probe.before for probe in moved}
+        if all(
+            follower.value({**values, probe.key: probe.after}) == _get(probe.config, path)
+            for probe in moved
+        ):
+            return follower
+    raise _computed(path, ", ".join(probe.key for probe in moved))
+
+
+def _pieces(text: str, moved: list[Probe]) -> tuple[str, ...]:
+    """Return the text in pieces: what is fixed, and in between the keys whose values it has."""
+    pieces = [text]
+    # A value that is part of another one would cut that apart: the long ones come first.
+    for probe in sorted(moved, key=lambda one: -len(str(one.before))):
+        cut: list[str] = []
+        for place, piece in enumerate(pieces):
+            if place % 2:
+                cut.append(piece)
+                continue
+            first, *rest = piece.split(str(probe.before))
+            cut += [first, *(part for one in rest for part in (probe.key, one))]
+        pieces = cut
+    return tuple(pieces)
+
+
+def _computed(path: _Path, keys: str) -> ConfigError:
+    return ConfigError(
+        f"{'.'.join(path)} is computed from {keys}; sweep.sampler=optuna can only copy values to "
+        "other keys, or put them into texts.",
+        hint="Compute it in your program, or use sweep.sampler=random, which composes every point.",
+    )
+
+
+def _differing(one: Any, other: Any, path: _Path, probe: Probe | None) -> Iterator[_Path]:
+    copied = probe is not None and _same(one, probe.before) and _same(other, probe.after)
+    if isinstance(one, Mapping) and isinstance(other, Mapping) and not copied:
+        for key in {**one, **other}:
+            yield from _differing(one.get(key, _GONE), other.get(key, _GONE), (*path, key), probe)
+    elif _are_lists(one, other) and not copied:
+        for place, (left, right) in enumerate(zip(one, other, strict=True)):
+            yield from _differing(left, right, (*path, str(place)), probe)
+    elif not _same(one, other):
+        yield path
+
+
+_GONE = object()
+
+
+def _are_lists(one: Any, other: Any) -> bool:
+    return isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _get(values: Any, path: _Path) -> Any:
+    for key in path:
+        values = values[int(key)] if isinstance(values, list) else values[key]
+    return values

@@ -1,0 +1,62 @@
+"""The files of an adaptive sweep: the space in the launch folder, the trial in a run's.
+
+Responsible for reading and writing them, and for the configuration that a run computes with; it
+must not ask anybody for values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.search import Search, Trial
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.store import make_folder, read_json, write_json
+
+VERSION = 1
+
+
+def write_search(paths: LaunchPaths, search: Search) -> None:
+    """Freeze the space of a launch; raises OSError."""
+    make_folder(paths.search)
+    write_json(paths.space, {"v": VERSION, **to_plain(search)})
+
+
+def read_search(paths: LaunchPaths) -> Search:
+    """Return the frozen space of a launch; raises OSError, TypeError or ValueError."""
+    return from_plain(Search, read_json(paths.space))
+
+
+def write_trial(path: Path, trial: Trial) -> None:
+    """Record what a run was given; raises OSError."""
+    write_json(path, {"v": VERSION, **to_plain(trial)})
+
+
+def read_trial(path: Path) -> Trial | None:
+    """Return what a run was given, None before it has asked; raises OSError, ValueError."""
+    try:
+        return from_plain(Trial, read_json(path))
+    except FileNotFoundError:
+        return None
+
+
+def asked_config(paths: LaunchPaths, index: int, frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's configuration with the values it was given; as frozen before it has asked.
+
+    Raises OSError, TypeError or ValueError.
+    """
+    trial = read_trial(paths.run(index).trial)
+    if trial is None:
+        return dict(frozen)
+    return read_search(paths).applied(frozen, trial.values)
+
+
+def asked_overrides(paths: LaunchPaths, index: int, frozen: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a run's overrides with those of the values it was given, as far as it has asked."""
+    try:
+        trial = read_trial(paths.run(index).trial)
+    except (OSError, ValueError, TypeError):
+        trial = None
+    return frozen if trial is None else (*frozen, *trial.overrides)

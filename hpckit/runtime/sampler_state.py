@@ -1,0 +1,68 @@
+"""Where the random numbers of a study's sampler go on, from one process to the next.
+
+Responsible for keeping the state of the sampler's generators as JSON, for the trial after the one
+it was kept at; it must not ask the sampler for anything.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpckit.record.store import read_json, write_json
+
+if TYPE_CHECKING:
+    import optuna
+
+VERSION = 1
+_FAR_APART = 1_000_003
+
+
+def restored_sampler(
+    path: Path, seed: int, number: int, *, fresh: bool
+) -> optuna.samplers.BaseSampler:
+    """Return a sampler for trial `number`, with its generators where trial `number - 1` left them.
+
+    Where that is not known (somebody was killed while he asked), or the trial is not `fresh`, they
+    begin anew from the seed and the number, so that no trial repeats another's.
+    """
+    from optuna.samplers import TPESampler  # noqa: PLC0415  # slow, and optional
+
+    states = _states(path, number) if fresh and number else None
+    if number and states is None:
+        seed = (seed + _FAR_APART * number) % 2**32
+    sampler = TPESampler(seed=seed, constant_liar=True)
+    for name, state in (states or {}).items():
+        kind, keys, *rest = state
+        _generators(sampler)[name].set_state((kind, keys, *rest))
+    return sampler
+
+
+def store_state(path: Path, sampler: optuna.samplers.BaseSampler, number: int) -> None:
+    """Keep where the generators stand after trial `number`."""
+    states = {}
+    for name, generator in _generators(sampler).items():
+        kind, keys, *rest = generator.get_state()
+        states[name] = [kind, keys.tolist(), *rest]
+    write_json(path, {"v": VERSION, "after": number, "states": states})
+
+
+def skip_one(path: Path, number: int) -> None:
+    """Note that trial `number` has needed no random numbers."""
+    states = _states(path, number)
+    if states is not None:
+        write_json(path, {"v": VERSION, "after": number, "states": states})
+
+
+def _states(path: Path, number: int) -> dict[str, Any] | None:
+    """Return what is kept for trial `number`, None without it."""
+    try:
+        kept = read_json(path)
+        return dict(kept["states"]) if kept["after"] == number - 1 else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _generators(sampler: Any) -> dict[str, Any]:
+    """Return the sampler's generators (optuna 5: it has one, and one for its first trials)."""
+    return {"own": sampler._rng.rng, "first": sampler._random_sampler._rng.rng}  # noqa: SLF001  # Optuna has no public way to keep them
