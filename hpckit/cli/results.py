@@ -16,6 +16,9 @@ from hpckit.cli.context import Context, add_output_dir, output_dir
 from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, limited
 from hpckit.cli.show import note_unshown, show_page
 from hpckit.cli.spanning import Chosen, add_launches, chosen_runs
+from hpckit.model.search import Search
+from hpckit.record.search import read_search
+from hpckit.report.best import best, best_first, best_line, best_object
 from hpckit.report.machine import results_document
 from hpckit.report.results import (
     ACCOUNT_COLUMNS,
@@ -48,15 +51,30 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the results of launches, or of some of their runs; always 0."""
     chosen = chosen_runs(arguments, output_dir(arguments, context), context)
     results = _results(chosen, arguments, context.now())
+    search = _search(chosen)
+    leader = None if search is None else best(results.rows, search)
+    if search is not None and not (arguments.sort or arguments.descending):
+        results = best_first(results, search)
     shown = replace(results, rows=tuple(limited(results.rows, arguments.limit)))
     if arguments.json:
-        context.say_json(_document(chosen, results, shown))
+        first = None if search is None else best_object(leader, search)
+        context.say_json({**_document(chosen, results, shown), "best": first})
     elif arguments.csv:
         _write_csv(shown, context)
     else:
-        show_page(results_page(shown), context, paged=True)
+        page = results_page(shown)
+        last = [] if search is None else [best_line(leader, search.metric)]
+        show_page([*page, *last], context, paged=True)
     note_unshown(len(results.rows), len(shown.rows), context)
     return 0
+
+
+def _search(chosen: Sequence[Chosen]) -> Search | None:
+    """Return what was searched, where all runs are of one such launch."""
+    launches = [view.launch for view, _ in chosen]
+    if len(launches) != 1 or not launches[0].searched:
+        return None
+    return read_search(launches[0].paths)
 
 
 def _document(chosen: Sequence[Chosen], results: Results, shown: Results) -> dict[str, object]:

@@ -14,6 +14,9 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import BaseState, RunState, SlurmState
 
+PRUNED = "pruned"
+"""Why a run has completed early: an adaptive sweep has better ones."""
+
 KEPT_WARNINGS = 5
 """How many warnings a record keeps, the latest: the rest is in the events."""
 

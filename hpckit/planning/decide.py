@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, shell_code
 from hpckit.model.launch import DrainPolicy, Recovery
+from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
 from hpckit.planning.classify import classify, signature
 from hpckit.planning.ledger import Ledger
@@ -204,6 +205,17 @@ def round_ended(view: RoundView, failure: Failure | None, action: str) -> events
         action=action,
         failure=failure,
         silent_s=round(view.silent.total_seconds(), 3),
+    )
+
+
+def attempt_ended(end: EndAttempt, at: datetime, *, pruned: bool) -> events.AttemptEnded:
+    """Return the last word on an attempt; `pruned` is whether its ranks left for that."""
+    return events.AttemptEnded(
+        at=at,
+        state=end.state,
+        exit_code=end.exit_code,
+        failure=end.failure,
+        reason=PRUNED if pruned and end.state is RunState.completed else "",
     )
 
 

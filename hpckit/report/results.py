@@ -28,7 +28,8 @@ ACCOUNT_COLUMNS = (
 class ResultRow:
     """One run: its differing overrides, its last value per metric, and its account.
 
-    `wall_s` is how long its latest attempt has run.
+    `wall_s` is how long its latest attempt has run; `reason` says why it completed before all was
+    done, empty where it did not.
     """
 
     run: str
@@ -41,6 +42,7 @@ class ResultRow:
     goodput: Goodput | None = None
     launch: str = ""
     attempt: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> Res
         goodput=row.goodput,
         launch=split_run_id(row.run)[0],
         attempt=row.attempt,
+        reason=row.early,
     )
 
 

@@ -38,7 +38,7 @@ class RunRow:
 
     `slurm_state` is Slurm's own wording, None where Slurm said nothing; `attempt` is 0 before the
     first; `goodput` is the run's account, where one was asked for; `held_up` why it never began,
-    where a stage before its own did not complete.
+    where a stage before its own did not complete; `early` why it completed before all was done.
     """
 
     run: str
@@ -62,6 +62,7 @@ class RunRow:
     goodput: Goodput | None = None
     stage: str | None = None
     held_up: str = ""
+    early: str = ""
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None before it, or where no end is known."""
@@ -97,6 +98,7 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         goodput=goodput,
         stage=record.stage,
         held_up=view.held_up,
+        early=record.reason,
     )
 
 

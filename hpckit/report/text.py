@@ -114,7 +114,7 @@ def _status_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
     return (
         str(row.index),
         row.stage or "",
-        row.state.value,
+        _state(row.state, row.early),
         f"{row.slurm_state}{waits}" if row.slurm_state else "",
         row.job or "",
         _attempt(row),
@@ -124,6 +124,10 @@ def _status_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
         *goodput_cells(row.goodput),
         metrics_text(row.metrics),
     )
+
+
+def _state(state: RunState, early: str) -> str:
+    return f"{state} ({early})" if early else state.value
 
 
 def goodput_cells(account: Goodput | None) -> tuple[str, str]:
@@ -217,8 +221,15 @@ def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str
 def results_page(results: sweep.Results) -> Page:
     """Return the page of `results`."""
     header = (*sweep.header(results), "failures", "goodput")
+    state = header.index("state", 1 + len(results.overrides))
     lines = [
-        (*map(number, line[:-1]), _seconds(line[-1]), *goodput_cells(row.goodput))
+        (
+            *map(number, line[:state]),
+            _state(row.state, row.reason),
+            *map(number, line[state + 1 : -1]),
+            _seconds(line[-1]),
+            *goodput_cells(row.goodput),
+        )
         for line, row in zip(sweep.cells(results), results.rows, strict=True)
     ]
     shown = [

@@ -103,7 +103,7 @@ class Agent:
                     self._background(self.ranks.save_stacks())
             case messages.StopRound():
                 self._background(self._stop(message.grace_s))
-            case messages.StoreAddress() | messages.Notice():
+            case messages.StoreAddress() | messages.Notice() | messages.Prune():
                 if self.ranks is not None:
                     self.ranks.pass_on(message)
             case _:

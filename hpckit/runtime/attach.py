@@ -24,14 +24,15 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from hpckit.errors import RendezvousError
-from hpckit.model.launch import DeviceKind
+from hpckit.model.launch import DeviceKind, LaunchConfig, Pruner
 from hpckit.model.rank import RankInfo, RankSource
-from hpckit.record.launches import checkpoint_folder, load_launch, load_settings
+from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.runtime import process_group
 from hpckit.runtime.chaos import open_injector
 from hpckit.runtime.children import shield_children
 from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.link import AgentLink, open_link
+from hpckit.runtime.reporting import Reporting
 from hpckit.runtime.run import Run
 from hpckit.runtime.settings import Settings
 from hpckit.runtime.stages import RunStage
@@ -67,8 +68,15 @@ def make_run(
         ),
         _stage=RunStage(launch=launch, index=index) if launch.stages else None,
         _link=link,
+        _reporting=Reporting(name=_judged_by(launch, settings)),
         _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
     )
+
+
+def _judged_by(launch: Launch, settings: LaunchConfig) -> str | None:
+    """Return the metric by which an adaptive sweep may end the run early, if it may."""
+    judged = launch.searched and settings.sweep.pruner is not Pruner.none
+    return settings.sweep.metric if judged else None
 
 
 def make_logger(info: RankInfo) -> logging.Logger:

@@ -44,6 +44,7 @@ class Agreement:
 
     save: bool = False
     leave: bool = False
+    prune: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Boundary:
     info: RankInfo
     link: AgentLink | None
     noticed: bool = False
+    pruned: bool = False
     _group: Any = field(default=None, init=False)
     _next: int | None = field(default=None, init=False)
     _seen_at: float = field(default=0.0, init=False)
@@ -100,21 +102,26 @@ class Boundary:
         """
         self._poll()
         if not self._together:
-            return Agreement(save=(save or self.noticed) and not veto, leave=self.noticed)
+            wanted = (save or self.noticed) and not veto
+            return Agreement(save=wanted, leave=self.noticed, prune=self.pruned)
         if self._next is not None and step < self._next:
             return Agreement()
-        wishes = torch.tensor([self.noticed, save, veto, self._distance(step)], dtype=torch.int64)
+        ours = [self.noticed, save, veto, self.pruned, self._distance(step)]
+        wishes = torch.tensor(ours, dtype=torch.int64)
         dist.all_reduce(wishes, op=dist.ReduceOp.MAX, group=self._group)
-        leave, wanted, vetoed, distance = wishes.tolist()
+        leave, wanted, vetoed, pruned, distance = wishes.tolist()
         self._next = step + (distance if within is None else min(distance, within))
         # Never the other way: a signal may have come while the ranks were agreeing.
         self.noticed = self.noticed or bool(leave)
-        return Agreement(save=bool(wanted or leave) and not vetoed, leave=bool(leave))
+        save = bool(wanted or leave) and not vetoed
+        return Agreement(save=save, leave=bool(leave), prune=bool(pruned))
 
     def _poll(self) -> None:
         while self.link is not None and (message := self.link.poll()) is not None:
             if isinstance(message, messages.Notice):
                 self.noticed = True
+            elif isinstance(message, messages.Prune):
+                self.pruned = True
 
     def _distance(self, step: int) -> int:
         """Return in how many steps to agree again, by this rank's own speed; 1 at first."""

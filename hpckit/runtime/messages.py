@@ -124,6 +124,26 @@ class Warn(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reported(Message):
+    """Rank 0 → its agent → supervisor: the value that an adaptive sweep judges the run by."""
+
+    step: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prune(Message):
+    """Supervisor → agents → ranks: leave at the next step boundary, for good, and save nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned(Message):
+    """Rank 0 → its agent → supervisor: all ranks leave before this step, as they were told."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Beat(Message):
     """Supervisor ↔ agent: a sign of life."""
 

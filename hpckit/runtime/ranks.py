@@ -182,7 +182,13 @@ class LocalRanks:
                 self._hangs.resumed(rank, time.monotonic())
             case messages.Watched():
                 self._hangs.paused(rank)
-            case messages.StoreBound() | messages.Saved() | messages.Warn():
+            case (
+                messages.StoreBound()
+                | messages.Saved()
+                | messages.Warn()
+                | messages.Reported()
+                | messages.Pruned()
+            ):
                 await self.tell(message)
             case _:
                 pass

@@ -22,6 +22,7 @@ from hpckit.record.store import write_json
 from hpckit.runtime import messages
 from hpckit.runtime.agents import Agents, Lost, Peer
 from hpckit.runtime.clock import now
+from hpckit.runtime.judge import Judge
 
 _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that we have not heard yet."""
@@ -39,7 +40,8 @@ class Round:
     """One start of all ranks, on the nodes of `members`, in that order.
 
     `noticed` is set when the attempt will be stopped; `between_failures` is the mean time to be
-    expected, `save_cost` what a save costs, if known; `on_saved` hears of committed checkpoints.
+    expected, `save_cost` what a save costs, if known; `on_saved` hears of committed checkpoints;
+    `judge` may end the round early, which makes it `pruned`.
     """
 
     number: int
@@ -51,6 +53,8 @@ class Round:
     noticed: asyncio.Event
     record: Callable[[events.Event], None]
     on_saved: Callable[[messages.Saved], None]
+    judge: Judge | None = None
+    pruned: bool = field(default=False, init=False)
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
     longest_step: timedelta = field(default=timedelta(), init=False)
@@ -70,7 +74,7 @@ class Round:
         """Start all ranks and return when none is left."""
         if not await self._start():
             return self.view()
-        await self._watch()
+        await self._watch_judged()
         if self._hung is not None and not self._troubled():
             await self._save_stacks()
         if self.noticed.is_set() and self.step is not None and self._hung is None:
@@ -172,6 +176,18 @@ class Round:
             stopped.cancel()
         return None
 
+    async def _watch_judged(self) -> None:
+        if self.judge is None:
+            return await self._watch()
+        judging = asyncio.create_task(self.judge.run(self._prune))
+        try:
+            return await self._watch()
+        finally:
+            judging.cancel()
+
+    async def _prune(self) -> None:
+        await self.agents.broadcast(messages.Prune())
+
     async def _watch(self) -> None:
         """Follow the agents until all ranks ended, one failed or hangs, or a notice came."""
         stopped = asyncio.ensure_future(self.noticed.wait())
@@ -206,8 +222,8 @@ class Round:
                 self._advance(message.step)
             case messages.Saved():
                 self._saved(message)
-            case messages.Warn():
-                self.record(events.Warned(at=now(), message=message.message))
+            case messages.Warn() | messages.Reported() | messages.Pruned():
+                self._take_word(message)
             case messages.Hung() if message.round == self.number and self._hung is None:
                 self._hung = message
                 self._silent_s = message.silent_s
@@ -224,6 +240,15 @@ class Round:
                 self._silent_s = max(self._silent_s, message.silent_s)
             case _:
                 pass
+
+    def _take_word(self, message: messages.Warn | messages.Reported | messages.Pruned) -> None:
+        """Take in what rank 0 says of itself."""
+        if isinstance(message, messages.Warn):
+            self.record(events.Warned(at=now(), message=message.message))
+        elif isinstance(message, messages.Pruned):
+            self.pruned = True
+        elif self.judge is not None:
+            self.judge.hear(message)
 
     def _saved(self, message: messages.Saved) -> None:
         self.on_saved(message)

@@ -30,6 +30,7 @@ from hpckit.runtime.cadence import Cadence
 from hpckit.runtime.chaos import Injector
 from hpckit.runtime.clock import now
 from hpckit.runtime.link import AgentLink
+from hpckit.runtime.reporting import Reporting
 from hpckit.runtime.settings import Settings
 from hpckit.runtime.stages import EarlierRun, RunStage
 
@@ -71,6 +72,7 @@ class Run:
     _stage: RunStage | None = None
     _link: AgentLink | None = None
     _injector: Injector = field(default_factory=lambda: Injector(marks=Path(), due={}))
+    _reporting: Reporting = field(default_factory=Reporting)
     _told_at: float = 0.0
     _non_finite: int = 0
 
@@ -163,11 +165,22 @@ class Run:
         wanted = keeper is not None and keeper.due(here.step)
         within = None if keeper is None else keeper.cadence.steps_left(here.step)
         agreed = boundary.agree(here.step, save=wanted, veto=self._non_finite > 0, within=within)
+        if agreed.prune and not agreed.leave:
+            self._leave_pruned(keeper, here.step)
         if keeper is not None and agreed.save:
             keeper.save(here, wait=agreed.leave)
         if agreed.leave:
             self.logger.info("left before step=%d: told to stop", here.step)
             raise SystemExit(0)
+
+    def _leave_pruned(self, keeper: Keeper | None, step: int) -> None:
+        """Leave for good, without another save: the sweep has better runs than this one."""
+        if self.is_main:
+            self._tell(messages.Pruned(step=step))
+        self.logger.info("left before step=%d: pruned", step)
+        if keeper is not None:
+            keeper.close()
+        raise SystemExit(0)
 
     def _keeper(self) -> Keeper:
         # Imported here: runs that keep no state need none of it.
@@ -247,17 +260,21 @@ class Run:
             return
         if self._injector.poisoned and "loss" in metrics:
             metrics["loss"] = math.nan
+        at = self.step if step is None else _plain_metric("step", step)
         values = {name: _plain_metric(name, value) for name, value in metrics.items()}
         if "at" in values:
             raise TypeError("run.log(at=…): `at` is the time of the line; choose another name")
         append_line(
             AttemptPaths(self.attempt_folder).metrics,
             {
-                "step": self.step if step is None else _plain_metric("step", step),
+                "step": at,
                 "at": now().isoformat(timespec="milliseconds"),
                 **values,
             },
         )
+        report = self._reporting.of(at, values)
+        if report is not None:
+            self._tell(report)
         if "loss" in values:
             self._judge(values["loss"])
 

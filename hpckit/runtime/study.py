@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpckit.errors import HpckitError, RunError
 from hpckit.model.launch import Pruner
-from hpckit.model.run import RunRecord
+from hpckit.model.run import PRUNED, RunRecord
 from hpckit.model.search import Axis, AxisKind, Search, Trial
 from hpckit.model.states import RunState
 from hpckit.planning.signature import signature
@@ -162,8 +162,6 @@ class OpenStudy:
         return self._trial(number).state is TrialState.FAIL
 
 
-PRUNED = "pruned"
-"""Why a run has ended whose metric promised little."""
 _MAY_GO_ON = frozenset({RunState.interrupted, RunState.unknown})
 
 

@@ -27,6 +27,7 @@ from hpckit.planning.decide import (
     Notice,
     RoundView,
     Stay,
+    attempt_ended,
     decide,
     on_drain,
     round_ended,
@@ -43,6 +44,7 @@ from hpckit.runtime.attempt import Attempt, open_attempt
 from hpckit.runtime.clock import now
 from hpckit.runtime.deadline import Deadline
 from hpckit.runtime.draining import Drained, DrainPoll, Drains
+from hpckit.runtime.judge import judge_of
 from hpckit.runtime.rounds import Round
 
 _WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -112,11 +114,8 @@ class _Supervisor:
         for task in beside:
             task.cancel()
         # The last word comes before the leave-taking: after a notice, every second counts.
-        self.attempt.record_end(
-            events.AttemptEnded(
-                at=now(), state=end.state, exit_code=end.exit_code, failure=end.failure
-            )
-        )
+        pruned = self.round is not None and self.round.pruned
+        self.attempt.record_end(attempt_ended(end, now(), pruned=pruned))
         await agents.close(_LEAVE_S)
         if self.step is not None:
             await end_step(self.step, _LEAVE_S)
@@ -334,6 +333,7 @@ class _Supervisor:
             self.noticed,
             self.attempt.record,
             self._saved,
+            judge_of(self.attempt.launch, self.attempt.index, self.assignment.settings),
         )
         view = await self.round.run()
         await self._learn_why()

@@ -1,0 +1,68 @@
+"""The best run of an adaptive sweep, and its results with the best first.
+
+Responsible for which run is better, and for the line that says so; pure, it must not print. A run
+counts once it has completed: what one that goes on, or was pruned, has reported is no result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from hpckit.model.launch import Direction
+from hpckit.model.search import Search
+from hpckit.model.states import RunState
+from hpckit.report.results import ResultRow, Results
+from hpckit.report.text import number
+
+
+def best_first(results: Results, search: Search) -> Results:
+    """Return the results with the best run first; those that do not count come last."""
+    return replace(results, rows=tuple(sorted(results.rows, key=lambda row: _rank(row, search))))
+
+
+def best(rows: Sequence[ResultRow], search: Search) -> ResultRow | None:
+    """Return the best run that counts, None where there is none yet."""
+    counting = [row for row in rows if _counts(row, search)]
+    return min(counting, key=lambda row: _rank(row, search), default=None)
+
+
+def best_object(row: ResultRow | None, search: Search) -> dict[str, Any] | None:
+    """Return what `results --json` says of the best run."""
+    if row is None:
+        return None
+    return {
+        "run": row.run,
+        "index": row.index,
+        "metric": search.metric,
+        "direction": search.direction.value,
+        "value": row.metrics[search.metric],
+    }
+
+
+def best_line(row: ResultRow | None, metric: str) -> str:
+    """Return the line on the best run so far of an adaptive sweep."""
+    if row is None:
+        return f"best so far: none has completed with a {metric}"
+    given = " ".join(f"{key}={value}" for key, value in row.overrides.items())
+    return f"best so far: {row.run}  {metric} {number(row.metrics[metric])}  {given}".rstrip()
+
+
+def _rank(row: ResultRow, search: Search) -> tuple[bool, float, int]:
+    value = _value(row, search)
+    sign = 1.0 if search.direction is Direction.minimize else -1.0
+    size = math.inf if value is None else sign * value
+    return not _counts(row, search), size, row.index
+
+
+def _counts(row: ResultRow, search: Search) -> bool:
+    done = row.state is RunState.completed and not row.reason
+    return done and _value(row, search) is not None
+
+
+def _value(row: ResultRow, search: Search) -> float | None:
+    value = row.metrics.get(search.metric)
+    fit = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if fit and value is not None else None
