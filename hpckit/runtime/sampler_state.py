@@ -29,8 +29,8 @@ def restored_sampler(
     from optuna.samplers import TPESampler  # noqa: PLC0415  # slow, and optional
 
     states = _states(path, number) if fresh and number else None
-    if number and states is None:
-        seed = (seed + _FAR_APART * number) % 2**32
+    if states is None and not (fresh and number == 0):
+        seed = (seed + _FAR_APART * (number + 1)) % 2**32
     sampler = TPESampler(seed=seed, constant_liar=True)
     for name, state in (states or {}).items():
         kind, keys, *rest = state
@@ -45,6 +45,11 @@ def store_state(path: Path, sampler: optuna.samplers.BaseSampler, number: int) -
         kind, keys, *rest = generator.get_state()
         states[name] = [kind, keys.tolist(), *rest]
     write_json(path, {"v": VERSION, "after": number, "states": states})
+
+
+def is_stored(path: Path, number: int) -> bool:
+    """Whether it is kept where the generators stand after trial `number`."""
+    return _states(path, number + 1) is not None
 
 
 def skip_one(path: Path, number: int) -> None:

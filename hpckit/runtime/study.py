@@ -26,7 +26,7 @@ from hpckit.model.states import RunState
 from hpckit.planning.signature import signature
 from hpckit.record.launches import Launch, attempt_numbers, last_metrics, load_frozen, read_runs
 from hpckit.record.search import read_search, read_trial, write_trial
-from hpckit.runtime.sampler_state import restored_sampler, skip_one, store_state
+from hpckit.runtime.sampler_state import is_stored, restored_sampler, skip_one, store_state
 
 if TYPE_CHECKING:
     import optuna
@@ -116,7 +116,8 @@ class OpenStudy:
         trial = self.study.ask() if left is None else optuna.Trial(self.study, left._trial_id)  # noqa: SLF001  # there is no other road to a trial that was begun
         trial.set_user_attr(_RUN, index)
         labels = {axis.key: _suggested(trial, axis) for axis in self.search.axes}
-        store_state(self.launch.paths.sampler, sampler, trial.number)
+        if fresh or not is_stored(self.launch.paths.sampler, number):
+            store_state(self.launch.paths.sampler, sampler, number)
         values = {axis.key: axis.value(labels[axis.key]) for axis in self.search.axes}
         return self._given(index, trial.number, values, ())
 
