@@ -55,6 +55,15 @@ class FakeSlurm:
         (self.bin_dir / program).unlink()
 
 
+@pytest.fixture(autouse=True)
+def _nothing_shared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Keep the user's own cache out of the tests, where Slurm is asked every time."""
+    monkeypatch.setenv("HPCKIT_QUEUE_AGE_S", "0")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.fixture(scope="session")
 def path_without_slurm(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a PATH on which everything is found but Slurm, for hosts that have a real one."""

@@ -6,25 +6,50 @@ were asked for an account.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from hpckit.model.goodput import Goodput
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.planning.goodput import account, submissions
+from hpckit.record.index import RunIndex
 from hpckit.record.launches import Launch, read_attempts, read_launch_events, read_progress
 
 _GOES_ON = frozenset({RunState.pending, RunState.running})
 
 
-def accounts(launch: Launch, views: Iterable[RunView], now: datetime) -> Mapping[int, Goodput]:
-    """Return the account of each of these runs of a launch, by index."""
+def accounts(
+    launch: Launch, views: Iterable[RunView], now: datetime, kept: RunIndex | None = None
+) -> Mapping[int, Goodput]:
+    """Return the account of each of these runs of a launch, by index.
+
+    That of an ended run is taken from `kept` where it still holds, and kept there.
+    """
     given = submissions(launch.jobs, read_launch_events(launch))
-    return {
-        view.record.index: _account(launch, view, given.get(view.record.index, ()), now)
-        for view in views
-    }
+    found = {}
+    for view in views:
+        run = view.record.index
+        found[run] = _kept_or_read(launch, view, given.get(run, ()), now, kept)
+    if kept is not None:
+        kept.save()
+    return found
+
+
+def _kept_or_read(
+    launch: Launch,
+    view: RunView,
+    given: Sequence[datetime],
+    now: datetime,
+    kept: RunIndex | None,
+) -> Goodput:
+    if kept is None or view.state in _GOES_ON:
+        return _account(launch, view, given, now)
+    known = kept.recall_account(view.record.index, given)
+    if known is None:
+        known = _account(launch, view, given, now)
+        kept.keep_account(view.record.index, given, known)
+    return known
 
 
 def _account(launch: Launch, view: RunView, given: Iterable[datetime], now: datetime) -> Goodput:

@@ -20,6 +20,8 @@ from typing import TextIO
 
 from hpckit.model.plain import to_plain
 
+_LONG = 2**20
+
 
 def random_token() -> str:
     """Return what keeps two launches of the same second apart."""
@@ -64,8 +66,12 @@ class Context:
         self.stderr.flush()
 
     def say_json(self, value: object) -> None:
-        """Write one JSON document to standard output."""
-        self.say(json.dumps(to_plain(value), indent=2, ensure_ascii=False))
+        """Write one JSON document to standard output: in lines for people, unless it is long."""
+        plain = to_plain(value)
+        text = json.dumps(plain, ensure_ascii=False)
+        # Indenting is not done in C: of ten thousand runs it takes seconds.
+        short = len(text) < _LONG
+        self.say(json.dumps(plain, indent=2, ensure_ascii=False) if short else text)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -135,6 +135,7 @@ class _Live:
             share=found.share,
             remaining=found.remaining,
             at=now,
+            queue_at=self.watch.queue_at,
         )
 
     def listed(self, rows: Sequence[RunRow], room: int) -> list[RunRow]:

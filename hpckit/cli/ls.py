@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from hpckit.cli.context import Context, add_json, add_output_dir, output_dir
+from hpckit.cli.freshness import Freshness
 from hpckit.cli.selecting import add_filters, add_sort, filter_of
 from hpckit.cli.show import launch_head, show_page
 from hpckit.cli.views import Ask, launch_view
@@ -89,7 +90,7 @@ def _line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
     except HpckitError as error:
         context.note(f"warning: {error.message}")
         return None
-    runs = launch_view(launch, context, ask=Ask.nothing).runs
+    runs = launch_view(launch, context, ask=Ask.nothing, freshness=Freshness()).runs
     some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
     if not some and not wanted.all:
         return None

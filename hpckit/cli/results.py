@@ -13,6 +13,7 @@ from datetime import datetime
 
 from hpckit.cli.accounting import accounts
 from hpckit.cli.context import Context, add_output_dir, output_dir
+from hpckit.cli.freshness import Freshness, add_fresh
 from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, limited
 from hpckit.cli.show import note_unshown, show_page
 from hpckit.cli.spanning import Chosen, add_launches, chosen_runs
@@ -44,12 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sort(parser, "Columns: index, state, step, time, goodput, an override, a metric")
     parser.add_argument("--descending", action="store_true", help="largest first")
     add_limit(parser)
+    add_fresh(parser)
     add_output_dir(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the results of launches, or of some of their runs; always 0."""
-    chosen = chosen_runs(arguments, output_dir(arguments, context), context)
+    freshness = Freshness(now=arguments.fresh)
+    chosen = chosen_runs(arguments, output_dir(arguments, context), context, freshness)
     results = _results(chosen, arguments, context.now())
     search = _search(chosen)
     leader = None if search is None else best(results.rows, search)
@@ -91,7 +94,7 @@ def _results(chosen: Sequence[Chosen], arguments: argparse.Namespace, now: datet
     rows: list[RunRow] = []
     for view, runs in chosen:
         some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
-        kept = accounts(view.launch, some, now)
+        kept = accounts(view.launch, some, now, view.kept)
         rows += [run_row(one, kept.get(one.record.index)) for one in some]
     results = make_results(
         rows,

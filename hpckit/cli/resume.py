@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from hpckit.cli.adding import add_job, alone
+from hpckit.cli.asking import Scheduler
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
 from hpckit.cli.eligible import check_unchanged, known_of, spent_of
 from hpckit.cli.launch import Started, on_slurm, on_this_machine, reference
 from hpckit.cli.prepare import launch_document, script_documents
 from hpckit.cli.rerender import rendered
-from hpckit.cli.views import Ask, Scheduler, launch_view
+from hpckit.cli.views import Ask, launch_view
 from hpckit.errors import SchedulerAwayError, SchedulerError
 from hpckit.model.events import JobAdded
 from hpckit.model.history import LaunchHistory

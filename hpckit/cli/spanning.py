@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hpckit.cli.context import Context
+from hpckit.cli.freshness import Freshness
 from hpckit.cli.views import Ask, LaunchView, launch_views
 from hpckit.errors import HpckitError, NotFoundError, UsageError
 from hpckit.model.run import RunView
@@ -43,14 +44,16 @@ def add_launches(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def chosen_runs(arguments: argparse.Namespace, base: Path, context: Context) -> Sequence[Chosen]:
+def chosen_runs(
+    arguments: argparse.Namespace, base: Path, context: Context, freshness: Freshness
+) -> Sequence[Chosen]:
     """Return the runs that are meant, oldest launch first; raises NotFoundError and UsageError.
 
     Of runs of several launches that compute the same, those of the newest launch that completed
     them are taken, else those of the newest one. Each scheduler is asked once.
     """
     questions = _questions(arguments, base, context)
-    views = launch_views(questions, context, ask=Ask.open_runs)
+    views = launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
     for warning in dict.fromkeys(view.warning for view in views if view.warning):
         context.note(f"warning: {warning}")
     if len(views) == 1:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hpckit.cli.accounting import accounts
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.freshness import TOLD, Freshness, add_fresh
 from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, is_word, limited
 from hpckit.cli.show import launch_head, note_unshown, show_page
 from hpckit.cli.views import LaunchView, launch_view, unconfirmed
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     add_sort(parser, "Columns: index, state, step, time, attempt, an override, a metric")
     add_limit(parser)
+    add_fresh(parser)
     add_json(parser)
     add_output_dir(parser)
 
@@ -55,7 +57,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.watch is not None:
         _watch(selection, arguments, context)
         return 0
-    view = launch_view(launch, context, indices=None if index is None else (index,))
+    view = launch_view(
+        launch,
+        context,
+        indices=None if index is None else (index,),
+        freshness=Freshness(now=arguments.fresh),
+    )
     if view.warning:
         context.note(f"warning: {view.warning}")
     for job in unconfirmed(launch):
@@ -98,21 +105,29 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
     if single or arguments.goodput:
         indices = {row.index for row in shown}
         some = [one for one in view.runs if one.record.index in indices]
-        kept = accounts(view.launch, some, now)
+        kept = accounts(view.launch, some, now, view.kept)
         shown = [replace(row, goodput=kept.get(row.index)) for row in shown]
     janitor = None if view.janitor is None else view.janitor.job
     if arguments.json:
         document = status_document(view.launch.id, shown, view.scheduler)
         counts = {"total": len(view.runs), "matching": len(rows)}
-        context.say_json({**document, "janitor": janitor, **counts})
+        age_s = None if view.asked_at is None else (now - view.asked_at).total_seconds()
+        context.say_json({**document, "janitor": janitor, **counts, "queue_age_s": age_s})
     else:
         page = [*status_page(launch_head(view.launch), shown, now)]
         if len(shown) < len(view.runs):
             page.append(f"of all {count_line([one.state for one in view.runs])}")
         page += [] if janitor is None else [f"janitor: job {janitor}, resumes what can be"]
         page += account_page(shown[0]) if single and shown else ()
+        page += _age(view, now)
         show_page(page, context, paged=True)
     note_unshown(len(rows), len(shown), context)
+
+
+def _age(view: LaunchView, now: datetime) -> list[str]:
+    """Return the line that says how old Slurm's answer is, where that matters."""
+    age = timedelta() if view.asked_at is None else now - view.asked_at
+    return [f"queue as of {age.total_seconds():.0f} s ago"] if age > TOLD else []
 
 
 def _rows(view: LaunchView, arguments: argparse.Namespace, now: datetime) -> list[RunRow]:

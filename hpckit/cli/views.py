@@ -8,12 +8,13 @@ which our record has not seen end, the record is read once more: it may have end
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
+from hpckit.cli.asking import Answer, Scheduler, ask_scheduler
 from hpckit.cli.context import Context
-from hpckit.errors import SchedulerError
+from hpckit.cli.freshness import Freshness
 from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
 from hpckit.model.held_up import held_up
 from hpckit.model.history import LaunchHistory, read_history
@@ -24,25 +25,17 @@ from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.stages import with_followed
 from hpckit.model.states import RunState
 from hpckit.model.succession import carried_on
+from hpckit.record.index import LEAST_RUNS, RunIndex, open_index
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
-
-SCHEDULER_TIMEOUT = timedelta(seconds=20)
-
-
-class Scheduler(StrEnum):
-    """What became of asking the scheduler. `none`: there was nobody or nothing to ask."""
-
-    answered = "answered"
-    away = "away"
-    none = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchView:
     """All runs of a launch, and how the scheduler was; `warning` says why it is away.
 
-    `janitor` is the job that will resume runs when all have ended, while Slurm has it.
+    `janitor` is the job that will resume runs when all have ended, while Slurm has it; `asked_at`
+    is when Slurm was asked, null where it did not answer. `kept` is the index, where one was used.
     """
 
     launch: Launch
@@ -50,6 +43,8 @@ class LaunchView:
     scheduler: Scheduler
     warning: str = ""
     janitor: Observation | None = None
+    asked_at: datetime | None = None
+    kept: RunIndex | None = None
 
 
 class Ask(StrEnum):
@@ -64,23 +59,16 @@ Carrier = tuple[str, int, str]
 """The process that carries a run: host, pid, start mark."""
 
 
-def views(launch: Launch, context: Context, *, ask_slurm: bool = True) -> tuple[RunView, ...]:
-    """Return the views of all runs; a scheduler that is away is noted on standard error."""
-    view = launch_view(launch, context, ask=Ask.open_runs if ask_slurm else Ask.nothing)
-    if view.warning:
-        context.note(f"warning: {view.warning}")
-    return view.runs
-
-
 def launch_view(
     launch: Launch,
     context: Context,
     *,
     ask: Ask = Ask.all_runs,
     indices: Sequence[int] | None = None,
+    freshness: Freshness | None = None,
 ) -> LaunchView:
-    """Return the views of all runs, or of these; a scheduler that is away is said, not raised."""
-    (view,) = launch_views([(launch, indices)], context, ask=ask)
+    """Return the views of all runs, or of these: see `launch_views`."""
+    (view,) = launch_views([(launch, indices)], context, ask=ask, freshness=freshness)
     return view
 
 
@@ -89,106 +77,132 @@ def launch_views(
     context: Context,
     *,
     ask: Ask = Ask.all_runs,
+    freshness: Freshness | None = None,
 ) -> tuple[LaunchView, ...]:
     """Return the views of several launches, each of all its runs or of these.
 
-    Each scheduler is asked once, about all of them.
+    Each scheduler is asked once, about all of them; one that is away is said, not raised. Only what
+    is merely shown may have a `freshness`: whoever decides by a view asks Slurm itself, and reads
+    all files.
     """
-    readings = [_Reading.of(launch, indices, ask) for launch, indices in wanted]
-    answers: dict[str | None, _Answer] = {}
+    readings = [_Reading.of(one, indices, ask, context, freshness) for one, indices in wanted]
+    answers: dict[str | None, Answer] = {}
     for bin_dir in dict.fromkeys(one.launch.cluster.bin_dir for one in readings if one.jobs):
-        of_it = [one for one in readings if one.launch.cluster.bin_dir == bin_dir]
+        of_it = [one for one in readings if one.jobs and one.launch.cluster.bin_dir == bin_dir]
         jobs = tuple(dict.fromkeys(job for one in of_it for job in one.jobs))
-        answers[bin_dir] = _ask(bin_dir, jobs, context)
-    nobody = _Answer(scheduler=Scheduler.none)
+        answers[bin_dir] = ask_scheduler([one.launch for one in of_it], jobs, context, freshness)
+    nobody = Answer(scheduler=Scheduler.none)
     return tuple(
         one.view(answers[one.launch.cluster.bin_dir] if one.jobs else nobody) for one in readings
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    """What one scheduler said of the jobs it was asked about."""
-
-    scheduler: Scheduler
-    observations: Mapping[str, Observation] = field(default_factory=dict)
-    warning: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What our own record says of a launch, and the jobs to ask about."""
+    """What our own record says of a launch, and the jobs to ask about.
+
+    `records` are of the runs that are `meant`, null for all, and of those that they follow.
+    """
 
     launch: Launch
-    indices: Sequence[int] | None
     meant: Sequence[int] | None
     executors: Mapping[int, LocalStarted]
     records: tuple[RunRecord, ...]
     history: LaunchHistory
     pools: Mapping[int, Pool]
     jobs: tuple[str, ...]
+    kept: RunIndex | None
 
     @classmethod
-    def of(cls, launch: Launch, indices: Sequence[int] | None, ask: Ask) -> _Reading:
+    def of(
+        cls,
+        launch: Launch,
+        meant: Sequence[int] | None,
+        ask: Ask,
+        context: Context,
+        freshness: Freshness | None,
+    ) -> _Reading:
         """Read the record of a launch; runs that follow others are seen with those."""
-        meant = indices
+        indices = meant
         if launch.stages and indices is not None:
             indices = with_followed(launch.stages, indices)
         executors = local_executors(launch)
-        records = read_runs(launch, indices)
+        kept = None if freshness is None else _index(launch, context, indices, anew=freshness.now)
+        records = read_runs(launch, indices, kept=kept)
         history = read_launch_history(launch)
         pools = read_pools(history, (one.index for one in records))
         on_slurm = launch.cluster.kind is ClusterKind.slurm
         return cls(
             launch=launch,
-            indices=indices,
             meant=meant,
             executors=executors,
             records=records,
             history=history,
             pools=pools,
             jobs=_jobs(records, history, pools, ask) if on_slurm else (),
+            kept=kept,
         )
 
-    def view(self, answer: _Answer) -> LaunchView:
+    def view(self, answer: Answer) -> LaunchView:
         """Put the record and the answer together."""
-        history, observations = self.history, answer.observations
-        answered = answer.scheduler is Scheduler.answered
-        world = _World(
-            observations=observations,
-            asked=frozenset(self.jobs) if answered else frozenset(),
-            executors=self.executors,
-            living=_living(self.executors, self.records),
-            successors={
-                run: job for run in history.successors if (job := history.successor_of(run))
-            },
-            pools=self.pools,
-        )
-        runs = tuple(world.view(record) for record in self.records)
-        if any(view.settled and not view.record.state.ended for view in runs):
-            runs = tuple(world.view(record) for record in read_runs(self.launch, self.indices))
+        runs = _read_again(self.launch, self._world(answer), self.records)
         if self.launch.stages:
-            unborn = {run for job in history.waiting() for run in job.runs} if self.jobs else ()
-            runs = held_up(runs, self.launch.stages, unborn=unborn)
-            meant = self.meant
-            runs = tuple(one for one in runs if meant is None or one.record.index in meant)
-        janitor = observations.get(history.janitor_job or "")
+            waiting = self.history.waiting() if self.jobs else ()
+            runs = held_up(
+                runs, self.launch.stages, unborn=(r for job in waiting for r in job.runs)
+            )
+        if self.kept is not None:
+            self.kept.save()
+        meant = None if self.meant is None else set(self.meant)
+        janitor = answer.observations.get(self.history.janitor_job or "")
         return LaunchView(
             launch=self.launch,
-            runs=runs,
+            runs=tuple(one for one in runs if meant is None or one.record.index in meant),
             scheduler=answer.scheduler,
             warning=answer.warning,
             janitor=None if janitor is None or janitor.state.ended else janitor,
+            asked_at=answer.asked_at,
+            kept=self.kept,
+        )
+
+    def _world(self, answer: Answer) -> _World:
+        answered = answer.scheduler is Scheduler.answered
+        given = ((run, self.history.successor_of(run)) for run in self.history.successors)
+        return _World(
+            observations=answer.observations,
+            asked=frozenset(self.jobs) if answered else frozenset(),
+            executors=self.executors,
+            living=_living(self.executors, self.records),
+            successors={run: job for run, job in given if job},
+            pools=self.pools,
         )
 
 
-def _ask(bin_dir: str | None, jobs: Sequence[str], context: Context) -> _Answer:
-    try:
-        observations = _observe(bin_dir, jobs, context)
-    except SchedulerError as error:
-        warning = f"{error.message}; this is our own record alone"
-        return _Answer(scheduler=Scheduler.away, warning=warning)
-    return _Answer(scheduler=Scheduler.answered, observations=observations)
+def _index(
+    launch: Launch, context: Context, indices: Sequence[int] | None, *, anew: bool
+) -> RunIndex | None:
+    """Return the index of a launch, where more than a few of its runs are wanted."""
+    if indices is not None and len(indices) < LEAST_RUNS:
+        return None
+    return open_index(launch.paths, len(launch.runs), context.now(), anew=anew)
+
+
+def _read_again(launch: Launch, world: _World, records: Sequence[RunRecord]) -> tuple[RunView, ...]:
+    """Return the views, with the records of those runs read once more that Slurm knows better.
+
+    Our record has not seen an end that came meanwhile, or an index not that a run began anew.
+    """
+    views = [world.view(record) for record in records]
+    some = [
+        view.record.index
+        for view in views
+        if (not view.record.state.ended and view.settled)
+        or (view.record.state is RunState.completed and view.requeued)
+    ]
+    anew = {record.index: record for record in read_runs(launch, some)} if some else {}
+    return tuple(
+        world.view(anew[view.record.index]) if view.record.index in anew else view for view in views
+    )
 
 
 def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
@@ -225,10 +239,13 @@ class _World:
 
     def view(self, record: RunRecord) -> RunView:
         carrier = _carrier(record, self.executors)
+        seen = self.observations.get(record.job or "")
+        # An answer from before the attempt began says nothing of how it ended.
+        early = seen is not None and record.begun and _is_older(seen, record)
         present = RunView(
             record=record,
-            observation=self.observations.get(record.job or ""),
-            asked=record.job in self.asked,
+            observation=None if early else seen,
+            asked=record.job in self.asked and not early,
             alive=None if carrier is None else self.living.get(carrier),
         )
         pool = self.pools.get(record.index)
@@ -236,6 +253,16 @@ class _World:
             asked = any(job in self.asked for job in pool.jobs)
             return in_pool(present, pool, self.observations, asked=asked)
         return carried_on(present, self.observations.get(self.successors.get(record.index, "")))
+
+
+def _is_older(seen: Observation, record: RunRecord) -> bool:
+    """Whether an end that Slurm tells of is one before the present attempt."""
+    return (
+        seen.state.ended
+        and not record.state.ended
+        and record.started_at is not None
+        and seen.seen_at < record.started_at
+    )
 
 
 def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> Carrier | None:
@@ -268,14 +295,3 @@ def _jobs(
     jobs += [history.successor_of(one.index) for one in asked]
     jobs += [history.janitor_job] if any(jobs) else []
     return tuple(dict.fromkeys(job for job in jobs if job is not None))
-
-
-def _observe(
-    bin_dir: str | None, jobs: Sequence[str], context: Context
-) -> Mapping[str, Observation]:
-    # Imported here: only launches on Slurm have somebody to ask.
-    from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415
-    from hpckit.slurm.query import observe  # noqa: PLC0415
-
-    commands = SlurmCommands(bin_dir=bin_dir, environ=context.environ, timeout=SCHEDULER_TIMEOUT)
-    return observe(jobs, commands, context.now())

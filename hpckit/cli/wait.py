@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.cli.context import Context
+from hpckit.cli.freshness import Freshness
 from hpckit.cli.show import launch_head, show_page
 from hpckit.cli.views import Ask, launch_view
 from hpckit.model.launch import ClusterKind
@@ -108,7 +109,8 @@ class Watch:
     settled: set[int] = field(default_factory=set, init=False)
     asked_at: datetime = field(init=False)
     pause: timedelta = field(init=False)
-    doubted: bool = field(default=False, init=False)
+    doubted_at: datetime | None = field(default=None, init=False)
+    queue_at: datetime | None = field(default=None, init=False)
     warning: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -135,16 +137,26 @@ class Watch:
         """Read the record of the open runs, and ask the scheduler where it is time to."""
         ask = Ask.open_runs if self._is_due else Ask.nothing
         began = self.context.now()
-        seen = launch_view(self.launch, self.context, ask=ask, indices=self.open)
+        seen = launch_view(
+            self.launch,
+            self.context,
+            ask=ask,
+            indices=self.open,
+            # An end is final by a word of Slurm's that is younger than the end itself.
+            freshness=Freshness(not_before=self.doubted_at),
+        )
         if ask is not Ask.nothing:
             self.asked_at = self.context.now()
             spent = self.asked_at - began
             self.pause = max(min(self.pause * 2, self.rhythm.longest), spent * _SLOW)
+            self.queue_at = seen.asked_at or self.queue_at
             self._warn(seen.warning)
+        young = seen.asked_at is None or seen.asked_at >= (self.doubted_at or began)
         for view in seen.runs:
-            self._take(view, final=ask is not Ask.nothing)
+            self._take(view, final=ask is not Ask.nothing and young)
         open_views = (self.known[index] for index in self.open)
-        self.doubted = any(view.settled for view in open_views)
+        doubted = any(view.settled for view in open_views)
+        self.doubted_at = (self.doubted_at or self.context.now()) if doubted else None
 
     @property
     def _on_slurm(self) -> bool:
@@ -153,7 +165,7 @@ class Watch:
     @property
     def _is_due(self) -> bool:
         since = self.context.now() - self.asked_at
-        return self._on_slurm and since >= (self.rhythm.shortest if self.doubted else self.pause)
+        return self._on_slurm and since >= (self.rhythm.shortest if self.doubted_at else self.pause)
 
     def _take(self, view: RunView, *, final: bool) -> None:
         """Take a view; an end by our record alone is final where Slurm cannot begin anew."""

@@ -71,12 +71,15 @@ class Parts:
     @property
     def wall(self) -> timedelta:
         """All of it: from the first submission to the end, or to now."""
-        return sum((getattr(self, field.name) for field in fields(self)), timedelta())
+        return sum((getattr(self, name) for name in _PARTS), timedelta())
 
     @property
     def running(self) -> timedelta:
         """The time in which an attempt was alive: wall without queue and idle."""
         return self.wall - self.queue - self.idle
+
+
+_PARTS = tuple(field.name for field in fields(Parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,4 +152,5 @@ class Goodput:
 
 
 def _count(causes: Iterable[Cause]) -> Mapping[Cause, int]:
-    return dict(Counter(causes).most_common())
+    found = list(causes)
+    return dict(Counter(found).most_common()) if found else {}

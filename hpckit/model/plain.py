@@ -17,6 +17,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
@@ -25,6 +27,8 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def to_plain(value: Any) -> Any:
     """Return `value` as dicts, lists, strings, numbers, booleans and None."""
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: to_plain(getattr(value, field.name)) for field in fields}

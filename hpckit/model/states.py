@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 
 class RunState(StrEnum):
@@ -131,6 +132,7 @@ class SlurmState:
         return _RUN_STATE[self.base]
 
 
+@lru_cache(maxsize=256)  # a listing has many lines and few states
 def parse_state(text: str) -> SlurmState:
     """Parse any wording: `CANCELLED by 1001`, `CANCELLED+`, `RUNNING,COMPLETING`, `COMPLETING`.
 

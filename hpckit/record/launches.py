@@ -25,7 +25,8 @@ from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunRecord
 from hpckit.model.stages import Stage
 from hpckit.model.states import RunState
-from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths
+from hpckit.record.index import RunIndex
+from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.process import this_host
 from hpckit.record.search import asked_config, asked_overrides
 from hpckit.record.store import read_events, read_json, read_lines
@@ -86,6 +87,7 @@ def load_launch(folder: Path) -> Launch:
     record = _read_frozen(paths.launch)
     try:
         heads = from_plain(_Frozen, record)
+        runs = tuple(_run_head(run) for run in record["runs"])
         code = _code_record(paths, record["code"])
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(paths.launch, f"it is not a launch record ({error})") from error
@@ -98,7 +100,7 @@ def load_launch(folder: Path) -> Launch:
         python=heads.python,
         cluster=heads.cluster,
         jobs=tuple(read_history(heads.jobs, read_events(paths.events)).jobs),
-        runs=heads.runs,
+        runs=runs,
         code=code,
         stages=heads.stages,
         searched=heads.searched,
@@ -155,9 +157,19 @@ class _Frozen:
     python: str
     cluster: Cluster
     jobs: tuple[JobSpec, ...]
-    runs: tuple[RunHead, ...]
     stages: tuple[Stage, ...] = ()
     searched: bool = False
+
+
+def _run_head(run: Mapping[str, Any]) -> RunHead:
+    # By hand: of ten thousand runs, from_plain makes a second.
+    return RunHead(
+        index=run["index"],
+        id=run["id"],
+        overrides=tuple(run["overrides"]),
+        signature=run["signature"],
+        stage=run.get("stage"),
+    )
 
 
 def _code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
@@ -207,11 +219,16 @@ def read_launch_history(launch: Launch) -> LaunchHistory:
     return read_history(launch.jobs, read_launch_events(launch))
 
 
-def read_runs(launch: Launch, indices: Iterable[int] | None = None) -> tuple[RunRecord, ...]:
-    """Return the records of all runs, or of these, as they stand in the files now."""
+def read_runs(
+    launch: Launch, indices: Iterable[int] | None = None, *, kept: RunIndex | None = None
+) -> tuple[RunRecord, ...]:
+    """Return the records of all runs, or of these, as they stand in the files now.
+
+    What `kept` still holds is taken from there; it takes what has ended since.
+    """
     wanted = range(len(launch.runs)) if indices is None else indices
     history = read_launch_history(launch)
-    return tuple(_read_run(launch, index, history) for index in wanted)
+    return tuple(_read_run(launch, index, history, kept) for index in wanted)
 
 
 def read_attempts(launch: Launch, index: int) -> Iterator[tuple[int, tuple[events.Event, ...]]]:
@@ -233,8 +250,9 @@ def read_progress(launch: Launch, index: int, attempt: int) -> Progress | None:
         return None
 
 
-def _read_run(launch: Launch, index: int, history: LaunchHistory) -> RunRecord:
-    paths = launch.paths.run(index)
+def _read_run(
+    launch: Launch, index: int, history: LaunchHistory, kept: RunIndex | None
+) -> RunRecord:
     head = launch.runs[index]
     record = RunRecord(
         id=head.id,
@@ -242,20 +260,39 @@ def _read_run(launch: Launch, index: int, history: LaunchHistory) -> RunRecord:
         overrides=asked_overrides(launch.paths, index, head.overrides)
         if launch.searched
         else head.overrides,
-        folder=str(paths.folder),
+        folder=launch.paths.run_text(index),
         job=history.slurm_jobs.get(index),
         cancel_requested=index in history.cancelled,
         stage=head.stage,
     )
+    after = history.attempts_before(index)
+    if kept is not None and index not in history.successors:
+        recalled = kept.recall(record, after)
+        if recalled is not None:
+            return recalled
+    paths = launch.paths.run(index)
     number = latest_attempt(paths.attempts)
-    if number > history.attempts_before(index):
-        return _read_attempt(record, paths.attempt(number))
+    if number > after:
+        return _read_latest(record, paths, number, kept)
     if number:
         return _waiting_again(record, paths.attempt(number), number)
     if index in history.refused:
         failure = Failure(cause=Cause.scheduler, message=history.refused[index])
         return replace(record, state=RunState.failed, failure=failure)
     return record
+
+
+def _read_latest(
+    record: RunRecord, paths: RunPaths, number: int, kept: RunIndex | None
+) -> RunRecord:
+    if kept is None:
+        return _read_attempt(record, paths.attempt(number))
+    stamp = kept.stamp(record.index, number)
+    found = _read_attempt(record, paths.attempt(number))
+    # Between the first listing and the stamp an attempt may have begun, which the stamp then hides.
+    if latest_attempt(paths.attempts) == number:
+        kept.keep(found, number, stamp)
+    return found
 
 
 def _waiting_again(record: RunRecord, attempt: AttemptPaths, number: int) -> RunRecord:

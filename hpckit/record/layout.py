@@ -199,6 +199,25 @@ class LaunchPaths:
         """Where the random numbers of an adaptive sweep's sampler go on."""
         return self.search / "sampler.json"
 
+    @property
+    def index_of_runs(self) -> Path:
+        """What ended runs came to: a cache."""
+        return self.folder / "index" / "runs.json"
+
+    @property
+    def index_of_accounts(self) -> Path:
+        """Where the time of ended runs went: a cache."""
+        return self.folder / "index" / "accounts.json"
+
+    def read_of_attempt(self, run: int, attempt: int) -> tuple[str, str, str, str]:
+        """Return what a run is read from: its attempts; of one, events, progress and metrics.
+
+        As text, too.
+        """
+        attempts = f"{self.run_text(run)}/attempts"
+        one = f"{attempts}/{attempt:03d}"
+        return attempts, f"{one}/events.jsonl", f"{one}/progress.json", f"{one}/metrics.jsonl"
+
     def job_log(self, job_index: int, job: str) -> Path:
         """Where the batch script of a Slurm job (`123` or `123_4`) prints."""
         return self.logs / f"job-{job_index}-{job}.log"
@@ -214,6 +233,10 @@ class LaunchPaths:
     def claims(self, job_index: int) -> Path:
         """Return the folder in which the elements of a packed job say which runs they took."""
         return self.folder / "claims" / str(job_index)
+
+    def run_text(self, index: int) -> str:
+        """Return the folder of a run as text: ten thousand Paths take a while."""
+        return f"{self.folder}/runs/{index:05d}"
 
     def run(self, index: int) -> RunPaths:
         """Return the run with this index."""

@@ -27,15 +27,19 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> Path:
     return path
 
 
-def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE) -> None:
-    """Replace a file as a whole: a reader finds the old text or the new, never a part."""
+def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE, lasting: bool = True) -> None:
+    """Replace a file as a whole: a reader finds the old text or the new, never a part.
+
+    What is not `lasting` may be empty after a loss of power.
+    """
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

@@ -19,12 +19,16 @@ from hpckit.report.text import Page, Sheet, count_line, duration, head_line, per
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What is shown of all runs: their states, the share that is done, the time still to come."""
+    """What is shown of all runs: their states, the share that is done, the time still to come.
+
+    `queue_at` is when Slurm was last asked, null where it never was.
+    """
 
     states: tuple[RunState, ...]
     share: float
     remaining: timedelta | None
     at: datetime
+    queue_at: datetime | None = None
 
 
 def live_page(head: LaunchHead, progress: Progress, rows: Sequence[RunRow]) -> Page:
@@ -37,8 +41,15 @@ def live_page(head: LaunchHead, progress: Progress, rows: Sequence[RunRow]) -> P
             for state, count in counts.items()
         ),
     )
-    done = f"\n{bar(progress.share)} {_words(progress)}\n"
+    done = f"\n{bar(progress.share)} {_words(progress)}{_queue(progress)}\n"
     return [head_line(head, progress.at), states, done, *_runs(rows, progress.at)]
+
+
+def _queue(progress: Progress) -> str:
+    if progress.queue_at is None:
+        return ""
+    age = max(progress.at - progress.queue_at, timedelta(0))
+    return f"; queue as of {duration(age)} ago"
 
 
 def _runs(rows: Sequence[RunRow], now: datetime) -> Page:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from hpckit.errors import SchedulerRefusedError
 from hpckit.model.ids import JobId
 from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.shared import forget
 
 _AT_ONCE = 500
 _OVER = ("invalid job id", "already completing or completed")
@@ -22,6 +23,13 @@ def cancel(jobs: Sequence[str], commands: SlurmCommands) -> None:
     Raises SchedulerRefusedError or SchedulerAwayError.
     """
     words = list(_words(jobs))
+    try:
+        _cancel(words, commands)
+    finally:
+        forget(commands)
+
+
+def _cancel(words: Sequence[str], commands: SlurmCommands) -> None:
     for start in range(0, len(words), _AT_ONCE):
         # Not --quiet: with it, 22.05 hides that permission was denied and exits 0.
         try:

@@ -115,6 +115,16 @@ class SlurmCommands:
         self._environ = clean(environ)
         self._found: dict[str, str | None] = {}
 
+    @property
+    def bin_dir(self) -> str | None:
+        """The folder of the programs, None for those on PATH."""
+        return self._bin_dir
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """What the programs see: no variable of an enclosing job is in it."""
+        return self._environ
+
     def available(self, program: str) -> bool:
         """Return whether the program is installed here."""
         return self._path(program) is not None

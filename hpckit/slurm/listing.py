@@ -45,7 +45,7 @@ _NODE = re.compile(r"NodeName=(\S+).*?\sState=(\S+)")
 _NODE_REASON = re.compile(r"\sReason=(.*?)(?:\s+\[[^\s\[\]]+@[^\s\[\]]+\]|$)")
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "None assigned"})
 _SETTING = re.compile(r"(\w+)[ \t]*=[ \t]*(\S*)")
-_ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,-]+)(?:%\d+)?\]\Z")
+_ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,-]+)(?P<cut>\.\.\.)?(?:%\d+)?\]\Z")
 _SINGLE = re.compile(r"\d+(?:_\d+)?\Z")
 
 
@@ -153,6 +153,7 @@ def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
 def job_ids(text: str) -> tuple[str, ...]:
     """Return the jobs a listing means: `7_[0-2,5%4]` is 7_0, 7_1, 7_2, 7_5.
 
+    Of a range that Slurm has cut, `7_[0-2,5...]`, what is known to be whole and `rest("7")`.
     Steps, components of heterogeneous jobs and what cannot be read are left out.
     """
     if _SINGLE.match(text):
@@ -160,10 +161,23 @@ def job_ids(text: str) -> tuple[str, ...]:
     match = _ARRAY.match(text)
     if match is None:
         return ()
+    main, ranges = match["main"], match["ranges"]
+    left = (rest(main),) if match["cut"] else ()
+    # The last piece may be the beginning of a longer number.
+    ranges = ranges.rpartition(",")[0] if match["cut"] else ranges
     try:
-        return tuple(f"{match['main']}_{int(number)}" for number in expand(f"[{match['ranges']}]"))
+        found = expand(f"[{ranges}]") if ranges else ()
     except ValueError:
-        return ()
+        return left
+    return (*(f"{main}_{int(number)}" for number in found), *left)
+
+
+def rest(main: str) -> str:
+    """Return the name of those elements of an array that a listing has left out.
+
+    squeue and sacct cut ranges at 64 characters where SLURM_BITSTR_LEN does not reach them.
+    """
+    return f"{main}_[...]"
 
 
 def exit_code(text: str) -> int | None:

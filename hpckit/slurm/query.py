@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Protocol
 
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
 from hpckit.model.run import Observation
@@ -27,6 +29,7 @@ from hpckit.slurm.listing import (
     read_settings,
     read_squeue,
     read_terms,
+    rest,
 )
 
 _LISTED = 200
@@ -36,27 +39,100 @@ _NAMED_SINCE = "now-30days"
 """How far back sacct looks for a name: without a job id, its default is midnight."""
 
 
+class Source(Protocol):
+    """Who says what Slurm knows of jobs; both raise SchedulerError."""
+
+    def queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
+        """Return what slurmctld says of these jobs, perhaps of others too."""
+        ...
+
+    def accounts(self, jobs: Sequence[str]) -> Iterable[Observation]:
+        """Return what the accounting says of them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """squeue and sacct themselves, asked about these jobs alone."""
+
+    commands: SlurmCommands
+    now: datetime
+
+    def queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
+        """Return what slurmctld says."""
+        ids = mains(jobs)
+        which = "--me" if len(ids) > _LISTED else f"--jobs={','.join(ids)}"
+        form = f"--Format={SQUEUE_FORMAT}"
+        return read_squeue(_squeue_words(self.commands, which, form), self.now)
+
+    def accounts(self, jobs: Sequence[str]) -> Iterable[Observation]:
+        """Return what the accounting says."""
+        return read_sacct(ask_accounting(mains(jobs), self.commands), self.now)
+
+
 def observe(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict[str, Observation]:
     """Return what Slurm says of these jobs (`123` or `123_4`), by id.
 
     A job that Slurm has forgotten is left out. Raises SchedulerAwayError only where neither
     squeue nor sacct answers.
     """
+    return observe_through(Live(commands=commands, now=now), jobs, now)
+
+
+def observe_through(source: Source, jobs: Sequence[str], now: datetime) -> dict[str, Observation]:
+    """Return what a source says of these jobs, as `observe` does."""
     if not jobs:
         return {}
-    found: dict[str, Observation] = {}
+    queued: dict[str, Observation] = {}
+    accounted: dict[str, Observation] = {}
     errors: list[SchedulerError] = []
     with _noted(errors):
-        found.update((one.job, one) for one in _squeue(jobs, commands, now))
-    unknown = [job for job in jobs if job not in found]
+        queued.update((one.job, one) for one in source.queue(jobs))
+    unknown = [job for job in jobs if job not in queued]
     if unknown:
         with _noted(errors):
-            accounted = {one.job: one for one in _sacct(unknown, commands, now)}
-            found.update((job, accounted[job]) for job in unknown if job in accounted)
-            if not errors:
-                found.update(_vanished(unknown, accounted, now))
+            accounted.update((one.job, one) for one in source.accounts(unknown))
     _check_heard(errors)
+    found = {**accounted, **queued}
+    found.update(_in_the_rest(unknown, found))
+    if not errors:
+        found.update(_vanished(unknown, found, accounted, now))
     return {job: found[job] for job in jobs if job in found}
+
+
+def _in_the_rest(
+    unknown: Iterable[str], found: Mapping[str, Observation]
+) -> Iterator[tuple[str, Observation]]:
+    """Yield the elements that only stand in the part of a range that a listing has cut off."""
+    for job in unknown:
+        left = found.get(rest(_main(job)))
+        if "_" in job and job not in found and left is not None:
+            yield job, replace(left, job=job)
+
+
+def ask_queue(commands: SlurmCommands) -> str:
+    """Return what squeue says of all of the user's jobs, waiting elements of arrays as ranges.
+
+    For SQUEUE_FORMAT. Raises SchedulerAwayError or SchedulerRefusedError.
+    """
+    return commands.run("squeue", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}")
+
+
+def ask_accounting(ids: Sequence[str], commands: SlurmCommands) -> str:
+    """Return what sacct says of jobs, by their main ids; for SACCT_FORMAT. Raises likewise."""
+    return commands.run(
+        "sacct",
+        f"--jobs={','.join(ids)}",
+        "--allocations",
+        "--noheader",
+        "--parsable2",
+        f"--format={SACCT_FORMAT}",
+    )
+
+
+def mains(jobs: Iterable[str]) -> list[str]:
+    """Return the ids of jobs without their elements: each array once."""
+    return sorted({_main(job) for job in jobs}, key=lambda job: (len(job), job))
 
 
 def observe_queued(job: str, commands: SlurmCommands, now: datetime) -> Observation | None:
@@ -148,7 +224,10 @@ def _check_heard(errors: Sequence[SchedulerError]) -> None:
 
 
 def _vanished(
-    unknown: Iterable[str], accounted: Mapping[str, Observation], now: datetime
+    unknown: Iterable[str],
+    found: Mapping[str, Observation],
+    accounted: Iterable[str],
+    now: datetime,
 ) -> Iterator[tuple[str, Observation]]:
     """Yield the elements that neither program lists although the accounting has their array.
 
@@ -157,16 +236,10 @@ def _vanished(
     """
     arrays = {_main(job) for job in accounted if "_" in job}
     for job in unknown:
-        if "_" in job and job not in accounted and _main(job) in arrays:
+        if "_" in job and job not in found and _main(job) in arrays:
             reason = "cancelled while it waited; Slurm keeps no record of such an array element"
             state = parse_state("CANCELLED")
             yield job, Observation(job=job, state=state, seen_at=now, reason=reason)
-
-
-def _squeue(jobs: Iterable[str], commands: SlurmCommands, now: datetime) -> Iterable[Observation]:
-    ids = _mains(jobs)
-    which = "--me" if len(ids) > _LISTED else f"--jobs={','.join(ids)}"
-    return read_squeue(_squeue_words(commands, which, f"--Format={SQUEUE_FORMAT}"), now)
 
 
 def _squeue_one(job: str, commands: SlurmCommands, form: str) -> str:
@@ -181,18 +254,6 @@ def _squeue_words(commands: SlurmCommands, which: str, form: str) -> str:
         if "invalid job id" in error.message.lower():
             return ""
         raise
-
-
-def _sacct(jobs: Iterable[str], commands: SlurmCommands, now: datetime) -> Iterable[Observation]:
-    text = commands.run(
-        "sacct",
-        f"--jobs={','.join(_mains(jobs))}",
-        "--allocations",
-        "--noheader",
-        "--parsable2",
-        f"--format={SACCT_FORMAT}",
-    )
-    return read_sacct(text, now)
 
 
 def _squeue_by_name(name: str, commands: SlurmCommands) -> str:
@@ -211,10 +272,6 @@ def _sacct_by_name(name: str, commands: SlurmCommands) -> str:
         "--parsable2",
         "--format=JobID",
     )
-
-
-def _mains(jobs: Iterable[str]) -> list[str]:
-    return sorted({_main(job) for job in jobs}, key=lambda job: (len(job), job))
 
 
 def _main(job: str) -> str:

@@ -22,6 +22,7 @@ from hpckit.model.plan import JobSpec
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.commands import SlurmCommands, failure
 from hpckit.slurm.script import stated_variables
+from hpckit.slurm.shared import forget
 
 _ACCEPTED = re.compile(r"Submitted batch job (\d+)")
 _TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)
@@ -127,6 +128,8 @@ def submit(
                 f"sbatch answered with {str(error)!r}, not with a job id",
                 hint="a wrapper may stand in front of sbatch: set cluster.bin_dir to Slurm's own",
             ) from error
+        finally:
+            forget(commands)
 
 
 def _behind(job: JobSpec, behind: str | None, waits: str | None) -> list[str]:

@@ -71,7 +71,8 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
     attempt.metrics(9, loss=0.25, accuracy=0.9)
     attempt.fail(traceback=TRACEBACK)
     document = read(desk)
-    assert list(document) == [*("launch", "scheduler", "runs", "janitor", "total", "matching")]
+    names = ("launch", "scheduler", "runs", "janitor", "total", "matching", "queue_age_s")
+    assert list(document) == [*names]
     assert (document["launch"], document["scheduler"]) == (launch.id, "none")
     run = document["runs"][0]
     assert list(run) == FIELDS

@@ -19,7 +19,7 @@ SURFACE = {
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
     "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}
     | FILTERS
-    | {"--watch", "--sort", "--limit"},
+    | {"--watch", "--sort", "--limit", "--fresh"},
     "cancel": {"LAUNCH|RUN", "--all", "--dry-run", "--json", "--output-dir"} | FILTERS,
     "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
     | {"--json", "--output-dir"},
@@ -34,7 +34,8 @@ SURFACE = {
 }
 AT_LEAST = {
     "logs": {"LAUNCH|RUN", "--rank", "--follow", "--json", "--output-dir"},
-    "results": {"--csv", "--sort", "--descending", "--limit", "--json", "--output-dir"} | FILTERS,
+    "results": {"--csv", "--sort", "--descending", "--limit", "--fresh", "--json", "--output-dir"}
+    | FILTERS,
     "ls": {"--sort", "--limit", "--json", "--output-dir"} | FILTERS,
 }
 

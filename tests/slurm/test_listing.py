@@ -89,13 +89,15 @@ def test_listing_says_why_a_job_never_began() -> None:
         ("7_[9]", ("7_9",)),
         ("7.batch", ()),
         ("7+0", ()),
-        ("7_[0-2,...]", ()),
+        ("7_[0-2,...]", ("7_0", "7_1", "7_2", "7_[...]")),
+        ("7_[0-2,5...%4]", ("7_0", "7_1", "7_2", "7_[...]")),
+        ("7_[0...]", ("7_[...]",)),
         ("7_[5-2]", ()),
         ("", ()),
     ],
 )
 def test_job_ids_are_those_meant(text: str, jobs: tuple[str, ...]) -> None:
-    """Ranges are expanded; steps, parts of heterogeneous jobs and nonsense mean no job."""
+    """Ranges are expanded as far as they go; steps, heterogeneous parts, nonsense mean no job."""
     assert job_ids(text) == jobs
 
 

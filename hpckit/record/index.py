@@ -1,0 +1,182 @@
+"""The index of a launch: its ended runs as they were last read, so that nobody reads them twice.
+
+Responsible for when an entry still holds, and for its two files. It is a cache: it may be missing,
+old, damaged or deleted at any time, and only makes reading faster. It must not be used to decide.
+
+An entry holds while the files it was read from have the same size and times: four questions to
+the file system instead of four files. A run that completed an hour ago is not even asked for: by
+then Slurm has forgotten its job, and only a resume begins it anew, which the launch's own events
+tell. Thus a sweep that is long over costs a network file system nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hpckit.model.goodput import Goodput
+from hpckit.model.plain import to_plain
+from hpckit.model.run import RunRecord
+from hpckit.model.states import RunState
+from hpckit.record.index_entries import (
+    VERSION,
+    account_entry,
+    read_account,
+    read_record,
+    record_entry,
+)
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.store import make_folder, read_json, write_text
+
+LEAST_RUNS = 50
+"""Fewer are read as fast as an index is."""
+
+QUIET = timedelta(hours=1)
+"""Longer than slurmctld remembers a job that has ended (MinJobAge, 5 minutes by default)."""
+
+_QUIET = 2
+_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunIndex:
+    """What is kept of a launch with so many runs; `kept` is by run [attempt, stamp, quiet, record].
+
+    `accounts` is by run [attempt, stamp, submissions, account], read when first asked for.
+    """
+
+    paths: LaunchPaths
+    total: int
+    now: datetime
+    kept: dict[str, list[Any]] = field(default_factory=dict)
+    accounts: dict[str, list[Any]] | None = None
+    new: int = 0
+    new_accounts: int = 0
+
+    def recall(self, base: RunRecord, after: int) -> RunRecord | None:
+        """Return a run as its latest attempt has left it; None where its files have to be read.
+
+        `base` is the run without attempts, `after` how many it had had when it was last given to a
+        job: only a later one counts.
+        """
+        entry = self.kept.get(str(base.index))
+        if entry is None:
+            return None
+        try:
+            attempt, stamp, quiet, record = entry
+            if attempt <= after:
+                return None
+            if not quiet and stamp != self.stamp(base.index, attempt):
+                return None
+            found = read_record(base, record)
+        except _UNREADABLE:
+            del self.kept[str(base.index)]
+            return None
+        if not quiet and self._is_quiet(found):
+            entry[_QUIET] = True
+            self.new += 1
+        return found
+
+    def keep(self, record: RunRecord, attempt: int, stamp: list[int] | None) -> None:
+        """Keep a run whose latest attempt has ended, as read after `stamp` was taken of it."""
+        if stamp is None or not record.state.ended or attempt != record.attempt:
+            return
+        quiet = self._is_quiet(record)
+        self.kept[str(record.index)] = [attempt, stamp, quiet, record_entry(record)]
+        self.new += 1
+
+    def recall_account(self, run: int, submissions: Iterable[datetime]) -> Goodput | None:
+        """Return the account of a run that stands in the index as it is now, else None."""
+        if self.accounts is None:
+            self.accounts = _load(self.paths.index_of_accounts)
+        entry, current = self.accounts.get(str(run)), self.kept.get(str(run))
+        if entry is None or current is None:
+            return None
+        try:
+            if entry[:3] != [*current[:2], _texts(submissions)]:
+                return None
+            return read_account(entry[3])
+        except _UNREADABLE:
+            return None
+
+    def keep_account(self, run: int, submissions: Iterable[datetime], account: Goodput) -> None:
+        """Keep the account of a run that stands in the index."""
+        current = self.kept.get(str(run))
+        if current is not None and self.accounts is not None:
+            entry = [*current[:2], _texts(submissions), account_entry(account)]
+            self.accounts[str(run)] = entry
+            self.new_accounts += 1
+
+    def save(self) -> None:
+        """Write what is new, where it is worth it; a full disk is no reason to fail."""
+        worth = max(self.total // 100, 1)
+        if self.new >= worth:
+            _save(self.paths.index_of_runs, self.kept)
+            self.new = 0
+        if self.new_accounts >= worth and self.accounts is not None:
+            _save(self.paths.index_of_accounts, self.accounts)
+            self.new_accounts = 0
+
+    def stamp(self, run: int, attempt: int) -> list[int] | None:
+        """Return sizes and times of what a record is read from; None without any events.
+
+        The folder's links count its attempts where its time is too coarse to tell.
+        """
+        folder, events, *rest = self.paths.read_of_attempt(run, attempt)
+        try:
+            seen = os.stat(folder)  # noqa: PTH116  # see layout: no Paths
+            stamp = [seen.st_mtime_ns, seen.st_nlink, *_size_and_time(events)]
+        except OSError:
+            return None
+        for path in rest:
+            try:
+                stamp += _size_and_time(path)
+            except OSError:
+                stamp += (0, 0)
+        return stamp
+
+    def _is_quiet(self, record: RunRecord) -> bool:
+        ended_at = record.ended_at
+        completed = record.state is RunState.completed and ended_at is not None
+        return completed and ended_at is not None and self.now - ended_at > QUIET
+
+
+def open_index(
+    paths: LaunchPaths, total: int, now: datetime, *, anew: bool = False
+) -> RunIndex | None:
+    """Return the index of a launch with so many runs, None where it needs none; `anew`: empty."""
+    if total < LEAST_RUNS:
+        return None
+    kept = {} if anew else _load(paths.index_of_runs)
+    return RunIndex(paths=paths, total=total, now=now, kept=kept, accounts={} if anew else None)
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    seen = os.stat(path)  # noqa: PTH116  # likewise
+    return seen.st_size, seen.st_mtime_ns
+
+
+def _texts(moments: Iterable[datetime]) -> list[str]:
+    return [to_plain(one) for one in moments]
+
+
+def _load(path: Path) -> dict[str, list[Any]]:
+    try:
+        document = read_json(path)
+        runs = document["runs"] if document["v"] == VERSION else {}
+    except (OSError, RecursionError, *_UNREADABLE):
+        return {}
+    return runs if isinstance(runs, dict) else {}
+
+
+def _save(path: Path, runs: dict[str, list[Any]]) -> None:
+    with suppress(OSError):
+        make_folder(path.parent)
+        text = json.dumps({"v": VERSION, "runs": runs}, separators=(",", ":"))
+        write_text(path, text, lasting=False)

@@ -1,0 +1,225 @@
+"""Slurm's answers in a file of the user's, so that of many processes one asks and the others read.
+
+Responsible for that file, its lock, and how long an answer or a failure holds; it must not know
+what was asked. It is a cache: whatever cannot be read or trusted counts as not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from hpckit.errors import SchedulerAwayError, SchedulerError
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.record.store import make_folder, read_json, write_text
+
+LONGEST = timedelta(minutes=5)
+"""However slow Slurm is, it is asked this often, where somebody wants to know."""
+
+_SLOW = 20
+"""A twentieth of the time at most is spent on making Slurm answer."""
+
+_VERSION = 1
+_KEPT_BYTES = 8 * 2**20
+_POLL_S = 0.05
+_NOBODY_ELSE = 0o077
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a program printed, when it was asked, and whether that will not change."""
+
+    asked_at: datetime
+    text: str
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """The answers of one program by what it was asked about, and how its latest call went.
+
+    `took` is how long that took; `failures` how many failed in a row, the latest at `tried_at`
+    with these words.
+    """
+
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    tried_at: datetime | None = None
+    took: timedelta = timedelta()
+    failures: int = 0
+    message: str = ""
+    hint: str = ""
+
+    def age_allowed(self, least: timedelta) -> timedelta:
+        """Return how old an answer may be: older where the program was slow."""
+        return max(least, min(self.took * _SLOW, LONGEST))
+
+    def check_rested(self, least: timedelta, now: datetime) -> None:
+        """Raise SchedulerAwayError where the program has failed so lately that it is left alone.
+
+        For `least` twice, then four times, …, five minutes at most.
+        """
+        if not self.failures or self.tried_at is None:
+            return
+        pause = min(self.age_allowed(least) * 2 ** min(self.failures, 16), LONGEST)
+        if self.tried_at <= now < self.tried_at + pause:
+            left = (self.tried_at + pause - now).total_seconds()
+            since = (now - self.tried_at).total_seconds()
+            raise SchedulerAwayError(
+                f"{self.message} (asked {since:.0f} s ago, not again for {left:.0f} s)",
+                hint=self.hint,
+            )
+
+    def heard(
+        self, found: Mapping[str, str], at: datetime, took: timedelta, *, final: Container[str] = ()
+    ) -> Answers:
+        """Return the answers with these new ones; the oldest go where it becomes too much."""
+        new = {
+            key: Answer(asked_at=at, text=text, final=key in final) for key, text in found.items()
+        }
+        old = [(key, one) for key, one in self.answers.items() if key not in new]
+        room = _KEPT_BYTES - sum(len(one.text) for one in new.values())
+        for key, one in sorted(old, key=lambda pair: pair[1].asked_at, reverse=True):
+            room -= len(one.text)
+            if room > 0:
+                new[key] = one
+        return Answers(answers=new, tried_at=at, took=took)
+
+    def failed(self, error: SchedulerError, at: datetime, took: timedelta) -> Answers:
+        """Return the answers after a call that failed."""
+        return Answers(
+            answers=self.answers,
+            tried_at=at,
+            took=took,
+            failures=self.failures + 1,
+            message=error.message,
+            hint=error.hint,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """The folder of one user's answers from one cluster, as seen from one host."""
+
+    folder: Path
+
+    def load(self, program: str) -> Answers:
+        """Return what is kept of a program; nothing where it cannot be read."""
+        try:
+            record = read_json(self._file(program))
+            if record["v"] == _VERSION:
+                return _decode(record)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            pass
+        return Answers()
+
+    def save(self, program: str, answers: Answers) -> None:
+        """Keep answers; a full disk is no reason to fail."""
+        record = {"v": _VERSION, **to_plain(answers)}
+        with contextlib.suppress(OSError):
+            write_text(self._file(program), json.dumps(record), lasting=False)
+
+    @property
+    def changed_at(self) -> datetime | None:
+        """When this user last submitted or cancelled: answers from before that are out of date."""
+        try:
+            return datetime.fromtimestamp(self._changed.stat().st_mtime, UTC)
+        except OSError:
+            return None
+
+    def change(self, at: datetime) -> None:
+        """Remember that the user's jobs have changed."""
+        with contextlib.suppress(OSError):
+            self._changed.touch(mode=0o600)
+            os.utime(self._changed, (at.timestamp(), at.timestamp()))
+
+    @contextlib.contextmanager
+    def one_at_a_time(self, patience: timedelta) -> Iterator[None]:
+        """Wait for those who ask at this moment; where that cannot be, go on all the same."""
+        try:
+            handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            yield
+            return
+        try:
+            _lock(handle, patience)
+            yield
+        finally:
+            os.close(handle)
+
+    @property
+    def _changed(self) -> Path:
+        return self.folder / "changed"
+
+    def _file(self, program: str) -> Path:
+        return self.folder / f"{program}.json"
+
+
+def find_shelf(environ: Mapping[str, str], bin_dir: str | None, *, make: bool) -> Shelf | None:
+    """Return the shelf for the Slurm that is found here; None where there is no safe place for one.
+
+    Two clusters may share a home and the paths of their programs, so that every host has its own.
+    """
+    base = _base(environ)
+    if base is None:
+        return None
+    squeue = shutil.which("squeue", path=bin_dir or environ.get("PATH", os.defpath))
+    where = (socket.gethostname(), squeue, environ.get("SLURM_CONF"), environ.get("SLURM_CLUSTERS"))
+    name = hashlib.sha256(repr(where).encode()).hexdigest()[:16]
+    folder = base / "hpckit" / f"queue-{name}"
+    try:
+        if make:
+            make_folder(folder)
+        about = folder.lstat()
+    except OSError:
+        return None
+    own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+    return Shelf(folder=folder) if own and not about.st_mode & _NOBODY_ELSE else None
+
+
+def _base(environ: Mapping[str, str]) -> Path | None:
+    """Return the user's folder of caches, by the rules of the XDG base directories."""
+    chosen = Path(environ.get("XDG_CACHE_HOME", ""))
+    if chosen.is_absolute():
+        return chosen
+    home = Path(environ.get("HOME", ""))
+    return home / ".cache" if home.is_absolute() else None
+
+
+def _lock(handle: int, patience: timedelta) -> None:
+    until = time.monotonic() + patience.total_seconds()
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_POLL_S)
+        except OSError:  # a file system without locks
+            return
+        else:
+            return
+
+
+def _decode(record: dict[str, Any]) -> Answers:
+    answers = {key: from_plain(Answer, one) for key, one in record["answers"].items()}
+    if any(one.asked_at.tzinfo is None for one in answers.values()):
+        raise ValueError("a moment without a time zone")
+    plain = from_plain(Answers, {**record, "answers": {}})
+    return Answers(
+        answers=answers,
+        tried_at=plain.tried_at,
+        took=plain.took,
+        failures=int(plain.failures),
+        message=str(plain.message),
+        hint=str(plain.hint),
+    )
