@@ -145,7 +145,7 @@ def check_stages(points: Sequence[SweepPoint]) -> None:
     last = points[-1].stage
     for point in points:
         settings = point.settings
-        if is_packed(settings):
+        if point.stage is not None and is_packed(settings):
             raise ConfigError(
                 "sweep.runs_per_job and runs_per_gpu let runs share a job, and those of stage "
                 f"{point.stage} follow others, or are followed, one by one",
