@@ -212,6 +212,7 @@ def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
         new=True,
         may_wait=True,
         chained=len(launch.jobs) > 1 and _is_chained(launch),
+        quiet=prepared.quiet,
         commands=commands,
         context=context,
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpckit.cli.context import Context, add_json
+from hpckit.cli.progress import progress
 from hpckit.cli.searching import check_search
 from hpckit.errors import ConfigError
 from hpckit.model.ids import launch_id, slug
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 class Prepared:
     """A launch that could be written: `scripts` holds the text of each job index.
 
-    `environment` is that of its Python, where that is not the one that runs this.
+    `environment` is that of its Python, where that is not the one that runs this. With `quiet`
+    nobody watches how far it is.
     """
 
     plan: LaunchPlan
@@ -46,6 +48,7 @@ class Prepared:
     snapshot: code.CodeSnapshot
     points: tuple[SweepPoint, ...] = ()
     environment: Mapping[str, object] | None = None
+    quiet: bool = False
 
 
 def add_composing(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +123,8 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
     from hpckit.slurm.script import render  # noqa: PLC0415
 
     request = compose_request(arguments, context)
-    points = compose(request)
+    with progress("composing", context, quiet=arguments.json) as tell:
+        points = compose(replace(request, tell=tell))
     plan = _plan(points, tuple(arguments.words), context)
     check_search(plan, context)
     folders = template_folders(request)
@@ -134,6 +138,7 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
             git=Git(context.environ),
         ),
         points=points,
+        quiet=arguments.json,
     )
 
 
@@ -146,13 +151,11 @@ def narrowed(
 
     before = prepared.plan
     points = tuple(prepared.points[index] for index in kept)
-    plan = make_plan(
+    plan = _plan(
         points,
+        before.arguments,
+        context,
         identity=LaunchIdentity(id=before.id, created_at=before.created_at),
-        folder=before.folder,
-        arguments=before.arguments,
-        python=before.python,
-        limits=_limits(points, context),
     )
     folders = template_folders(compose_request(arguments, context))
     scripts = {job.index: render(plan, job, folders) for job in plan.jobs}
@@ -161,12 +164,14 @@ def narrowed(
 
 def write(prepared: Prepared, context: Context) -> Launch:
     """Write the launch folder and read it back; raises UsageError where it cannot be written."""
-    freeze(
-        prepared.plan,
-        scripts=prepared.scripts,
-        snapshot=prepared.snapshot,
-        environment=prepared.environment or capture(context.environ),
-    )
+    with progress("freezing", context, quiet=prepared.quiet) as tell:
+        freeze(
+            prepared.plan,
+            scripts=prepared.scripts,
+            snapshot=prepared.snapshot,
+            environment=prepared.environment or capture(context.environ),
+            tell=tell,
+        )
     return load_launch(Path(prepared.plan.folder))
 
 
@@ -200,16 +205,21 @@ def script_documents(
     return [{"path": str(paths.script(index)), "text": text} for index, text in scripts.items()]
 
 
-def _plan(points: Sequence[SweepPoint], words: tuple[str, ...], context: Context) -> LaunchPlan:
+def _plan(
+    points: Sequence[SweepPoint],
+    words: tuple[str, ...],
+    context: Context,
+    *,
+    identity: LaunchIdentity | None = None,
+) -> LaunchPlan:
     if not points:
         raise ConfigError("the sweep has no points", hint="an axis matched nothing")
     settings = points[0].settings
-    created_at = context.now()
-    name = launch_id(launch_name(settings), created_at=created_at, token=context.token())
+    identity = identity or _new_identity(settings, context)
     plan = make_plan(
         points,
-        identity=LaunchIdentity(id=name, created_at=created_at),
-        folder=str(_output_dir(settings, context) / name),
+        identity=identity,
+        folder=str(_output_dir(settings, context) / identity.id),
         arguments=words,
         python=settings.cluster.python or sys.executable,
         limits=_limits(points, context),
@@ -220,6 +230,12 @@ def _plan(points: Sequence[SweepPoint], words: tuple[str, ...], context: Context
 
     wanted = {run.signature for run in plan.runs}
     return in_order(plan, durations(Path(plan.folder).parent, slug(plan.name), wanted))
+
+
+def _new_identity(settings: LaunchConfig, context: Context) -> LaunchIdentity:
+    created_at = context.now()
+    name = launch_id(launch_name(settings), created_at=created_at, token=context.token())
+    return LaunchIdentity(id=name, created_at=created_at)
 
 
 def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:

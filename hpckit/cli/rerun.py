@@ -173,6 +173,7 @@ def _prepared(
         scripts={job.index: render(plan, job, templates) for job in plan.jobs},
         snapshot=source.snapshot,
         points=(point,),
+        quiet=True,
         environment=capture_of(python, context.environ),
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpckit.cli.context import Context
+from hpckit.cli.progress import Tell, progress
 from hpckit.cli.views import unconfirmed
 from hpckit.errors import (
     HeldError,
@@ -75,6 +76,7 @@ class Submission:
     `new` is whether the launch is nothing without them: then a refusal removes its folder. What
     comes when the user has as many jobs as may be queued is left for later with `may_wait`. With
     `chained` each waits for the end of the one before it, the first one for that of `behind`.
+    Without `quiet` somebody may watch how far it is.
     """
 
     launch: Launch
@@ -86,6 +88,7 @@ class Submission:
     chained: bool = False
     behind: str | None = None
     accepted: dict[int, str] = field(default_factory=dict)
+    quiet: bool = True
 
     def submit_patiently(self, patience: timedelta) -> dict[int, str]:
         """Submit as `submit` does, and ask again while Slurm does not answer, for that long.
@@ -134,8 +137,13 @@ class Submission:
         are cancelled, and where there were none a new launch's folder is removed. When it
         does not answer, nobody knows: the folder stays, with the intent, for `hpckit doctor`.
         """
+        with progress("submitting", self.context, quiet=self.quiet) as tell:
+            return self._submit_all(tell)
+
+    def _submit_all(self, tell: Tell) -> dict[int, str]:
         runs: dict[int, str] = {}
-        for job in self.jobs:
+        for done, job in enumerate(self.jobs):
+            tell(done, len(self.jobs))
             try:
                 self.accepted[job.index] = self._submit(job)
             except SchedulerRefusedError as error:

@@ -5,7 +5,8 @@ It must not submit, write, or read anything but configuration files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from hpckit.config.near_miss import refuse_near_misses
 from hpckit.config.overrides import check_swept, points
@@ -43,12 +44,12 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
             _check_unstaged(sampled)
             return sampled
         listed = points(words, multirun=request.multirun)
-        first = tuple(_point(composing, overrides, request) for overrides in listed[:1])
+        told = _told(listed, request)
+        first = tuple(_point(composing, overrides, request) for overrides in islice(told, 1))
         if first and first[0].settings.stages:
             return staged_points(given, first[0], session, request)
         check_addressed(given, ())
-        rest = (_point(composing, overrides, request) for overrides in listed[1:])
-        return (*first, *rest)
+        return (*first, *(_point(composing, overrides, request) for overrides in told))
 
 
 def _check_unstaged(points: Sequence[SweepPoint]) -> None:
@@ -59,6 +60,13 @@ def _check_unstaged(points: Sequence[SweepPoint]) -> None:
             "grid.",
             hint="Give values as a list, choice() or range(), or launch the stages one by one.",
         )
+
+
+def _told(listed: Sequence[tuple[str, ...]], request: ComposeRequest) -> Iterator[tuple[str, ...]]:
+    for done, overrides in enumerate(listed):
+        if request.tell is not None:
+            request.tell(done, len(listed))
+        yield overrides
 
 
 def _point(composing: Composer, overrides: Sequence[str], request: ComposeRequest) -> SweepPoint:

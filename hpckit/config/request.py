@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,8 @@ class ComposeRequest:
     """Overrides in Hydra's grammar, and where configuration is looked for.
 
     `environ` says where the user's configuration lies (`HPCKIT_CONFIG_DIR`), whether Slurm is
-    here (`PATH`), and what `${oc.env:...}` gives; `cwd` is where relative folders start.
+    here (`PATH`), and what `${oc.env:...}` gives; `cwd` is where relative folders start. `tell`
+    hears how many points are composed, of how many.
     """
 
     overrides: tuple[str, ...] = ()
@@ -21,3 +22,4 @@ class ComposeRequest:
     multirun: bool = False
     environ: Mapping[str, str]
     cwd: Path
+    tell: Callable[[int, int], None] | None = None

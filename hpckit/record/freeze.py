@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hpckit.errors import UsageError
@@ -31,8 +31,11 @@ def freeze(
     scripts: Mapping[int, str],
     snapshot: code.CodeSnapshot,
     environment: Mapping[str, object],
+    tell: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write the launch folder of a plan. `scripts` holds the rendered text of each job index.
+
+    `tell` hears how many configurations are written, of how many.
 
     Raises UsageError where the folder cannot be written; then nothing of it is left.
     """
@@ -42,6 +45,7 @@ def freeze(
     try:
         make_folder(part, exist_ok=False)
         _write(plan, LaunchPaths(part), scripts, snapshot)
+        _write_configs(plan.runs, LaunchPaths(part), tell)
         write_json(LaunchPaths(part).environment, environment)
         part.rename(folder)
     except BaseException as error:
@@ -99,17 +103,20 @@ def _write(
         paths.code_diff.chmod(PRIVATE_FILE)
     for index, text in scripts.items():
         write_text(paths.script(index), text)
-    _write_configs(plan.runs, paths)
     write_signatures(paths, (run.signature for run in plan.runs))
     if plan.search is not None:
         write_search(paths, plan.search)
     write_json(paths.launch, _launch_record(plan, snapshot))
 
 
-def _write_configs(runs: Sequence[RunSpec], paths: LaunchPaths) -> None:
+def _write_configs(
+    runs: Sequence[RunSpec], paths: LaunchPaths, tell: Callable[[int, int], None] | None
+) -> None:
     """Write the configurations, many to a file: a file system of a cluster dislikes many files."""
     paths.configs(0).parent.mkdir(mode=PRIVATE_FOLDER)
     for start in range(0, len(runs), CONFIGS_PER_FILE):
+        if tell is not None:
+            tell(start, len(runs))
         part = runs[start : start + CONFIGS_PER_FILE]
         lines = [json.dumps(to_plain(run.config), ensure_ascii=False) for run in part]
         _write_new(paths.configs(start), "".join(f"{line}\n" for line in lines))
