@@ -53,13 +53,14 @@ class Known:
 class Division:
     """What of a launch is known: `skipped` completed, `adopted` waits or runs elsewhere.
 
-    `changed` counts by launch what would be known, but for code that changed since, or for which
-    nobody can tell.
+    `changed` counts what would be known, but for code that changed since, or of which nobody can
+    tell; `changed_in` is the newest launch of that.
     """
 
     skipped: list[Known] = field(default_factory=list)
     adopted: list[Known] = field(default_factory=list)
-    changed: dict[str, int] = field(default_factory=dict)
+    changed: int = 0
+    changed_in: str = ""
 
     @property
     def documents(self) -> dict[str, object]:
@@ -122,15 +123,19 @@ def nothing_left(
     return wait_for_adopted(division, context, quiet=arguments.json)
 
 
-def wait_for_adopted(division: Division, context: Context, *, quiet: bool) -> int:
-    """Wait for the runs that were adopted from other launches, and return as `wait` does."""
+def wait_for_adopted(division: Division, context: Context, *, quiet: bool, code: int = 0) -> int:
+    """Wait for the runs that were adopted from other launches, and return as `wait` does.
+
+    `code` is what waiting for the others has returned: after Ctrl-C nothing more is waited for.
+    """
     from hpckit.cli.wait import wait  # noqa: PLC0415  # only where somebody waits
 
-    codes = [
-        wait(load_launch(folder), context, quiet=quiet, indices=[one.earlier for one in given])
-        for folder, given in _by_launch(division.adopted).items()
-    ]
-    return max(codes, default=0)
+    for folder, given in _by_launch(division.adopted).items():
+        if code > 1:
+            break
+        indices = [one.earlier for one in given]
+        code = max(code, wait(load_launch(folder), context, quiet=quiet, indices=indices))
+    return code
 
 
 def say_known(division: Division, context: Context, *, dry: bool = False) -> None:
@@ -144,10 +149,10 @@ def say_known(division: Division, context: Context, *, dry: bool = False) -> Non
             runs = "run" if len(given) == 1 else "runs"
             indices = ranges(one.earlier for one in given)
             context.note(f"{len(given)} {runs} {what} as {folder.name}, {indices}")
-    for launch, count in division.changed.items():
+    if division.changed:
         context.note(
-            f"{count} completed in {launch} with other code, or code that was not recorded: "
-            "launched anew (--any-code counts them)"
+            f"{division.changed} completed with other code, or code that was not recorded, the "
+            f"latest in {division.changed_in}: launched anew (--any-code counts such)"
         )
 
 
@@ -179,11 +184,17 @@ class _Search:
             for signature, index in _completed(holding, self.wanted):
                 self._settle(signature, holding, index, RunState.completed)
         self._take_open(same)
-        for holding in (one for one in candidates if one not in same):
-            count = sum(1 for _ in _completed(holding, self.wanted))
-            if count:
-                self.found.changed[holding.paths.folder.name] = count
+        self._count_changed([one for one in candidates if one not in same])
         return self.found
+
+    def _count_changed(self, others: Sequence[Holding]) -> None:
+        left = set(self.wanted)
+        for holding in others:
+            completed = {signature for signature, _ in _completed(holding, left)}
+            if completed and not self.found.changed_in:
+                self.found.changed_in = holding.paths.folder.name
+            self.found.changed += sum(len(self.wanted[signature]) for signature in completed)
+            left -= completed
 
     def _with_our_code(self, candidates: Sequence[Holding]) -> Sequence[Holding]:
         if self.any_code or not candidates:

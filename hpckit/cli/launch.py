@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     from hpckit.cli.wait import wait  # noqa: PLC0415  # only where somebody waits
 
     code = wait(started.launch, context, quiet=arguments.json)
-    return code or wait_for_adopted(division, context, quiet=arguments.json)
+    return wait_for_adopted(division, context, quiet=arguments.json, code=code)
 
 
 def _janitor_script(prepared: Prepared, arguments: argparse.Namespace, context: Context) -> str:
