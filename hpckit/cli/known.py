@@ -94,7 +94,10 @@ def divide(prepared: Prepared, arguments: argparse.Namespace, context: Context) 
     """Return what of a launch is known from others in its output folder; nothing with --rerun."""
     if arguments.rerun:
         return Division()
-    return _Search(prepared=prepared, context=context, any_code=arguments.any_code).divide()
+    found = _Search(prepared=prepared, context=context, any_code=arguments.any_code).divide()
+    plan = prepared.plan
+    # Runs of stages follow each other within one launch: all of them are known, or none is.
+    return Division() if plan.stages and found.left(plan.runs) else found
 
 
 def without_known(
