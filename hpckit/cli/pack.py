@@ -17,15 +17,14 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from hpckit.cli.context import Context
 from hpckit.cli.local import command
 from hpckit.cli.pack_ends import PackEnds
-from hpckit.cli.supervise import CAUSES
-from hpckit.model.allocation import Ending, Limits
+from hpckit.cli.pack_notices import PackNotices
+from hpckit.errors import HpckitError
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec, PackSpec
 from hpckit.planning.packing import due
@@ -39,18 +38,12 @@ from hpckit.runtime.mps import mps
 from hpckit.runtime.pack_notes import VARIABLE, PackNotes
 from hpckit.runtime.slots import Slot, make_slots
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.deadlines import ending, job_limits
 from hpckit.slurm.requeue import Attempt, requeue
 
-_NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 _LOOK_S = 2.0
 """How often the launch's record is looked at for runs that somebody cancels."""
 _IDLE_S = 5.0
 """How often a free slot looks whether another job has given a run back."""
-_CLOSING = timedelta(seconds=60)
-"""So close to the job's time limit no run is begun any more, and of a short job its last tenth."""
-_LEAVING = timedelta(seconds=25)
-"""So close to it all runs have to leave: Slurm queues a job again only before its limit."""
 
 
 def work_through(launch: Launch, job: JobSpec, context: Context) -> int:
@@ -84,7 +77,6 @@ class _Pack:
     stopping: bool = field(default=False, init=False)
     closing: bool = field(default=False, init=False)
     failed: bool = field(default=False, init=False)
-    asking: asyncio.Task[None] | None = field(default=None, init=False)
     shared: dict[str, str] = field(default_factory=dict, init=False)
     history: tuple[tuple[int, int], LaunchHistory] | None = field(default=None, init=False)
 
@@ -96,11 +88,6 @@ class _Pack:
         return self.job.pack
 
     @property
-    def notes(self) -> PackNotes:
-        """What supervisors are told."""
-        return PackNotes(self.folder)
-
-    @property
     def claims(self) -> Path:
         """Where jobs of this launch say what they took."""
         return self.launch.paths.claims(self.job.index)
@@ -110,24 +97,30 @@ class _Pack:
         """What becomes of runs whose attempt has ended."""
         return PackEnds(launch=self.launch, job=self.job, claims=self.claims)
 
-    @property
-    def commands(self) -> SlurmCommands:
-        """Slurm's programs."""
-        bin_dir = self.launch.cluster.bin_dir
-        return SlurmCommands(bin_dir=bin_dir, environ=self.context.environ)
-
     async def work(self) -> int:
         """Fill the slots until nothing is left, or the job is to end."""
-        self._listen()
+        notices = PackNotices(
+            holder=self.holder,
+            bin_dir=self.launch.cluster.bin_dir,
+            environ=self.context.environ,
+            requeues=self.job.requeue,
+            notes=PackNotes(self.folder),
+            tell=self._tell,
+            close=self._close,
+        )
+        notices.listen()
         for run in tuple(held_before(self.claims, self.holder)):
             self.ends.take_over(run)
         slots = make_slots(self.spec, self.context.environ, sorted(os.sched_getaffinity(0)))
-        beside = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._hear_cancels())]
+        tasks = (notices.keep_time(), self._hear_cancels())
+        beside = [asyncio.create_task(task) for task in tasks]
         async with self._sharing() as self.shared:
             await asyncio.gather(*(self._serve(slot) for slot in slots))
         for task in beside:
             task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         if (self.stopping or self.closing) and self.job.requeue and self._due():
+            await notices.await_preemption()
             await self._requeue()
         return int(self.failed)
 
@@ -183,13 +176,18 @@ class _Pack:
     async def _attempt(self, slot: Slot, run: int) -> None:
         """Run one attempt in a slot, and see to what follows."""
         before = latest_attempt(self.launch.paths.run(run).attempts)
-        folder = make_folder(self.folder / f"slot-{slot.number}")
+        folder = self.folder / f"slot-{slot.number}"
         try:
-            code = await self._supervise(slot, run, folder)
+            code = await self._supervise(slot, run, make_folder(folder))
         except OSError as error:
             self._say(f"error: run {run} cannot be started: {error}")
             code = 1
-        completed = self.ends.settle(run, before=before, code=code, stopped=self.stopping)
+        try:
+            completed = self.ends.settle(run, before=before, code=code, stopped=self.stopping)
+        except (OSError, HpckitError) as error:
+            # The others are not to suffer; a resume sees to this one.
+            self._say(f"error: the end of run {run} cannot be recorded: {error}")
+            completed = False
         self.failed = self.failed or not completed
         await aside(partial(shutil.rmtree, folder, ignore_errors=True))
 
@@ -228,49 +226,17 @@ class _Pack:
         finally:
             timer.cancel()
 
-    def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in _NOTICES:
-            loop.add_signal_handler(number, self._hear, number)
-        for number in (signal.SIGCONT, signal.SIGHUP):
-            loop.add_signal_handler(number, lambda: None)
-
-    def _hear(self, number: signal.Signals) -> None:
+    def _tell(self, number: signal.Signals) -> None:
         """Begin no further run, and pass on what the job was told; ends are awaited."""
-        if self.asking is None and number is signal.SIGTERM:
-            self.asking = asyncio.create_task(self._learn_why())
-        self._tell_all(number)
-
-    def _tell_all(self, number: signal.Signals) -> None:
         self.stopping = True
         self.changed.set()
         for process in self.running.values():
             _signal(process, number)
 
-    async def _learn_why(self) -> None:
-        """Ask Slurm once, for all supervisors, why the job is being ended."""
-        ask = partial(ending, self.commands, self.holder.job, self.holder.restart_count)
-        found = await aside(ask)
-        cancelled = found.cause.value == "cancelled"
-        with contextlib.suppress(OSError):
-            self.notes.tell_ending(Ending(cause=CAUSES.get(found.cause), cancelled=cancelled))
-
-    async def _keep_time(self) -> None:
-        """Tell how long the job has, and have its runs leave in time to queue it again."""
-        ask = partial(job_limits, self.commands, self.holder.job, self.context.environ)
-        known = await aside(ask)
-        limits = Limits(end_at=known.end_at, kill_wait=known.kill_wait, grace=known.grace)
-        with contextlib.suppress(OSError):
-            self.notes.tell_limits(limits)
-        if known.end_at is None:
-            return
-        left = known.end_at - self.context.now()
-        await asyncio.sleep((left - min(_CLOSING, left / 10)).total_seconds())
+    def _close(self) -> None:
+        """Begin no further run."""
         self.closing = True
         self.changed.set()
-        await asyncio.sleep((known.end_at - _LEAVING - self.context.now()).total_seconds())
-        if self.job.requeue and not self.stopping:
-            self._tell_all(signal.SIGUSR1)
 
     async def _hear_cancels(self) -> None:
         """End runs that somebody cancels, and no others."""
@@ -278,10 +244,11 @@ class _Pack:
             await asyncio.sleep(_LOOK_S)
             if not self.running:
                 continue
-            wished = self._read_history().cancelled & self.running.keys()
-            for run in wished - self.told:
-                self.told.add(run)
-                _signal(self.running[run], signal.SIGTERM)
+            with contextlib.suppress(OSError):
+                wished = self._read_history().cancelled & self.running.keys()
+                for run in wished - self.told:
+                    self.told.add(run)
+                    _signal(self.running[run], signal.SIGTERM)
 
     async def _requeue(self) -> None:
         """Have Slurm start the job once more; it ends this process then."""
@@ -291,7 +258,9 @@ class _Pack:
             nodes=1,
             owns_run=lambda: bool(self._due()),
         )
-        outcome = await aside(partial(requeue, self.commands, attempt))
+        bin_dir = self.launch.cluster.bin_dir
+        commands = SlurmCommands(bin_dir=bin_dir, environ=self.context.environ)
+        outcome = await aside(partial(requeue, commands, attempt))
         self._say(f"requeue {outcome.answer}: {outcome.message}")
 
     def _say(self, message: str) -> None:

@@ -78,6 +78,17 @@ def agent_step(
     ]
 
 
+def listening_step(bin_dir: str | None = None) -> list[str]:
+    """Return the srun command line of a step that only waits to be told something."""
+    return [
+        str(Path(bin_dir) / "srun") if bin_dir else "srun",
+        *("--job-name=hpckit-listener", "--overlap", "--nodes=1", "--ntasks=1"),
+        *("--cpus-per-task=1", "--mem=0", "--gres=none", "--cpu-bind=none", "--mpi=none"),
+        *("--export=ALL", "--input=none", "--quiet"),
+        *("sleep", "infinity"),
+    ]
+
+
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for that srun: the batch script's, without what it would inherit."""
     return {name: value for name, value in environ.items() if not name.startswith(_NOT_INHERITED)}

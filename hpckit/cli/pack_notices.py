@@ -1,0 +1,132 @@
+"""How a shared job hears of its end: by signals, by its time limit, by what only steps are told.
+
+Responsible for hearing, for asking Slurm once on behalf of all supervisors, and for passing it on;
+it must not start or end a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from hpckit.cli.supervise import CAUSES
+from hpckit.model.allocation import Ending, Limits
+from hpckit.record.claims import Holder
+from hpckit.runtime.aside import aside
+from hpckit.runtime.pack_notes import PackNotes
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.deadlines import EndCause, PreemptMode, ending, job_limits
+from hpckit.slurm.step import listening_step, step_environment
+
+_NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_BY_CODE = {128 + number: number for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
+"""What srun exits with when its task died of a notice."""
+_CLOSING = timedelta(seconds=60)
+"""So close to the job's time limit no run is begun any more, and of a short job its last tenth."""
+_LEAVING = timedelta(seconds=25)
+"""So close to it all runs have to leave: Slurm queues a job again only before its limit."""
+_GRACE_AT_MOST_S = 900.0
+"""How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PackNotices:
+    """Hears for one job. `tell` passes a signal on, `close` has no further run begun.
+
+    `requeues` is whether the job can be queued again, so that it is worth leaving early.
+    """
+
+    holder: Holder
+    bin_dir: str | None
+    environ: Mapping[str, str]
+    requeues: bool
+    notes: PackNotes
+    tell: Callable[[signal.Signals], None]
+    close: Callable[[], None]
+    told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    by_step: bool = field(default=False, init=False)
+    asking: asyncio.Task[None] | None = field(default=None, init=False)
+
+    @property
+    def commands(self) -> SlurmCommands:
+        """Slurm's programs."""
+        return SlurmCommands(bin_dir=self.bin_dir, environ=self.environ)
+
+    def listen(self) -> None:
+        """Take the signals of this process."""
+        loop = asyncio.get_running_loop()
+        for number in _NOTICES:
+            loop.add_signal_handler(number, self._hear, number)
+        for number in (signal.SIGCONT, signal.SIGHUP):
+            loop.add_signal_handler(number, lambda: None)
+
+    async def keep_time(self) -> None:
+        """Tell how long the job has, and have its runs leave in time to queue it again."""
+        ask = partial(job_limits, self.commands, self.holder.job, self.environ)
+        known = await aside(ask)
+        limits = Limits(end_at=known.end_at, kill_wait=known.kill_wait, grace=known.grace)
+        with contextlib.suppress(OSError):
+            self.notes.tell_limits(limits)
+        graceful = known.preempt_mode is not PreemptMode.off and known.grace != timedelta()
+        async with asyncio.TaskGroup() as group:
+            if graceful:
+                group.create_task(self._hear_step())
+            if known.end_at is not None:
+                group.create_task(self._leave_before(known.end_at))
+
+    async def await_preemption(self) -> None:
+        """Hold the job where only its step was told: one that leaves by itself is not requeued."""
+        if self.by_step and not self.told.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
+
+    async def _leave_before(self, end: datetime) -> None:
+        left = end - datetime.now(UTC)
+        await asyncio.sleep((left - min(_CLOSING, left / 10)).total_seconds())
+        self.close()
+        await asyncio.sleep((end - _LEAVING - datetime.now(UTC)).total_seconds())
+        if self.requeues:
+            self.tell(signal.SIGUSR1)
+
+    async def _hear_step(self) -> None:
+        """Keep a step that does nothing: a grace period is announced to steps alone (22.05)."""
+        try:
+            step = await asyncio.create_subprocess_exec(
+                *listening_step(self.bin_dir),
+                env=step_environment(self.environ),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except OSError:
+            return
+        try:
+            number = _BY_CODE.get(await step.wait())
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                step.terminate()
+        if number is not None and not self.told.is_set():
+            self.by_step = number is signal.SIGTERM
+            self._pass_on(number)
+
+    def _hear(self, number: signal.Signals) -> None:
+        self.told.set()
+        self._pass_on(number)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        if self.asking is None and number is signal.SIGTERM:
+            self.asking = asyncio.create_task(self._learn_why())
+        self.tell(number)
+
+    async def _learn_why(self) -> None:
+        """Ask Slurm once, for all supervisors, why the job is being ended."""
+        ask = partial(ending, self.commands, self.holder.job, self.holder.restart_count)
+        found = await aside(ask)
+        cancelled = found.cause is EndCause.cancelled
+        with contextlib.suppress(OSError):
+            self.notes.tell_ending(Ending(cause=CAUSES.get(found.cause), cancelled=cancelled))
