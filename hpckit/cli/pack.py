@@ -104,6 +104,7 @@ class _Pack:
             bin_dir=self.launch.cluster.bin_dir,
             environ=self.context.environ,
             requeues=self.job.requeue,
+            takes=None if self.spec.timeout is None else self.spec.each.timeout,
             notes=PackNotes(self.folder),
             tell=self._tell,
             close=self._close,

@@ -38,13 +38,15 @@ _GRACE_AT_MOST_S = 900.0
 class PackNotices:
     """Hears for one job. `tell` passes a signal on, `close` has no further run begun.
 
-    `requeues` is whether the job can be queued again, so that it is worth leaving early.
+    `requeues` is whether the job can be queued again, so that it is worth leaving early; `takes`
+    how long before its limit a run has to begin (null: as late as can be).
     """
 
     holder: Holder
     bin_dir: str | None
     environ: Mapping[str, str]
     requeues: bool
+    takes: timedelta | None
     notes: PackNotes
     tell: Callable[[signal.Signals], None]
     close: Callable[[], None]
@@ -87,7 +89,9 @@ class PackNotices:
 
     async def _leave_before(self, end: datetime) -> None:
         left = end - datetime.now(UTC)
-        await asyncio.sleep((left - min(_CLOSING, left / 10)).total_seconds())
+        # A job that lasts little longer than a run begins its first ones all the same.
+        lead = min(_CLOSING, left / 10) if self.takes is None else min(self.takes, left * 0.9)
+        await asyncio.sleep((left - lead).total_seconds())
         self.close()
         await asyncio.sleep((end - _LEAVING - datetime.now(UTC)).total_seconds())
         if self.requeues:

@@ -210,15 +210,17 @@ class Sweep:
 
     `max_concurrent` counts runs, `max_gpus` the GPUs they hold together, over all arrays; null
     means no bound. `runs_per_job` runs share a Slurm job, `runs_per_gpu` of them a GPU, through
-    CUDA MPS where there is one and `mps` is on. `samples` is how many points a `sampler` other than
-    `grid` chooses, `seed` what its choice follows from; `metric`, `direction` and `pruner` are for
-    `optuna`.
+    CUDA MPS where there is one and `mps` is on. `job_timeout_min` is the time limit of such a job,
+    which is queued again while runs are left (null: long enough for all of them). `samples` is how
+    many points a `sampler` other than `grid` chooses, `seed` what its choice follows from;
+    `metric`, `direction` and `pruner` are for `optuna`.
     """
 
     max_concurrent: int | None = None
     max_gpus: int | None = None
     runs_per_job: int = 1
     runs_per_gpu: int = 1
+    job_timeout_min: int | None = None
     mps: bool = True
     sampler: Sampler = Sampler.grid
     samples: int | None = None

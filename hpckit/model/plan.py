@@ -104,7 +104,8 @@ class PackSpec:
     """How runs share jobs: `jobs` of them, each with `slots` for one run at a time.
 
     `runs_per_job`, `runs_per_gpu` and `at_a_time` (over all jobs) are what was asked for, and
-    `most_jobs` what the cluster allows; null means no bound. `each` is what one run needs.
+    `most_jobs` what the cluster allows; null means no bound. `each` is what one run needs,
+    `timeout` the time limit of a job where it is not to follow from that.
     """
 
     runs_per_job: int
@@ -114,6 +115,7 @@ class PackSpec:
     each: ResourceSpec
     at_a_time: int | None = None
     most_jobs: int | None = None
+    timeout: timedelta | None = None
     mps: bool = True
 
 

@@ -121,6 +121,7 @@ def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     yield "sweep.max_gpus", settings.sweep.max_gpus, 1
     yield "sweep.runs_per_job", settings.sweep.runs_per_job, 1
     yield "sweep.runs_per_gpu", settings.sweep.runs_per_gpu, 1
+    yield "sweep.job_timeout_min", settings.sweep.job_timeout_min, 1
     yield "sweep.samples", settings.sweep.samples, 1
 
 

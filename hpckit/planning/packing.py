@@ -52,6 +52,7 @@ def check_packing(settings: LaunchConfig) -> None:
                 hint=f"set {key}={allowed}, or sweep.runs_per_job=1 sweep.runs_per_gpu=1",
             )
     _check_gpus(settings)
+    _check_time(settings)
     for name in settings.resources.additional_parameters:
         if name.replace("_", "-") in _OF_A_JOB:
             raise ConfigError(
@@ -85,6 +86,16 @@ def _check_gpus(settings: LaunchConfig) -> None:
         )
 
 
+def _check_time(settings: LaunchConfig) -> None:
+    whole, own = settings.sweep.job_timeout_min, settings.resources.timeout_min
+    if whole is not None and (own is None or whole < own):
+        raise ConfigError(
+            f"sweep.job_timeout_min is {whole}, and that of one run (resources.timeout_min) is "
+            f"{'not set' if own is None else own}; a job has to last for a run at least",
+            hint=f"set resources.timeout_min to at most {whole}, or sweep.job_timeout_min=null",
+        )
+
+
 def pack(count: int, settings: LaunchConfig, each: ResourceSpec, limits: SubmitLimits) -> PackSpec:
     """Return how so many runs of these settings share jobs; raises ConfigError.
 
@@ -106,6 +117,7 @@ def pack(count: int, settings: LaunchConfig, each: ResourceSpec, limits: SubmitL
         each=each,
         at_a_time=sweep.max_concurrent,
         most_jobs=most,
+        timeout=_minutes(sweep.job_timeout_min),
         mps=sweep.mps,
     )
     found = repacked(asked, count)
@@ -147,7 +159,7 @@ def packed_resources(spec: PackSpec, count: int) -> ResourceSpec:
         gpus_per_node=_shared(slots, each.gpus_per_node, spec.runs_per_gpu),
         mem_gb=None if each.mem_gb is None else each.mem_gb * slots,
         gres=None if each.gres is None else _packed_gres(each.gres, slots, spec.runs_per_gpu),
-        timeout=None if each.timeout is None else each.timeout * rounds,
+        timeout=spec.timeout or (None if each.timeout is None else each.timeout * rounds),
         array_parallelism=min(each.array_parallelism, spec.jobs),
     )
 
@@ -187,6 +199,10 @@ def in_order(plan: LaunchPlan, lasted: Mapping[str, timedelta]) -> LaunchPlan:
         for job in plan.jobs
     )
     return replace(plan, jobs=tuple(jobs))
+
+
+def _minutes(number: int | None) -> timedelta | None:
+    return None if number is None else timedelta(minutes=number)
 
 
 def _gpus(per_node: int, gres: str | None) -> int:

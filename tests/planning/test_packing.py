@@ -115,6 +115,8 @@ def test_pack_asks_for_the_sum_of_its_runs_and_time_for_one_after_the_other() ->
     asked = job.resources
     assert (asked.nodes, asked.tasks_per_node, asked.cpus_per_task) == (1, 2, 2)
     assert (asked.mem_gb, asked.timeout, asked.gres) == (3.0, 3 * LIMIT, "license:4,tmp:disk:6")
+    stated = shared(6, task(one, runs_per_job=4, max_concurrent=2, job_timeout_min=15))
+    assert stated.resources.timeout == timedelta(minutes=15)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +156,10 @@ def test_bound_of_gpus_holds_over_all_packs() -> None:
         (
             replace(task(runs_per_job=2), recovery=Recovery(successor=True)),
             r"recovery\.successor is true",
+        ),
+        (
+            task({"timeout_min": 30}, runs_per_job=2, job_timeout_min=20),
+            r"job_timeout_min is 20, and that of one run \(resources\.timeout_min\) is 30",
         ),
         (task(runs_per_job=0), r"sweep\.runs_per_job is 0; it has to be at least 1"),
     ],
