@@ -77,8 +77,8 @@ def node(tmp_path: Path) -> Node:
 
 async def until(done: Callable[[], object]) -> None:
     """Wait for something that is bound to come; the test's own time limit guards."""
-    while not done():
-        await asyncio.sleep(0.05)  # noqa: ASYNC110  # files change, too, and set no event
+    while not done():  # noqa: ASYNC110  # files change, too, and set no event
+        await asyncio.sleep(0.05)
 
 
 async def keep_time(notices: PackNotices, done: Callable[[], object]) -> None:
