@@ -11,7 +11,7 @@ import pytest
 from integration.conftest import Sandbox
 from integration.project import Project
 
-pytestmark = [pytest.mark.slurm, pytest.mark.main]
+pytestmark = [pytest.mark.slurm, pytest.mark.main, pytest.mark.timeout(600)]
 
 RUN = """\
 here=$HPCKIT_PROJECT/ran
@@ -85,14 +85,22 @@ def test_runs_that_share_jobs_are_disturbed_by_no_other(sandbox: Sandbox, projec
     folder = project.launch_folder()
     (job,) = json.loads((folder / "launch.json").read_text())["jobs"]
     assert (job["pack"]["jobs"], job["pack"]["slots"]) == (2, 8)
-    well = Counter(range(1, WAITING.start))
+    short, all_begun = set(range(2, WAITING.start)), set(range(len(DOES)))
     sandbox.wait_until(
-        lambda: noted(project, "ended") == well and noted(project, "began").keys() >= set(WAITING),
-        "the short runs have ended, the hung one too, and all others wait",
-        patience_s=200,
+        lambda: (
+            noted(project, "began").keys() == all_begun and noted(project, "ended").keys() >= short
+        ),
+        "the short runs have ended, and all others run",
+        patience_s=240,
     )
-    struck = runs(project)[WAITING.start]
-    mine = [run for run in runs(project)[WAITING.start :] if run["job"] == struck["job"]]
+    sandbox.wait_until(
+        lambda: {run["state"] for run in runs(project)[WAITING.start :]} == {"running"},
+        "the record knows of them",
+    )
+    # The hung run has a slot of the other job: eight runs wait, and beside it is room for seven.
+    now = runs(project)
+    struck = next(run for run in now[WAITING.start :] if run["job"] != now[1]["job"])
+    mine = [run for run in now[WAITING.start :] if run["job"] == struck["job"]]
     (node,) = struck["nodes"]
     urgent = ("--partition=urgent", f"--nodelist={node}", "--exclusive", "--no-requeue")
     sandbox.slurm("sbatch", *urgent, "--output=/dev/null", "--chdir=/", "--wrap=sleep 1")
@@ -100,12 +108,13 @@ def test_runs_that_share_jobs_are_disturbed_by_no_other(sandbox: Sandbox, projec
     sandbox.wait_until(
         lambda: all(noted(project, "began")[run] == 2 for run in again),
         "what the preempted job had runs once more",
-        patience_s=200,
+        patience_s=240,
     )
     (project.folder / "ran" / "go").touch()
     sandbox.wait_until(
         lambda: {run["state"] for run in runs(project)} == {"failed", "completed"},
         "all runs are over",
+        patience_s=240,
     )
     assert [run["state"] for run in runs(project)] == ["failed", *["completed"] * (len(DOES) - 1)]
     assert noted(project, "ended") == Counter(range(1, len(DOES)))
