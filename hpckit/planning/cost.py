@@ -7,6 +7,7 @@ a run will really take.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 from hpckit.model.finding import Estimate, Finding, error
@@ -15,6 +16,7 @@ from hpckit.model.launch import Budget, ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.model.site import Site
 from hpckit.planning.applies import Chosen, partition_names
+from hpckit.planning.packing import packed_resources
 
 _HOUR = timedelta(hours=1)
 
@@ -89,10 +91,17 @@ def _cpus(resources: ResourceSpec) -> int:
 
 def _hours(plan: LaunchPlan, job: JobSpec, site: Site) -> float | None:
     """Return the hours of all runs of a job, one after the other; None without a limit."""
-    limit = job.resources.timeout
+    limit = _limit(job)
     if limit is None and plan.cluster.kind is ClusterKind.slurm:
         limit = _default_time(job.resources, site)
     return None if limit is None else limit / _HOUR * job.elements
+
+
+def _limit(job: JobSpec) -> timedelta | None:
+    """Return how long a job can take; one that is shared may be queued again, until all is done."""
+    if job.pack is None:
+        return job.resources.timeout
+    return packed_resources(replace(job.pack, timeout=None), len(job.runs)).timeout
 
 
 def _default_time(resources: ResourceSpec, site: Site) -> timedelta | None:

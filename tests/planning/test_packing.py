@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
@@ -18,8 +18,10 @@ from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Re
 from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec, LaunchPlan, SweepPoint
+from hpckit.model.site import Site
 from hpckit.model.states import RunState
 from hpckit.planning.check import check_settings
+from hpckit.planning.cost import estimate
 from hpckit.planning.packing import EndedAttempt, comes_back, due, longest_first, pack
 from hpckit.planning.plan import LaunchIdentity, make_plan, resource_spec
 from hpckit.planning.resume import added_jobs
@@ -87,6 +89,7 @@ def test_packs_are_as_many_as_let_all_runs_go_within_the_bounds(
     assert job.runs == tuple(range(count))
 
 
+@settings(deadline=None)
 @given(
     count=st.integers(1, 400),
     per_job=st.integers(2, 20),
@@ -135,6 +138,14 @@ def test_runs_that_share_a_gpu_ask_for_it_once(sweep: dict[str, int], gpus: int)
     by_gres = shared(count, task({"gres": "gpu:1g.10gb:1"}, **sweep))
     assert by_count.resources.gpus_per_node == gpus
     assert by_gres.resources.gres == f"gpu:1g.10gb:{gpus}"
+
+
+def test_estimate_is_of_all_runs_however_they_share_jobs() -> None:
+    """Eight runs of ten minutes on shared GPUs, two a GPU: four times ten minutes, at most."""
+    words = {"gpus_per_node": 1, "timeout_min": 10}
+    for more in ({}, {"max_concurrent": 4}, {"max_concurrent": 4, "job_timeout_min": 15}):
+        made = plan(*[task(words, runs_per_job=4, runs_per_gpu=2, **more)] * 8)
+        assert estimate(made, Site()).gpu_hours == pytest.approx(40 / 60)
 
 
 def test_bound_of_gpus_holds_over_all_packs() -> None:
@@ -207,6 +218,7 @@ def test_resumed_runs_share_a_job_again() -> None:
     assert added.resources.mem_gb == 6
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 30), st.integers(1, 1000)))
 def test_order_is_of_all_runs_once_and_longest_first(known: dict[int, int]) -> None:
     """Who is known to take longest is begun first; without knowledge, the order of index stays."""
