@@ -147,17 +147,13 @@ class _Reading:
         """Put the record and the answer together."""
         runs = _read_again(self.launch, self._world(answer), self.records)
         if self.launch.stages:
-            waiting = self.history.waiting() if self.jobs else ()
-            runs = held_up(
-                runs, self.launch.stages, unborn=(r for job in waiting for r in job.runs)
-            )
+            runs = _of_stages(runs, self.launch, self.history, self.meant)
         if self.kept is not None:
             self.kept.save()
-        meant = None if self.meant is None else set(self.meant)
         janitor = answer.observations.get(self.history.janitor_job or "")
         return LaunchView(
             launch=self.launch,
-            runs=tuple(one for one in runs if meant is None or one.record.index in meant),
+            runs=runs,
             scheduler=answer.scheduler,
             warning=answer.warning,
             janitor=None if janitor is None or janitor.state.ended else janitor,
@@ -203,6 +199,17 @@ def _read_again(launch: Launch, world: _World, records: Sequence[RunRecord]) -> 
     return tuple(
         world.view(anew[view.record.index]) if view.record.index in anew else view for view in views
     )
+
+
+def _of_stages(
+    runs: Sequence[RunView], launch: Launch, history: LaunchHistory, meant: Sequence[int] | None
+) -> tuple[RunView, ...]:
+    """Return the views that were meant, with what earlier stages did to them."""
+    of_slurm = launch.cluster.kind is ClusterKind.slurm
+    waiting = history.waiting() if of_slurm else ()
+    known = held_up(runs, launch.stages, unborn=[run for job in waiting for run in job.runs])
+    kept = {view.record.index for view in known} if meant is None else set(meant)
+    return tuple(view for view in known if view.record.index in kept)
 
 
 def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:

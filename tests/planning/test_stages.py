@@ -1,0 +1,307 @@
+"""Promises of stages: planning.stages, stage_jobs, waits, resume_stages and model.stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from hpckit.errors import ConfigError
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.held_up import held_up
+from hpckit.model.history import LaunchHistory, read_history
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources
+from hpckit.model.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.plain import to_plain
+from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.stages import After, earlier, followed, with_followed
+from hpckit.model.states import RunState, parse_state
+from hpckit.planning.plan import LaunchIdentity, make_plan
+from hpckit.planning.resume import Known, added_jobs, choose
+from hpckit.planning.stages import read_stages
+from hpckit.planning.waits import waits
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+PIPELINE: Mapping[str, Any] = {
+    "prepare": {"once": True},
+    "train": None,
+    "evaluate": {},
+    "report": {"once": True, "after": "any"},
+}
+TASK = LaunchConfig(
+    entry_point="train:main",
+    cluster=Cluster(kind=ClusterKind.slurm, gpus_per_node=4),
+    stages=dict(PIPELINE),
+)
+
+
+def points(count: int, *, gpus: Mapping[int, int] | None = None, **fields: Any) -> list[SweepPoint]:
+    """Return the points of the pipeline over so many values; `gpus` are those of some trainings."""
+    found = []
+    for name, stage in PIPELINE.items():
+        for position in range(1 if stage and stage.get("once") else count):
+            asked = (gpus or {}).get(position, 0) if name == "train" else 0
+            settings = replace(TASK, resources=Resources(gpus_per_node=asked), **fields)
+            config = {**to_plain(settings), "lr": position}
+            found.append(SweepPoint(overrides=(), config=config, settings=settings, stage=name))
+    return found
+
+
+def plan(given: list[SweepPoint], limits: SubmitLimits = NO_LIMITS) -> LaunchPlan:
+    """Plan these points."""
+    identity = LaunchIdentity(id="demo", created_at=AT)
+    return make_plan(
+        given, identity=identity, folder="/f", arguments=(), python="/p", limits=limits
+    )
+
+
+def history(made: LaunchPlan, *more: events.Event) -> LaunchHistory:
+    """Return the history of a plan whose job K is 100 + K to Slurm."""
+    accepted = [
+        events.Submitted(at=AT, job_index=job.index, job=str(100 + job.index)) for job in made.jobs
+    ]
+    return read_history(made.jobs, [*accepted, *more])
+
+
+def dependencies(made: LaunchPlan, known: LaunchHistory) -> list[str | None]:
+    """Return what each job waits for."""
+    return [waits(job, made.stages, known) for job in made.jobs]
+
+
+def view(made: LaunchPlan, run: int, state: RunState, *, slurm: str | None = None) -> RunView:
+    """Return a run that came to this; one that is pending has not begun."""
+    began = state is not RunState.pending
+    failed = state is RunState.failed
+    record = RunRecord(
+        id=f"demo.{run}",
+        index=run,
+        overrides=(),
+        folder="/f",
+        job=f"9_{run}",
+        state=state,
+        attempt=int(began),
+        started_at=AT if began else None,
+        failure=Failure(cause=Cause.exception, message="boom") if failed else None,
+        stage=made.runs[run].stage,
+    )
+    seen = None
+    if slurm is not None:
+        seen = Observation(job=f"9_{run}", state=parse_state(slurm), seen_at=AT)
+    return RunView(record=record, observation=seen, asked=True)
+
+
+DONE, FAILED, PENDING = RunState.completed, RunState.failed, RunState.pending
+
+
+def failing_middle(made: LaunchPlan) -> tuple[RunView, ...]:
+    """Return two points of which the second one's training failed."""
+    seen = [
+        view(made, 0, DONE, slurm="COMPLETED"),
+        view(made, 1, DONE, slurm="COMPLETED"),
+        view(made, 2, FAILED, slurm="FAILED"),
+        view(made, 3, DONE, slurm="COMPLETED"),
+        view(made, 4, PENDING, slurm="CANCELLED"),
+        view(made, 5, DONE, slurm="COMPLETED"),
+    ]
+    return held_up(seen, made.stages)
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ({"Prepare": {}}, "stages.Prepare is no name"),
+        ({"prepare": "cpu"}, "has to be a mapping"),
+        ({"prepare": {"override": []}}, "did you mean stages.prepare.overrides"),
+        ({"prepare": {"overrides": "resources=cpu"}}, "has to be a list"),
+        ({"prepare": {"once": "yes"}}, "has to be true or false"),
+        ({"prepare": {"after": "ok"}}, "there is no stage before it"),
+        ({"prepare": {}, "train": {"after": "notok"}}, "one of ok, corr, any"),
+        ({"prepare": {"once": True}, "train": {"after": "corr"}}, "wants a run for every point"),
+    ],
+)
+def test_stages_that_make_no_sense_are_refused(stages: Mapping[str, Any], said: str) -> None:
+    """Each refusal names the key, its value and what is allowed."""
+    with pytest.raises(ConfigError) as raised:
+        read_stages(stages)
+    assert said in f"{raised.value.message} {raised.value.hint}"
+
+
+def test_stages_follow_point_by_point_where_both_are_swept() -> None:
+    """Without a word on it, corr follows a swept stage, ok any other."""
+    kinds = [stage.after for stage in read_stages(PIPELINE)]
+    assert kinds == [After.ok, After.ok, After.corr, After.any]
+
+
+def test_runs_know_what_they_follow_and_what_came_before() -> None:
+    """An evaluation follows its own training and finds the data; the report finds everything."""
+    stages = plan(points(3)).stages
+    assert [list(followed(stages, run)) for run in (0, 2, 5, 7)] == [[], [0], [2], [4, 5, 6]]
+    assert earlier(stages, 5) == {"prepare": range(1), "train": range(2, 3)}
+    assert earlier(stages, 7) == {
+        "prepare": range(1),
+        "train": range(1, 4),
+        "evaluate": range(4, 7),
+    }
+    assert with_followed(stages, [5]) == (0, 2, 5)
+
+
+def test_jobs_of_stages_wait_for_the_stage_before() -> None:
+    """One job a stage, with Slurm's afterok, aftercorr and afterany."""
+    made = plan(points(3))
+    assert [job.runs for job in made.jobs] == [(0,), (1, 2, 3), (4, 5, 6), (7,)]
+    assert [[(one.job, one.kind) for one in job.after] for job in made.jobs] == [
+        [],
+        [(0, After.ok)],
+        [(1, After.corr)],
+        [(2, After.any)],
+    ]
+    assert dependencies(made, history(made)) == [
+        None,
+        "afterok:100",
+        "aftercorr:101",
+        "afterany:102",
+    ]
+
+
+def test_jobs_of_stages_hold_the_same_points_whatever_each_asks_for() -> None:
+    """Where trainings ask for different things, their evaluations are split alike."""
+    made = plan(points(3, gpus={1: 2}))
+    assert [job.runs for job in made.jobs] == [(0,), (1, 3), (4, 6), (2,), (5,), (7,)]
+    assert dependencies(made, history(made)) == [
+        None,
+        "afterok:100",
+        "aftercorr:101",
+        "afterok:100",
+        "afterok:103",
+        "afterany:102:104",
+    ]
+
+
+def test_arrays_of_a_limited_cluster_come_stage_by_stage() -> None:
+    """No array is too long, and an evaluation stands right behind its trainings."""
+    made = plan(points(5), SubmitLimits(array_index=2))
+    assert [job.runs for job in made.jobs] == [
+        *((0,), (1, 2), (6, 7), (3, 4), (8, 9), (5,), (10,)),
+        (11,),
+    ]
+    assert dependencies(made, history(made))[1:7] == [
+        *("afterok:100", "aftercorr:101", "afterok:100", "aftercorr:103", "afterok:100"),
+        "afterok:105",
+    ]
+
+
+def test_jobs_do_not_wait_for_what_slurm_has_no_more() -> None:
+    """What is not in the queue any more is over: each run sees for itself what came of it."""
+    made = plan(points(2))
+    assert waits(made.jobs[1], made.stages, history(made), {"101"}) is None
+    assert waits(made.jobs[2], made.stages, history(made), {"101"}) == "aftercorr:101"
+
+
+def test_signatures_tell_what_a_run_follows() -> None:
+    """Two evaluations of one configuration differ where they evaluate different trainings."""
+    given = [
+        replace(one, config={**one.config, "lr": 0}) if one.stage == "evaluate" else one
+        for one in points(2)
+    ]
+    runs = plan(given).runs
+    assert runs[3].config == runs[4].config
+    assert runs[3].signature != runs[4].signature
+    assert runs[0].signature != runs[3].signature
+
+
+def test_signature_is_the_same_with_and_without_a_name_for_stages() -> None:
+    """Launches of before keep their signatures."""
+    point = SweepPoint(overrides=(), config=to_plain(TASK), settings=replace(TASK, stages={}))
+    bare = replace(point, config={k: v for k, v in point.config.items() if k != "stages"})
+    assert plan([point]).runs[0].signature == plan([bare]).runs[0].signature
+
+
+def test_successors_are_refused_where_a_stage_follows() -> None:
+    """A run that ends with its first job would let the next stage begin too early."""
+    with pytest.raises(ConfigError, match="successor is on in stage prepare"):
+        plan(points(1, recovery=Recovery(successor=True)))
+
+
+def test_runs_behind_a_failed_one_are_cancelled_with_the_reason() -> None:
+    """Only the evaluation of the failed training is, and it says which one that was."""
+    seen = failing_middle(plan(points(2)))
+    assert [one.state for one in seen] == [DONE, DONE, FAILED, DONE, RunState.cancelled, DONE]
+    assert seen[4].held_up == "stage train failed (run 2: exception: boom)"
+    assert [one.held_up for one in seen if one.record.index != 4] == [""] * 5
+
+
+def test_runs_behind_a_failed_one_name_the_first_cause() -> None:
+    """What never began because of what never began says what failed in the end."""
+    stages = dict(PIPELINE) | {"report": {"once": True, "after": "ok"}}
+    given = [replace(one, settings=replace(one.settings, stages=stages)) for one in points(1)]
+    made = plan(given)
+    seen = [view(made, 0, FAILED, slurm="FAILED")]
+    seen += [view(made, run, PENDING, slurm="CANCELLED") for run in (1, 2, 3)]
+    reasons = {one.held_up for one in held_up(seen, made.stages)[1:]}
+    assert reasons == {"stage prepare failed (run 0: exception: boom)"}
+
+
+def test_runs_that_still_wait_are_not_held_up() -> None:
+    """As long as Slurm has the job, or it is still to be handed in, nothing is said of its run."""
+    made = plan(points(1))
+    failed = view(made, 1, FAILED, slurm="FAILED")
+    queued = view(made, 2, PENDING, slurm="PENDING")
+    unborn = replace(queued, observation=None)
+    assert held_up([failed, queued], made.stages)[1].state is PENDING
+    (_, known) = held_up([failed, unborn], made.stages, unborn=[2])
+    assert known.held_up == ""
+
+
+def test_resume_picks_up_at_the_failed_stage() -> None:
+    """The failed training, its evaluation, and the report over all are submitted again."""
+    made = plan(points(2))
+    choice = choose(failing_middle(made), Known(), cancelled=False, stages=made.stages)
+    assert choice.resumed == (2, 4, 5)
+    known = history(made)
+    jobs = added_jobs(
+        "demo",
+        choice.resumed,
+        job_of=known.job_of,
+        begun={2, 5},
+        first_index=4,
+        stages=made.stages,
+    )
+    assert [(job.index, job.runs) for job in jobs] == [(4, (2,)), (5, (4,)), (6, (5,))]
+    added = [events.JobAdded(at=AT, job=job, after=(1,)) for job in jobs]
+    taken = [events.Submitted(at=AT, job_index=index, job=str(100 + index)) for index in (4, 5)]
+    known = history(made, *added, *taken)
+    assert waits(jobs[1], made.stages, known, {"104"}) == "afterok:104"
+    assert waits(jobs[2], made.stages, known, {"104", "105"}) == "afterany:105"
+
+
+def test_resume_leaves_what_follows_a_run_that_is_spent() -> None:
+    """Where the failed run is not tried again, nothing that follows it is."""
+    made = plan(points(2))
+    spent = Known(spent={2: "no restart after exception"})
+    choice = choose(failing_middle(made), spent, cancelled=False, stages=made.stages)
+    assert choice.resumed == ()
+    reasons = {one.index: one.reason for one in choice.skipped}
+    assert "stage train failed (run 2" in reasons[4]
+    assert reasons[5] == "completed"
+
+
+def test_resumed_runs_wait_as_well_as_slurm_can_say_it() -> None:
+    """A job whose runs follow different jobs waits for the end of those, and no more."""
+    made = plan(points(3))
+    extra = added_jobs(
+        "demo",
+        (3,),
+        job_of=history(made).job_of,
+        begun={3},
+        first_index=4,
+        stages=made.stages,
+    )
+    taken = events.Submitted(at=AT, job_index=4, job="104")
+    known = history(made, events.JobAdded(at=AT, job=extra[0], after=(1,)), taken)
+    assert waits(made.jobs[2], made.stages, known) == "afterany:101:104"
+    assert waits(made.jobs[2], made.stages, known, {"104"}) == "afterany:104"
