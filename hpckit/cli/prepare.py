@@ -185,6 +185,7 @@ def launch_document(
             "index": run.index,
             "overrides": run.overrides,
             "job": jobs.get(run.index),
+            "stage": run.stage,
         }
         for run in launch.runs
     ]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpckit.report.results import ResultRow
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import ranges
 
 _SHOWN = 5
 
 
-def held_up_lines(rows: Sequence[RunRow]) -> list[str]:
+def held_up_lines(rows: Sequence[RunRow | ResultRow]) -> list[str]:
     """Return a line for each reason, and how many more there are."""
     reasons: dict[tuple[str | None, str], list[int]] = {}
     for row in rows:

@@ -29,7 +29,8 @@ class ResultRow:
     """One run: its differing overrides, its last value per metric, and its account.
 
     `wall_s` is how long its latest attempt has run; `reason` says why it completed before all was
-    done, empty where it did not.
+    done, empty where it did not; `held_up` why it never began, where an earlier stage did not
+    complete.
     """
 
     run: str
@@ -43,6 +44,8 @@ class ResultRow:
     launch: str = ""
     attempt: int = 0
     reason: str = ""
+    stage: str | None = None
+    held_up: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,8 @@ def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> Res
         launch=split_run_id(row.run)[0],
         attempt=row.attempt,
         reason=row.early,
+        stage=row.stage,
+        held_up=row.held_up or None,
     )
 
 
@@ -136,18 +141,25 @@ def value(row: ResultRow, column: str) -> Any:
 def header(results: Results) -> tuple[str, ...]:
     """Return the names of all columns, in the order they are shown."""
     first = ("launch", "index") if results.spans else ("index",)
+    stage = ("stage",) if _has_stages(results) else ()
     state = ("state", "attempt") if results.spans else ("state",)
-    return (*first, *results.overrides, *state, *results.metrics, "step", "time")
+    return (*first, *stage, *results.overrides, *state, *results.metrics, "step", "time")
 
 
 def cells(results: Results) -> Iterable[tuple[Any, ...]]:
     """Yield the values of each row under `header`."""
+    staged = _has_stages(results)
     for row in results.rows:
+        stage = (row.stage,) if staged else ()
         own = (row.overrides.get(name) for name in results.overrides)
         metrics = (row.metrics.get(name) for name in results.metrics)
         first = (row.launch, row.index) if results.spans else (row.index,)
         state = (row.state.value, row.attempt) if results.spans else (row.state.value,)
-        yield (*first, *own, *state, *metrics, row.step, row.wall_s)
+        yield (*first, *stage, *own, *state, *metrics, row.step, row.wall_s)
+
+
+def _has_stages(results: Results) -> bool:
+    return any(row.stage is not None for row in results.rows)
 
 
 def account_values(account: Goodput | None) -> Mapping[str, Any]:

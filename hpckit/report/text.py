@@ -238,7 +238,8 @@ def results_page(results: sweep.Results) -> Page:
         if name not in {"failures", "goodput"} or any(line[place] for line in lines)
     ]
     rows = tuple(tuple(line[place] for place in shown) for line in lines)
-    return [Sheet(header=tuple(header[place] for place in shown), rows=rows)]
+    sheet = Sheet(header=tuple(header[place] for place in shown), rows=rows)
+    return [sheet, *held_up_lines(results.rows)]
 
 
 def _seconds(wall_s: float | None) -> str:

@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.training
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("entry-point", "command", "existing-ddp")
+PAGES = ("entry-point", "command", "existing-ddp", "stages")
 
 
 def blocks(page: str, language: str) -> list[str]:

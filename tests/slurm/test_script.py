@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from hpckit.errors import TemplateError
 from hpckit.model.plan import LaunchPlan
+from hpckit.model.stages import After, Follows
 from hpckit.planning.janitor import janitor_job
 from hpckit.slurm.script import render
 
@@ -86,6 +88,17 @@ def test_script_is_the_golden_text(shape: str, plan_of_one_job: PlanMaker) -> No
     assert text == expected, (
         f"{golden} differs from what is rendered; if that is meant: {UPDATE}=1 pytest {__file__}"
     )
+
+
+def test_script_of_a_stage_is_the_golden_text(plan_of_one_job: PlanMaker) -> None:
+    """It says what it is to be submitted with, for who does so by hand; the rest is as ever."""
+    plan = plan_of_one_job(folder=FOLDER, runs=3)
+    after = tuple(Follows(job=job, kind=After.ok) for job in (0, 2))
+    text = render(plan, replace(plan.jobs[0], after=after), [SHIPPED])
+    golden = GOLDEN / "job_of_a_stage.sbatch"
+    if os.environ.get(UPDATE):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
