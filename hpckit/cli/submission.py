@@ -76,7 +76,8 @@ class Submission:
     `new` is whether the launch is nothing without them: then a refusal removes its folder. What
     comes when the user has as many jobs as may be queued is left for later with `may_wait`. With
     `chained` each waits for the end of the one before it, the first one for that of `behind`.
-    Without `quiet` somebody may watch how far it is.
+    Without `quiet` somebody may watch how far it is. `living` is what the queue had, where somebody
+    had to look.
     """
 
     launch: Launch
@@ -89,6 +90,7 @@ class Submission:
     behind: str | None = None
     accepted: dict[int, str] = field(default_factory=dict)
     quiet: bool = True
+    living: frozenset[str] | None = field(default=None, init=False)
 
     def submit_patiently(self, patience: timedelta) -> dict[int, str]:
         """Submit as `submit` does, and ask again while Slurm does not answer, for that long.
@@ -183,12 +185,14 @@ class Submission:
 
     def _waits(self, job: JobSpec) -> str | None:
         """Return what a job of a stage waits for, beside the end of the one before it."""
-        if not self.launch.stages:
+        if not self.launch.stages or not job.runs:
             return None
-        from hpckit.slurm.query import queued_jobs  # noqa: PLC0415  # lazy: as above
+        if self.living is None and not self.new:
+            from hpckit.slurm.query import queued_jobs  # noqa: PLC0415  # lazy: as above
 
+            self.living = queued_jobs(self.commands)
         history = read_launch_history(self.launch)
-        living = None if self.new else queued_jobs(self.commands)
+        living = None if self.living is None else {*self.living, *self.accepted.values()}
         return waits(job, self.launch.stages, history, living)
 
     def _later(self, error: SchedulerRefusedError) -> bool:

@@ -41,8 +41,9 @@ def status_document(launch: str, rows: Iterable[RunRow], scheduler: str) -> dict
 def run_object(row: RunRow) -> dict[str, Any]:
     """Return one run as it stands in `runs` of `status --json`."""
     own = {name: to_plain(getattr(row, name)) for name in _RUN_FIELDS}
-    own |= {"stage": row.stage, "held_up": row.held_up or None, "reason": row.early}
-    return {**own, "goodput": None if row.goodput is None else goodput_object(row.goodput)}
+    account = None if row.goodput is None else goodput_object(row.goodput)
+    later = {"stage": row.stage, "held_up": row.held_up or None, "reason": row.early}
+    return {**own, "goodput": account, **later}
 
 
 def goodput_object(account: Goodput) -> dict[str, Any]:

@@ -43,9 +43,9 @@ class ResultRow:
     goodput: Goodput | None = None
     launch: str = ""
     attempt: int = 0
-    reason: str = ""
     stage: str | None = None
     held_up: str | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

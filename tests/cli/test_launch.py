@@ -92,6 +92,7 @@ def test_launch_json_is_one_documented_object(slurm_shell: Any) -> None:
             "index": index,
             "overrides": launched["runs"][index]["overrides"],
             "job": f"{job}_{index}",
+            "stage": None,
         }
         for index in range(2)
     ]

@@ -32,6 +32,8 @@ FIELDS = [
     "metrics",
     "warnings",
     "goodput",
+    "stage",
+    "held_up",
 ]
 GOODPUT_FIELDS = [
     *("goodput", "ettr", "ettr_since_first_step", "ettr_expected"),
@@ -99,6 +101,8 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         },
         "metrics": {"loss": 0.25, "accuracy": 0.9},
         "warnings": [],
+        "stage": None,
+        "held_up": None,
     }
 
 

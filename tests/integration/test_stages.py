@@ -58,6 +58,7 @@ def states(project: Project) -> list[tuple[str, str]]:
 
 
 @pytest.mark.main
+@pytest.mark.timeout(600)
 def test_stages_with_a_failing_middle_are_resumed_where_they_failed(
     sandbox: Sandbox, project: Project
 ) -> None:
