@@ -207,7 +207,12 @@ def _of_stages(
     """Return the views that were meant, with what earlier stages did to them."""
     of_slurm = launch.cluster.kind is ClusterKind.slurm
     waiting = history.waiting() if of_slurm else ()
-    known = held_up(runs, launch.stages, unborn=[run for job in waiting for run in job.runs])
+    known = held_up(
+        runs,
+        launch.stages,
+        unborn=[run for job in waiting for run in job.runs],
+        resumed={run: one.job_index for run, one in history.resumed.items()} if of_slurm else {},
+    )
     kept = {view.record.index for view in known} if meant is None else set(meant)
     return tuple(view for view in known if view.record.index in kept)
 

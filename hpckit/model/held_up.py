@@ -14,13 +14,19 @@ from hpckit.model.states import RunState
 
 
 def held_up(
-    views: Iterable[RunView], stages: Sequence[Stage], *, unborn: Iterable[int] = ()
+    views: Iterable[RunView],
+    stages: Sequence[Stage],
+    *,
+    unborn: Iterable[int] = (),
+    resumed: Mapping[int, int] | None = None,
 ) -> tuple[RunView, ...]:
     """Return the views with the reasons of those that will not begin.
 
     `views` holds what each of them follows, too. `unborn` are runs that are still to be handed in:
-    what is said of them comes later.
+    what is said of them comes later. `resumed` is the added job (index) that a run was given to
+    last: what waited for an earlier job of a run that it follows will not begin, either.
     """
+    given = resumed or {}
     waiting, known = set(unborn), {view.record.index: view for view in views}
     culprits: dict[range, RunView | None] = {}
     for index in sorted(known):
@@ -31,10 +37,18 @@ def held_up(
         if before not in culprits:
             culprits[before] = _culprit(before, known)
         culprit = culprits[before]
+        stage = stages[place_of(stages, index) - 1].name
         if culprit is not None:
-            stage = stages[place_of(stages, index) - 1].name
             known[index] = replace(view, held_up=_reason(stage, culprit))
+        elif late := _late(index, before, given):
+            reason = f"stage {stage} had not completed in time (run {late[0]}, resumed since)"
+            known[index] = replace(view, held_up=reason)
     return tuple(known.values())
+
+
+def _late(index: int, before: range, given: Mapping[int, int]) -> list[int]:
+    """Return the runs that went on in a job that was added after this run's own."""
+    return [run for run in before if given.get(run, -1) > given.get(index, -1)] if given else []
 
 
 def _can_wait(stages: Sequence[Stage], run: int) -> bool:

@@ -279,6 +279,20 @@ def test_resume_picks_up_at_the_failed_stage() -> None:
     assert waits(jobs[2], made.stages, known, {"104", "105"}) == "afterany:105"
 
 
+def test_run_that_waited_for_an_earlier_job_is_resumed_after_all() -> None:
+    """Slurm cancels it although its training goes on in a later job: it has to follow that one."""
+    made = plan(points(1))
+    seen = [
+        view(made, 0, DONE, slurm="COMPLETED"),
+        view(made, 1, RunState.running, slurm="RUNNING"),
+        view(made, 2, PENDING, slurm="CANCELLED"),
+    ]
+    known = held_up(seen, made.stages, resumed={1: 4})
+    assert known[2].held_up == "stage train had not completed in time (run 1, resumed since)"
+    assert choose(known, Known(), cancelled=False, stages=made.stages).resumed == (2,)
+    assert held_up(seen, made.stages, resumed={1: 4, 2: 5})[2].held_up == ""
+
+
 def test_resume_leaves_what_follows_a_run_that_is_spent() -> None:
     """Where the failed run is not tried again, nothing that follows it is."""
     made = plan(points(2))
