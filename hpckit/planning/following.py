@@ -132,5 +132,5 @@ def _same(one: Any, other: Any) -> bool:
 
 def _get(values: Any, path: _Path) -> Any:
     for key in path:
-        values = values[int(key)] if isinstance(values, list) else values[key]
+        values = values[int(key)] if isinstance(values, list) else values.get(key, _GONE)
     return values

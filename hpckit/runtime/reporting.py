@@ -43,5 +43,5 @@ def _place(step: int) -> int:
     """Return the step at which the stretch begins that a step is in."""
     if step < _ALL_BELOW:
         return step
-    width = step.bit_length() - _ALL_BELOW.bit_length() + 2
+    width = step.bit_length() - _ALL_BELOW.bit_length() + 1
     return step >> width << width

@@ -1,0 +1,105 @@
+"""Adaptive sweeps by whole launches: the local executor, real supervisors, a real study."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+import pytest
+
+from hpckit.record.launches import load_launch, read_runs
+from hpckit.record.search import read_trial
+
+optuna = pytest.importorskip("optuna")
+
+RUNS = 12
+REPORT = """\
+import json, os, signal, sys
+x, kind = float(sys.argv[1]), sys.argv[2]
+folder = os.environ["HPCKIT_ATTEMPT_DIR"]
+if os.environ["HPCKIT_RUN_INDEX"] == "4" and folder.endswith("/001"):
+    events = [json.loads(line) for line in open(folder + "/events.jsonl")]
+    os.kill(events[0]["pid"], signal.SIGKILL)
+    signal.pause()
+with open(folder + "/metrics.jsonl", "a") as file:
+    file.write(json.dumps({"step": 0, "loss": (x - 0.3) ** 2 + (kind == "b")}) + "\\n")
+"""
+SEARCH = (
+    *("launch", "-m", "experiment=command", "cluster=local", "code.snapshot=false"),
+    *("+params.x=interval(0,1)", "+params.kind=a,b", f"sweep.samples={RUNS}"),
+    *("sweep.sampler=optuna", "sweep.metric=loss", "sweep.seed=1"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_adaptive_sweep_survives_a_killed_worker_and_asks_what_one_process_would(
+    shell: Any,
+) -> None:
+    """Its supervisor killed, a run goes on with the same trial; the others ask as ever.
+
+    Until that run is resumed its trial is open, which changes what later ones are given; the
+    trials before it are those of Optuna's own study, to the last digit.
+    """
+    script = shell.cwd / "report.py"
+    script.write_text(REPORT)
+    command = f"command=[python,{script},'${{params.x}}','${{params.kind}}']"
+    said = shell(*SEARCH, command, "--wait")
+    assert said.code == 1, said.err
+    launch = load_launch(shell.outputs[-1])
+    states = [run["state"] for run in json.loads(shell("status", "--json").out)["runs"]]
+    assert states == ["completed"] * 4 + ["interrupted"] + ["completed"] * 7
+    killed = read_trial(launch.paths.run(4).trial)
+
+    assert shell("resume", "--wait").code == 0
+    assert read_trial(launch.paths.run(4).trial) == killed
+    assert [run.attempt for run in read_runs(launch)] == [1] * 4 + [2] + [1] * 7
+    trials = [read_trial(launch.paths.run(run).trial) for run in range(RUNS)]
+    asked = [trial.values for trial in trials if trial is not None]
+    assert asked[:5] == _own_study(5)
+
+    found = json.loads(shell("results", "--json").out)
+    losses = [run["metrics"]["loss"] for run in found["runs"]]
+    assert losses == sorted(losses)
+    assert found["best"]["value"] == losses[0]
+    assert "best so far" in shell("results").out
+
+
+def _own_study(count: int) -> list[dict[str, Any]]:
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1, constant_liar=True))
+
+    def objective(trial: Any) -> float:
+        x = trial.suggest_float("params.x", 0, 1)
+        kind = trial.suggest_categorical("params.kind", ("a", "b"))
+        return float((x - 0.3) ** 2 + (kind == "b"))
+
+    study.optimize(objective, n_trials=count)
+    return [trial.params for trial in study.trials]
+
+
+def test_adaptive_sweep_without_optuna_is_refused_before_anything_is_written(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message with the command that installs it."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "optuna" else find(name)
+    )
+    said = shell(*SEARCH, "command=[true]", "--dry-run")
+    assert (said.code, shell.outputs) == (2, [])
+    assert "needs Optuna" in said.err
+    assert "pip install 'hpckit-slurm[optuna]'" in said.err
+
+
+def test_adaptive_sweep_freezes_runs_alike_and_signs_them_apart(slurm_shell: Any) -> None:
+    """What runs will compute is not known yet, so that none passes for another, or for done."""
+    said = slurm_shell("render", *SEARCH[1:3], "cluster=slurm", *SEARCH[4:], "command=[true]")
+    assert said.code == 0, said.err
+    assert "4 runs go at a time" in said.err
+    launch = load_launch(slurm_shell.outputs[-1])
+    assert launch.searched
+    assert len({run.signature for run in launch.runs}) == RUNS
+    assert "%4" in launch.paths.script(0).read_text()
+    lines = launch.paths.configs(0).read_text().splitlines()
+    assert lines == [lines[0]] * RUNS
