@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import time
 from typing import Any
 
 import pytest
 
-from hpckit.record.launches import load_launch, read_runs
+from hpckit.record.launches import Launch, load_launch, read_runs
 from hpckit.record.search import read_trial
+from hpckit.runtime.study import open_study
 
 optuna = pytest.importorskip("optuna")
 
@@ -103,3 +105,43 @@ def test_adaptive_sweep_freezes_runs_alike_and_signs_them_apart(slurm_shell: Any
     assert "%4" in launch.paths.script(0).read_text()
     lines = launch.paths.configs(0).read_text().splitlines()
     assert lines == [lines[0]] * RUNS
+
+
+ENDLESS = """\
+import time
+
+def main(config, run):
+    for step in run.steps(1_000_000):
+        run.log(loss=1.0 + config.params.x)
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.training
+def test_run_worse_than_the_median_is_pruned_by_all_its_ranks_together(shell: Any) -> None:
+    """A run that would go on for hours completes early, says why, and counts as pruned."""
+    (shell.cwd / "task.py").write_text(ENDLESS)
+    words = ("entry_point=task:main", "resources=cpu_pair", "code.snapshot=false", "seed=1,2")
+    said = shell(
+        *("render", "-m", "cluster=local", *words, "sweep.samples=1", "sweep.pruner=median"),
+        *("sweep.sampler=optuna", "sweep.metric=loss", "+params.x=interval(0,1)"),
+    )
+    assert said.code == 0, said.err
+    launch = load_launch(shell.outputs[-1])
+    with open_study(launch) as opened:
+        for _ in range(5):
+            known = dict.fromkeys(range(64), 0.1)
+            opened.study.add_trial(optuna.trial.create_trial(value=0.1, intermediate_values=known))
+    assert shell("resume", "--wait").code == 0
+    (run,) = json.loads(shell("status", "--json").out)["runs"]
+    assert (run["state"], run["reason"], run["failure"]) == ("completed", "pruned", None)
+    assert "completed (pruned)" in shell("results").out
+    # The study is told after the record: the supervisor may still be at it.
+    while not (trial := _trial(launch, 5)).state.is_finished():
+        time.sleep(0.1)
+    assert (trial.state.name, trial.value > 1) == ("PRUNED", True)
+
+
+def _trial(launch: Launch, number: int) -> Any:
+    with open_study(launch) as opened:
+        return opened.study.trials[number]
