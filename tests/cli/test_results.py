@@ -72,7 +72,7 @@ def test_results_json_has_the_documented_fields(swept: Any) -> None:
     """Programs find the fields that docs/cli.md names."""
     document = json.loads(swept.say("results", "--json").out)
     assert list(document) == [
-        *("launch", "overrides", "metrics", "runs", "total", "matching", "launches")
+        *("launch", "overrides", "metrics", "runs", "total", "matching", "launches", "best")
     ]
     assert (document["overrides"], document["metrics"]) == (["lr"], ["loss", "accuracy"])
     first = document["runs"][0]

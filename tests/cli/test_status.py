@@ -34,6 +34,7 @@ FIELDS = [
     "goodput",
     "stage",
     "held_up",
+    "reason",
 ]
 GOODPUT_FIELDS = [
     *("goodput", "ettr", "ettr_since_first_step", "ettr_expected"),
@@ -103,6 +104,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "warnings": [],
         "stage": None,
         "held_up": None,
+        "reason": "",
     }
 
 

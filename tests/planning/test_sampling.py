@@ -6,7 +6,7 @@ import math
 from itertools import islice
 from statistics import median
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.model.search import Axis, AxisKind
@@ -20,6 +20,7 @@ def _drawn(axis: Axis, samples: int = 50, seed: int = 0) -> list[float]:
     return [values[axis.key] for values in draw([axis], samples=samples, seed=seed)]
 
 
+@settings(deadline=None)
 @given(bounds=_BOUNDS, log=st.booleans(), seed=st.integers())
 def test_drawn_numbers_lie_inside_their_interval(
     bounds: list[float], *, log: bool, seed: int
@@ -29,6 +30,7 @@ def test_drawn_numbers_lie_inside_their_interval(
     assert all(bounds[0] <= number <= bounds[1] for number in _drawn(axis, seed=seed))
 
 
+@settings(deadline=None)
 @given(bounds=_INTEGERS, log=st.booleans(), seed=st.integers(), step=st.integers(2, 9))
 def test_drawn_integers_are_integers_of_their_interval(
     bounds: list[int], *, log: bool, seed: int, step: int
