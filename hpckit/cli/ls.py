@@ -14,6 +14,7 @@ from hpckit.cli.context import Context, add_json, add_output_dir, output_dir
 from hpckit.cli.freshness import Freshness
 from hpckit.cli.selecting import add_filters, add_sort, filter_of
 from hpckit.cli.show import launch_head, show_page
+from hpckit.cli.uncollected import uncollected
 from hpckit.cli.views import Ask, launch_view
 from hpckit.errors import HpckitError, UsageError
 from hpckit.record.find import list_launches
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_dir(parser)
 
 
+@uncollected()
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """List launches; always 0, also where there are none."""
     if arguments.count < 0:

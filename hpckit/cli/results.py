@@ -17,6 +17,7 @@ from hpckit.cli.freshness import Freshness, add_fresh
 from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, limited
 from hpckit.cli.show import note_unshown, show_page
 from hpckit.cli.spanning import Chosen, add_launches, chosen_runs
+from hpckit.cli.uncollected import uncollected
 from hpckit.model.search import Search
 from hpckit.record.search import read_search
 from hpckit.report.best import best, best_first, best_line, best_object
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_dir(parser)
 
 
+@uncollected()
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the results of launches, or of some of their runs; always 0."""
     freshness = Freshness(now=arguments.fresh)

@@ -15,6 +15,7 @@ from hpckit.cli.context import Context, add_json, add_output_dir, add_reference,
 from hpckit.cli.freshness import TOLD, Freshness, add_fresh
 from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, is_word, limited
 from hpckit.cli.show import launch_head, note_unshown, show_page
+from hpckit.cli.uncollected import uncollected
 from hpckit.cli.views import LaunchView, launch_view, unconfirmed
 from hpckit.record.find import Selection, find
 from hpckit.report.account import account_page
@@ -52,11 +53,18 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     word = arguments.watch
     if word and is_word(arguments, word, known=_is_number(word)):
         arguments.watch = ""
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
-    launch, index = selection.launch, selection.index
-    if arguments.watch is not None:
+    with uncollected():
+        selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    if arguments.watch is None:
+        _show_once(selection, arguments, context)
+    else:
         _watch(selection, arguments, context)
-        return 0
+    return 0
+
+
+@uncollected()
+def _show_once(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:
+    launch, index = selection.launch, selection.index
     view = launch_view(
         launch,
         context,
@@ -71,7 +79,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             f"`hpckit doctor {launch.id}` finds out"
         )
     _show(view, arguments, context)
-    return 0
 
 
 def _watch(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:

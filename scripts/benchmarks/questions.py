@@ -1,0 +1,157 @@
+"""What Slurm is asked for a sweep and for watching it, beside plain submitit.
+
+Responsible for counting the controller's and the accounting's own statistics (`sdiag`, `sacctmgr
+show stats`) around what each does with a thousand runs that wait; it must not let one begin. An
+hour of watching is an hour of the program's own clock: every question in it is really asked.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from benchmarks.commands import RIVAL_FOLDER, SANDBOX_BIN, hpckit, need_sandbox, run, slurm
+from hpckit.cli.context import Context
+from hpckit.cli.main import verb_module, verb_parser
+
+RUNS = 1000
+HOUR = timedelta(hours=1)
+AT_ONCE = 10
+LATER = "now+5hours"
+
+_OWN = frozenset({"REQUEST_STATS_INFO", "REQUEST_PING"})
+"""Of sdiag itself, and of those who wait for the sandbox."""
+
+_OF_USERS = "REQUEST_"
+_OF_JOBS = ("REQUEST_COMPLETE", "REQUEST_STEP", "REQUEST_JOB_STEP")
+_OF_SACCT = "DBD_GET_JOBS_COND"
+
+RIVAL = Path(__file__).parent / "programs" / "with_submitit.py"
+
+
+def bench_questions(folder: Path) -> None:
+    """Count RPCs for the submission of 1000 runs, and for an hour of watching them."""
+    need_sandbox()
+    outputs = folder / "outputs"
+    environ = {
+        **os.environ,
+        "HPCKIT_OUTPUTS": str(outputs),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+    _ours(folder, environ)
+    _theirs(folder, environ)
+
+
+def _ours(folder: Path, environ: dict[str, str]) -> None:
+    words = hpckit(
+        *("launch", "-m", "--json", "cluster=sandbox", "experiment=command", "command=true"),
+        *(f"+x=range(0,{RUNS})", "code.snapshot=false"),
+        f"+resources.additional_parameters.begin='{LATER}'",
+    )
+    with _counted(f"hpckit launch of {RUNS} runs"):
+        launch = json.loads(run(words, env=environ, cwd=folder).stdout)["launch"]
+    with _counted("one hpckit status --fresh"):
+        run(hpckit("status", launch, "--fresh"), env=environ)
+    with _counted(f"{AT_ONCE} hpckit status at once"):
+        some = [
+            subprocess.Popen(hpckit("status", launch), env=environ, stdout=subprocess.DEVNULL)
+            for _ in range(AT_ONCE)
+        ]
+        for one in some:
+            one.wait()
+    with _counted("an hour of hpckit status --watch"):
+        _watch_for_an_hour(launch, environ)
+    run(hpckit("cancel", launch), env=environ)
+
+
+def _watch_for_an_hour(launch: str, environ: dict[str, str]) -> None:
+    began = now = datetime.now(UTC)
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += timedelta(seconds=seconds)
+        if now - began > HOUR:
+            raise KeyboardInterrupt
+
+    context = Context(
+        environ=environ,
+        cwd=Path.cwd(),
+        stdout=io.StringIO(),
+        stderr=sys.stderr,
+        now=lambda: now,
+        sleep=sleep,
+    )
+    arguments = verb_parser("status").parse_intermixed_args([launch, "--watch"])
+    try:
+        verb_module("status").run(arguments, context)
+    except KeyboardInterrupt:
+        return
+
+
+def _theirs(folder: Path, environ: dict[str, str]) -> None:
+    python = RIVAL_FOLDER / "bin" / "python"
+    if not python.exists():
+        sys.exit("submitit comes with `scripts/bench sweep`: run that first")
+    path = f"{SANDBOX_BIN}{os.pathsep}{environ['PATH']}"
+    words = [str(python), str(RIVAL), str(folder / "submitit"), str(RUNS), LATER]
+    process = subprocess.Popen(
+        words,
+        env={**environ, "PATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with _counted(f"submitit map_array of {RUNS} runs"):
+        _told(process, "import")
+        _told(process, "submit")
+    with _counted("one look of submitit at all states"):
+        _told(process, "look")
+    with _counted("an hour of submitit's Job.wait"):
+        _told(process, "wait")
+    _told(process, "cancel")
+    process.communicate()
+
+
+def _told(process: subprocess.Popen[str], word: str) -> None:
+    """Let the rival do one thing, and wait until it has."""
+    assert process.stdin is not None  # noqa: S101  # it is a pipe
+    assert process.stdout is not None  # noqa: S101  # likewise
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+    if process.stdout.readline().strip() != word:
+        sys.exit(f"{RIVAL.name} did not {word}")
+
+
+@contextmanager
+def _counted(what: str) -> Iterator[None]:
+    before, jobs = _controller(), _accounting()
+    yield
+    found, asked = _controller() - before, _accounting() - jobs
+    words = ", ".join(f"{count} {name.removeprefix(_OF_USERS)}" for name, count in found.items())
+    print(f"{what:40} {found.total():4} RPCs, sacct {asked:3}   {words}", flush=True)
+
+
+def _controller() -> Counter[str]:
+    """Return what slurmctld was asked so far, by kind, without what its own daemons ask."""
+    found: Counter[str] = Counter()
+    text = slurm("sdiag").partition("by message type")[2].partition("by user")[0]
+    for line in text.splitlines():
+        name, _, rest = line.strip().partition(" ")
+        of_user = name.startswith(_OF_USERS) and not name.startswith(_OF_JOBS)
+        if of_user and name not in _OWN:
+            found[name] = int(rest.partition("count:")[2].split()[0])
+    return found
+
+
+def _accounting() -> int:
+    """Return how often slurmdbd was asked for jobs so far."""
+    lines = slurm("sacctmgr", "show", "stats").splitlines()
+    return sum(int(one.partition("count:")[2].split()[0]) for one in lines if _OF_SACCT in one)
