@@ -10,10 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
+
+# How long an example takes says more of the machine than of the code.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 PROGRAMS = Path(__file__).parent / "fakes" / "bin"
 NAMES = frozenset(path.name for path in PROGRAMS.iterdir())
