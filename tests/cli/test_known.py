@@ -52,15 +52,15 @@ def test_launch_skips_what_has_completed_and_launches_the_rest(project: Any) -> 
 
 def test_launch_of_what_is_all_known_writes_nothing_and_is_0(project: Any) -> None:
     """Where all has completed, in several launches, it says where, and leaves no folder."""
-    launched(project, "--wait", *SWEEP)
+    first = launched(project, "--wait", *SWEEP)["launch"]
     (project.cwd.parent / "mended").touch()
-    launched(project, "--wait", *SWEEP)
+    second = launched(project, "--wait", *SWEEP)["launch"]
     before = project.outputs
     third = project("launch", "--wait", *SWEEP)
     assert third.code == 0
     assert "nothing to launch: all 3 runs" in third.out
-    assert f"2 runs skipped: completed already as {before[0].name}, 0-1" in third.err
-    assert f"1 run skipped: completed already as {before[1].name}, 0" in third.err
+    assert f"2 runs skipped: completed already as {first}, 0-1" in third.err
+    assert f"1 run skipped: completed already as {second}, 0" in third.err
     assert project.outputs == before
     document = launched(project, *SWEEP)
     assert {key: document[key] for key in EMPTY} == EMPTY

@@ -22,7 +22,7 @@ from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.stages import After, earlier, followed, with_followed
 from hpckit.model.states import RunState, parse_state
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.planning.resume import Known, added_jobs, choose
+from hpckit.planning.resume import Known, added_jobs_of_stages, choose
 from hpckit.planning.stages import read_stages
 from hpckit.planning.waits import waits
 
@@ -263,13 +263,13 @@ def test_resume_picks_up_at_the_failed_stage() -> None:
     choice = choose(failing_middle(made), Known(), cancelled=False, stages=made.stages)
     assert choice.resumed == (2, 4, 5)
     known = history(made)
-    jobs = added_jobs(
+    jobs = added_jobs_of_stages(
         "demo",
         choice.resumed,
+        made.stages,
         job_of=known.job_of,
         begun={2, 5},
         first_index=4,
-        stages=made.stages,
     )
     assert [(job.index, job.runs) for job in jobs] == [(4, (2,)), (5, (4,)), (6, (5,))]
     added = [events.JobAdded(at=AT, job=job, after=(1,)) for job in jobs]
@@ -307,13 +307,13 @@ def test_resume_leaves_what_follows_a_run_that_is_spent() -> None:
 def test_resumed_runs_wait_as_well_as_slurm_can_say_it() -> None:
     """A job whose runs follow different jobs waits for the end of those, and no more."""
     made = plan(points(3))
-    extra = added_jobs(
+    extra = added_jobs_of_stages(
         "demo",
         (3,),
+        made.stages,
         job_of=history(made).job_of,
         begun={3},
         first_index=4,
-        stages=made.stages,
     )
     taken = events.Submitted(at=AT, job_index=4, job="104")
     known = history(made, events.JobAdded(at=AT, job=extra[0], after=(1,)), taken)

@@ -66,6 +66,7 @@ def test_freeze_describes_runs_with_their_whole_configuration(
         "index": 1,
         "overrides": ["seed=1"],
         "signature": plan.runs[1].signature,
+        "stage": None,
     }
     lines = launch.paths.configs(1).read_text().splitlines()
     assert [json.loads(line) for line in lines] == [run.config for run in plan.runs]

@@ -66,7 +66,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(folder=tmp_path, notes=tmp_path / "notes")
 
 
-SLURM_TESTS = "pytest --reruns 1 --only-rerun still waiting until -m"
+SLURM_TESTS = "pytest --maxfail 3 --reruns 1 --only-rerun still waiting until -m"
 root_with_apt = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("apt-get") is None, reason="needs root and apt-get"
 )
