@@ -77,15 +77,7 @@ def in_pool(
 def _waiting(view: RunView) -> RunView:
     """Return a run that waits for a free slot, or is cancelled while it does."""
     wished = view.record.cancel_requested
-    record = replace(
-        view.record,
-        state=RunState.cancelled if wished else RunState.pending,
-        round=None,
-        nodes=(),
-        exit_code=None,
-        failure=None,
-        supervisor=None,
-        started_at=None,
-        ended_at=None,
-    )
+    record = view.record.waiting()
+    if wished:
+        record = replace(record, state=RunState.cancelled)
     return RunView(record=record, asked=wished)

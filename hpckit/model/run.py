@@ -73,6 +73,20 @@ class RunRecord:
         """Whether an attempt has begun since the run was last submitted."""
         return self.started_at is not None
 
+    def waiting(self) -> RunRecord:
+        """Return the run as one that waits to be begun again: without how its attempt ended."""
+        return replace(
+            self,
+            state=RunState.pending,
+            round=None,
+            nodes=(),
+            exit_code=None,
+            failure=None,
+            supervisor=None,
+            started_at=None,
+            ended_at=None,
+        )
+
     def fold(self, history: Iterable[events.Event]) -> RunRecord:
         """Return the record after this history; never raises, whatever the order."""
         record = self

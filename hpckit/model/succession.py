@@ -22,17 +22,5 @@ def carried_on(view: RunView, successor: Observation | None) -> RunView:
         return view
     if view.state is RunState.completed or not view.settled:
         return view
-    waiting = replace(
-        view.record,
-        job=successor.job,
-        state=RunState.pending,
-        restart_count=0,
-        round=None,
-        nodes=(),
-        exit_code=None,
-        failure=None,
-        supervisor=None,
-        started_at=None,
-        ended_at=None,
-    )
+    waiting = replace(view.record.waiting(), job=successor.job, restart_count=0)
     return RunView(record=waiting, observation=successor, asked=True)

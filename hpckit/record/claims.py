@@ -8,16 +8,13 @@ holder gives the run back: who finds none may take it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.record.store import make_folder, read_json, write_text
-
-_BOTH_NAMES = 2
+from hpckit.record.store import make_folder, read_json, write_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +35,7 @@ class Holder:
 def take(folder: Path, run: int, holder: Holder) -> bool:
     """Claim a run; False where somebody has. Raises OSError."""
     make_folder(folder)
-    path = _path(folder, run)
-    own = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    write_text(own, json.dumps(to_plain(holder)) + "\n")
-    try:
-        os.link(own, path)
-    except FileExistsError:
-        # Over NFS, a link that was made may be answered twice, the second time like this.
-        return own.stat().st_nlink == _BOTH_NAMES
-    else:
-        return True
-    finally:
-        own.unlink(missing_ok=True)
+    return write_first(_path(folder, run), json.dumps(to_plain(holder)) + "\n")
 
 
 def give_back(folder: Path, run: int) -> None:

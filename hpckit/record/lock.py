@@ -18,13 +18,12 @@ from typing import Any
 
 from hpckit.errors import HeldError, UsageError
 from hpckit.record.process import alive, start_mark, this_host
-from hpckit.record.store import write_text
+from hpckit.record.store import write_first, write_text
 
 _LONGEST_S = 3600.0
 """What is done under a lock takes seconds, minutes while Slurm is away: then it is abandoned."""
 
 _TRIES = 10
-_BOTH_NAMES = 2
 
 
 @contextmanager
@@ -62,7 +61,7 @@ def _text(at: datetime) -> str:
 
 def _take(path: Path, mine: str, what: str) -> None:
     for _ in range(_TRIES):
-        if _link(path, mine):
+        if write_first(path, mine):
             return
         theirs = _read(path)
         if theirs is None:
@@ -71,21 +70,6 @@ def _take(path: Path, mine: str, what: str) -> None:
             raise _held(path, theirs, what)
         _remove_stale(path, theirs)
     raise _held(path, _read(path) or "", what)
-
-
-def _link(path: Path, mine: str) -> bool:
-    """Make the lock file, whole; False where there is one."""
-    own = _beside(path)
-    write_text(own, mine)
-    try:
-        os.link(own, path)
-    except FileExistsError:
-        # Over NFS, a link that was made may be answered twice, the second time like this.
-        return own.stat().st_nlink == _BOTH_NAMES
-    else:
-        return True
-    finally:
-        own.unlink()
 
 
 def _remove_stale(path: Path, theirs: str) -> None:

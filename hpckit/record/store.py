@@ -17,6 +17,7 @@ from hpckit.model.events import Event, decode, encode
 
 PRIVATE_FOLDER = 0o700
 _TAIL_BYTES = 64 * 1024
+_BOTH_NAMES = 2
 PRIVATE_FILE = 0o600
 
 
@@ -44,6 +45,24 @@ def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE, lasting: bool
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def write_first(path: Path, text: str) -> bool:
+    """Make a file with its whole text; False where somebody has made it before. Raises OSError.
+
+    By link(2), which is atomic on NFS too.
+    """
+    own = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    write_text(own, text)
+    try:
+        os.link(own, path)
+    except FileExistsError:
+        # Over NFS, a link that was made may be answered twice, the second time like this.
+        return own.stat().st_nlink == _BOTH_NAMES
+    else:
+        return True
+    finally:
+        own.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: object) -> None:
