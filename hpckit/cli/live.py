@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.cli.context import Context
+from hpckit.cli.keys import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
 from hpckit.cli.show import launch_head
 from hpckit.cli.wait import Rhythm, Watch
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
 from hpckit.planning.estimate import Lasting, estimate
 from hpckit.record.launches import Launch, load_launch
-from hpckit.report.live import Progress, live_line, live_object, live_page
+from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter, SortKey, sort_rows
 from hpckit.report.text import drawn
@@ -72,7 +73,7 @@ def interval(text: str) -> float | None:
 def follow(launch: Launch, look: Look, context: Context) -> None:
     """Show how a launch stands, again and again, until nothing more will happen."""
     live = _Live(launch=launch, look=look, context=context)
-    with _display(live) as show:
+    with keys(context) as wait, _display(live) as show:
         while True:
             began = context.now()
             live.see()
@@ -80,12 +81,29 @@ def follow(launch: Launch, look: Look, context: Context) -> None:
             if live.watch.over:
                 return
             spent = (context.now() - began).total_seconds()
-            context.sleep(max(live.interval_s, spent * _SHARE))
+            pause = timedelta(seconds=max(live.interval_s, spent * _SHARE))
+            if not _turning(live, pause, wait, show):
+                return
+
+
+def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]) -> bool:
+    """Wait until the next look, turning pages meanwhile; False where somebody has had enough."""
+    until = live.context.now() + pause
+    while key := wait(max((until - live.context.now()).total_seconds(), 0)):
+        if key in QUIT:
+            return False
+        if key in NEXT_PAGE | PREVIOUS_PAGE:
+            live.page += 1 if key in NEXT_PAGE else -1
+            show()
+    return True
 
 
 @dataclass(slots=True, kw_only=True)
 class _Live:
-    """A launch while it is looked at; `size` is that of its events when it was last read whole."""
+    """A launch while it is looked at, and the `page` of its runs.
+
+    `size` is that of its events when it was last read whole.
+    """
 
     launch: Launch
     look: Look
@@ -93,6 +111,7 @@ class _Live:
     watch: Watch = field(init=False)
     size: int = field(default=0, init=False)
     looks: int = field(default=0, init=False)
+    page: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.watch = Watch(
@@ -138,15 +157,18 @@ class _Live:
             queue_at=self.watch.queue_at,
         )
 
-    def listed(self, rows: Sequence[RunRow], room: int) -> list[RunRow]:
-        """Return the runs to show by name: those asked for, else those that run."""
+    def listed(self, rows: Sequence[RunRow], room: int) -> Listed:
+        """Return a page of the runs to show by name: of those asked for, else of those that run."""
         wanted, key = self.look.wanted, self.look.key
         states = wanted.states or {RunState.running}
         some = [row for row in rows if row.state in states]
         if key is not None:
             with suppress(UsageError):  # a metric that no run has logged yet
                 some = sort_rows(some, key, self.context.now())
-        return some[: self.look.limit or room]
+        room = self.look.limit or room
+        self.page = max(min(self.page, (len(some) - 1) // room), 0)
+        first = self.page * room
+        return Listed(rows=some[first : first + room], first=first, total=len(some))
 
     @property
     def _indices(self) -> Sequence[int] | None:

@@ -31,7 +31,16 @@ class Progress:
     queue_at: datetime | None = None
 
 
-def live_page(head: LaunchHead, progress: Progress, rows: Sequence[RunRow]) -> Page:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """Runs that are shown by name: those from the `first` on, of so many in all."""
+
+    rows: Sequence[RunRow]
+    first: int
+    total: int
+
+
+def live_page(head: LaunchHead, progress: Progress, listed: Listed) -> Page:
     """Return the page: the states, how far it is, and these of the runs."""
     counts, total = count_states(progress.states), len(progress.states)
     states = Sheet(
@@ -42,7 +51,7 @@ def live_page(head: LaunchHead, progress: Progress, rows: Sequence[RunRow]) -> P
         ),
     )
     done = f"\n{bar(progress.share)} {_words(progress)}{_queue(progress)}\n"
-    return [head_line(head, progress.at), states, done, *_runs(rows, progress.at)]
+    return [head_line(head, progress.at), states, done, *_runs(listed, progress.at)]
 
 
 def _queue(progress: Progress) -> str:
@@ -52,8 +61,14 @@ def _queue(progress: Progress) -> str:
     return f"; queue as of {duration(age)} ago"
 
 
-def _runs(rows: Sequence[RunRow], now: datetime) -> Page:
-    return [runs_sheet(rows, now)] if rows else []
+def _runs(listed: Listed, now: datetime) -> Page:
+    if not listed.rows:
+        return []
+    sheet, last = runs_sheet(listed.rows, now), listed.first + len(listed.rows)
+    if len(listed.rows) == listed.total:
+        return [sheet]
+    place = f"{listed.first + 1} to {last} of {listed.total}"
+    return [sheet, f"{place}   n next page, p previous page, q quit"]
 
 
 def live_line(progress: Progress) -> str:
