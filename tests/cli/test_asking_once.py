@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SLEEP = ("experiment=command", "command=sleep 300", "cluster=slurm", "code.snapshot=false")
 
 

@@ -61,6 +61,7 @@ def test_launch_wait_runs_on_this_machine(shell: Any) -> None:
     assert not (shell.cwd / "here.txt").exists()
 
 
+@pytest.mark.slow
 def test_launch_wait_is_1_where_a_run_failed(shell: Any) -> None:
     """One failed run of a sweep makes exit code 1, and the others still run."""
     words = ("-m", "experiment=command", "command=[test,0,-eq,${params.i}]", "+params.i=0,1")
@@ -118,6 +119,7 @@ def test_launch_on_slurm_records_the_intent_before_and_the_job_after(slurm_shell
     assert confirmed.job in said.out
 
 
+@pytest.mark.slow
 def test_launch_wait_follows_slurm_to_the_end(slurm_shell: Any) -> None:
     """A sweep as one array: --wait ends when all of it has, with the right exit code."""
     words = ("-m", "experiment=command", "command=[test,0,-eq,${params.i}]", "+params.i=0,0,1")

@@ -9,9 +9,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from hpckit.model.events import LocalStarted
 from hpckit.record.launches import load_launch, read_runs
 from hpckit.record.process import alive
+
+pytestmark = pytest.mark.slow
 
 COMMAND = ("experiment=command", "cluster=local", "code.snapshot=false")
 

@@ -188,6 +188,7 @@ def _attach(folder: Path, environs: list[dict[str, str]]) -> list[list[Any]]:
     return sorted(json.loads(output) for output, _ in ended)
 
 
+@pytest.mark.slow
 def test_attach_works_under_plain_srun(tmp_path: Path) -> None:
     """Two tasks of a Slurm step, without any agent, find each other through the folder."""
     common = {
@@ -211,6 +212,7 @@ def test_attach_works_alone(tmp_path: Path) -> None:
     assert _attach(tmp_path, [{}]) == [[0, 1, "single", 1.0]]
 
 
+@pytest.mark.slow
 def test_attach_works_under_torchrun(tmp_path: Path) -> None:
     """Under torchrun the agent's store is used."""
     script = tmp_path / "attach.py"
