@@ -17,7 +17,7 @@ from hpckit.errors import SchedulerError
 from hpckit.model.run import Observation
 from hpckit.record.launches import Launch, read_launch_events
 
-SCHEDULER_TIMEOUT = timedelta(seconds=20)
+_TIMEOUT = timedelta(seconds=20)
 
 
 class Scheduler(StrEnum):
@@ -64,7 +64,7 @@ def _observe(
     from hpckit.slurm.query import observe  # noqa: PLC0415
 
     commands = SlurmCommands(
-        bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=SCHEDULER_TIMEOUT
+        bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
     )
     if freshness is not None:
         from hpckit.slurm.shared import Wish, observe_shared  # noqa: PLC0415

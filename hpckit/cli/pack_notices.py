@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from hpckit.cli.supervise import CAUSES
-from hpckit.model.allocation import Ending, Limits
 from hpckit.record.claims import Holder
 from hpckit.runtime.aside import aside
 from hpckit.runtime.pack_notes import PackNotes
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.deadlines import EndCause, PreemptMode, ending, job_limits
+from hpckit.slurm.deadlines import PreemptMode, ending, job_limits
 from hpckit.slurm.step import listening_step, step_environment
 
 _NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -71,9 +69,8 @@ class PackNotices:
         """Tell how long the job has, and have its runs leave in time to queue it again."""
         ask = partial(job_limits, self.commands, self.holder.job, self.environ)
         known = await aside(ask)
-        limits = Limits(end_at=known.end_at, kill_wait=known.kill_wait, grace=known.grace)
         with contextlib.suppress(OSError):
-            self.notes.tell_limits(limits)
+            self.notes.tell_limits(known.told())
         graceful = known.preempt_mode is not PreemptMode.off and known.grace != timedelta()
         async with asyncio.TaskGroup() as group:
             if graceful:
@@ -131,6 +128,5 @@ class PackNotices:
         """Ask Slurm once, for all supervisors, why the job is being ended."""
         ask = partial(ending, self.commands, self.holder.job, self.holder.restart_count)
         found = await aside(ask)
-        cancelled = found.cause is EndCause.cancelled
         with contextlib.suppress(OSError):
-            self.notes.tell_ending(Ending(cause=CAUSES.get(found.cause), cancelled=cancelled))
+            self.notes.tell_ending(found.told())

@@ -17,7 +17,6 @@ from hpckit.cli.successor import drop_successor, hand_to_successor, queue_succes
 from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.allocation import Ending, Limits, Requeued, Wish
 from hpckit.model.events import AttemptEnded
-from hpckit.model.failure import Cause
 from hpckit.model.launch import ClusterKind
 from hpckit.model.nodes import expand
 from hpckit.model.plan import JobSpec
@@ -27,16 +26,10 @@ from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import job_key, without_rank
 from hpckit.runtime.supervise import supervise
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.deadlines import EndCause, ending, job_limits
+from hpckit.slurm.deadlines import ending, job_limits
 from hpckit.slurm.query import draining_nodes
 from hpckit.slurm.requeue import Attempt, requeue
 from hpckit.slurm.step import agent_step, step_environment
-
-CAUSES = {
-    EndCause.preempted: Cause.preempted,
-    EndCause.time_limit: Cause.time_limit,
-    EndCause.requeued: Cause.notice,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,13 +133,11 @@ class _SlurmJob:
 
     def limits(self) -> Limits:
         """Return how long the job has."""
-        known = job_limits(self.commands, self.job, self.context.environ)
-        return Limits(end_at=known.end_at, kill_wait=known.kill_wait, grace=known.grace)
+        return job_limits(self.commands, self.job, self.context.environ).told()
 
     def why(self) -> Ending:
         """Return why Slurm is ending the job."""
-        told = ending(self.commands, self.job, self.restarts)
-        return Ending(cause=CAUSES.get(told.cause), cancelled=told.cause is EndCause.cancelled)
+        return ending(self.commands, self.job, self.restarts).told()
 
     def requeue(self, wish: Wish, owns_run: Callable[[], bool]) -> Requeued:
         """Ask for a new attempt."""

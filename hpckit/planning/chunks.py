@@ -54,10 +54,18 @@ def throttle(settings: LaunchConfig) -> int | None:
     bounds = [] if concurrent is None else [concurrent]
     gpus = resources.gpus_per_node * (resources.nodes + resources.spare_nodes)
     if sweep.max_gpus is not None and gpus:
-        bounds.append(sweep.max_gpus // gpus)
-        if not bounds[-1]:
-            raise ConfigError(
-                f"sweep.max_gpus is {sweep.max_gpus}, and one run asks for {gpus} GPUs",
-                hint=f"allow at least {gpus}, or ask for fewer: resources.gpus_per_node=...",
-            )
+        bounds.append(runs_on(sweep.max_gpus, gpus))
     return min(bounds, default=None)
+
+
+def runs_on(max_gpus: int, gpus: int) -> int:
+    """Return how many runs of so many GPUs each sweep.max_gpus lets go at a time.
+
+    Raises ConfigError where not even one may.
+    """
+    if gpus > max_gpus:
+        raise ConfigError(
+            f"sweep.max_gpus is {max_gpus}, and one run asks for {gpus} GPUs",
+            hint=f"allow at least {gpus}, or ask for fewer: resources.gpus_per_node=...",
+        )
+    return max_gpus // gpus

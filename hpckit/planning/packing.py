@@ -20,7 +20,7 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.limits import SubmitLimits
 from hpckit.model.plan import JobSpec, LaunchPlan, PackSpec, ResourceSpec
 from hpckit.model.states import RunState
-from hpckit.planning.chunks import FEEDERS
+from hpckit.planning.chunks import FEEDERS, runs_on
 
 _GRES = re.compile(r"(?P<what>.*?)(?::(?P<count>\d+))?(?P<where>\([^)]*\))?\Z")
 _OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})
@@ -79,11 +79,8 @@ def _check_gpus(settings: LaunchConfig) -> None:
             "that share one ask for one",
             hint="set resources.gpus_per_node=1, or sweep.runs_per_gpu=1",
         )
-    if sweep.max_gpus is not None and gpus > sweep.max_gpus:
-        raise ConfigError(
-            f"sweep.max_gpus is {sweep.max_gpus}, and one run asks for {gpus} GPUs",
-            hint=f"allow at least {gpus}, or ask for fewer: resources.gpus_per_node=...",
-        )
+    if sweep.max_gpus is not None and gpus:
+        runs_on(sweep.max_gpus, gpus)
 
 
 def _check_time(settings: LaunchConfig) -> None:
@@ -106,7 +103,7 @@ def pack(count: int, settings: LaunchConfig, each: ResourceSpec, limits: SubmitL
     per_gpu, gpus = sweep.runs_per_gpu, _gpus(each.gpus_per_node, each.gres)
     per_job, most = max(sweep.runs_per_job, per_gpu), _most_jobs(limits)
     if gpus and sweep.max_gpus is not None:
-        per_job = min(per_job, sweep.max_gpus // gpus * per_gpu)
+        per_job = min(per_job, runs_on(sweep.max_gpus, gpus) * per_gpu)
         by_gpus = sweep.max_gpus // _shared(per_job, gpus, per_gpu)
         most = by_gpus if most is None else min(most, by_gpus)
     asked = PackSpec(

@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from hpckit.errors import SchedulerError
+from hpckit.model import allocation
+from hpckit.model.failure import Cause
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, StateFlag
 from hpckit.slurm.commands import SlurmCommands
@@ -55,6 +57,10 @@ class JobLimits:
     kill_wait: timedelta = KILL_WAIT
     grace: timedelta | None = None
     preempt_mode: PreemptMode = PreemptMode.unknown
+
+    def told(self) -> allocation.Limits:
+        """Return what a supervisor is told of them."""
+        return allocation.Limits(end_at=self.end_at, kill_wait=self.kill_wait, grace=self.grace)
 
 
 def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) -> JobLimits:
@@ -104,12 +110,24 @@ class EndCause(StrEnum):
     unknown = "unknown"
 
 
+_CAUSES = {
+    EndCause.preempted: Cause.preempted,
+    EndCause.time_limit: Cause.time_limit,
+    EndCause.requeued: Cause.notice,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """Why a job is being ended, and when it will be, where Slurm has set that."""
 
     cause: EndCause = EndCause.unknown
     end_at: datetime | None = None
+
+    def told(self) -> allocation.Ending:
+        """Return what a supervisor is told of it."""
+        cancelled = self.cause is EndCause.cancelled
+        return allocation.Ending(cause=_CAUSES.get(self.cause), cancelled=cancelled)
 
 
 def ending(commands: SlurmCommands, job: str, restart_count: int) -> Ending:
