@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,10 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 SANDBOX = SCRIPTS / "slurm-sandbox"
 SANDBOX_BIN = Path("/run/hpckit-sandbox/bin")
 RIVAL_FOLDER = SCRIPTS.parent / ".venv-bench"
+SWEEP = Path(__file__).parent / "sweep"
+"""What sweeps with hydra-submitit-launcher and with submitit are programs of."""
+
+_RIVALS = ("hydra-core==1.3.2", "hydra-submitit-launcher==1.2.0", "setuptools<81")
 
 
 def run(words: list[str], **options: object) -> subprocess.CompletedProcess[str]:
@@ -31,6 +36,15 @@ def hpckit(*words: str) -> list[str]:
 def slurm(*words: str) -> str:
     """Run one of the sandbox's Slurm commands; returns what it printed."""
     return run([str(SANDBOX_BIN / words[0]), *words[1:]]).stdout.strip()
+
+
+def rival_python() -> str:
+    """Return the Python that has hydra-submitit-launcher and submitit; installs them once."""
+    python = RIVAL_FOLDER / "bin" / "python"
+    if not python.exists():
+        venv.create(RIVAL_FOLDER, with_pip=True)
+        run([str(python), "-m", "pip", "install", "-q", *_RIVALS])
+    return str(python)
 
 
 def need_sandbox() -> None:

@@ -1,4 +1,4 @@
-"""What Slurm is asked for a sweep and for watching it, beside plain submitit.
+"""What Slurm is asked for a sweep and for watching it, beside others.
 
 Responsible for counting the controller's and the accounting's own statistics (`sdiag`, `sacctmgr
 show stats`) around what each does with a thousand runs that wait; it must not let one begin. An
@@ -18,7 +18,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.commands import RIVAL_FOLDER, SANDBOX_BIN, hpckit, need_sandbox, run, slurm
+from benchmarks.commands import (
+    SANDBOX_BIN,
+    SWEEP,
+    hpckit,
+    need_sandbox,
+    rival_python,
+    run,
+    slurm,
+)
 from hpckit.cli.context import Context
 from hpckit.cli.main import verb_module, verb_parser
 
@@ -34,8 +42,6 @@ _OF_USERS = "REQUEST_"
 _OF_JOBS = ("REQUEST_COMPLETE", "REQUEST_STEP", "REQUEST_JOB_STEP")
 _OF_SACCT = "DBD_GET_JOBS_COND"
 
-RIVAL = Path(__file__).parent / "programs" / "with_submitit.py"
-
 
 def bench_questions(folder: Path) -> None:
     """Count RPCs for the submission of 1000 runs, and for an hour of watching them."""
@@ -47,7 +53,8 @@ def bench_questions(folder: Path) -> None:
         "XDG_CACHE_HOME": str(folder / "cache"),
     }
     _ours(folder, environ)
-    _theirs(folder, environ)
+    _submitit(folder, environ)
+    _launcher(folder, environ)
 
 
 def _ours(folder: Path, environ: dict[str, str]) -> None:
@@ -96,38 +103,58 @@ def _watch_for_an_hour(launch: str, environ: dict[str, str]) -> None:
         return
 
 
-def _theirs(folder: Path, environ: dict[str, str]) -> None:
-    python = RIVAL_FOLDER / "bin" / "python"
-    if not python.exists():
-        sys.exit("submitit comes with `scripts/bench sweep`: run that first")
+def _submitit(folder: Path, environ: dict[str, str]) -> None:
+    arguments = [str(folder / "submitit"), str(RUNS), LATER]
+    rival = _rival("waits_by_submitit.py", *arguments, cwd=folder, environ=environ)
+    with _counted(f"submitit map_array of {RUNS} runs"):
+        _told(rival, "submit")
+    with _counted("one look of submitit at all states"):
+        _told(rival, "look")
+    with _counted("an hour of submitit's Job.wait"):
+        _told(rival, "wait")
+    _told(rival, "cancel")
+    rival.communicate()
+
+
+def _launcher(folder: Path, environ: dict[str, str]) -> None:
+    words = (
+        *("-m", f"+x=range(0,{RUNS})", "hydra.launcher.partition=batch"),
+        *("hydra.job.name=waits", f"+hydra.launcher.additional_parameters.begin={LATER}"),
+    )
+    rival = _rival("waits_by_launcher.py", *words, cwd=folder, environ=environ)
+    try:
+        with _counted(f"hydra-submitit-launcher of {RUNS} runs"):
+            _told(rival, "submit")
+        with _counted("an hour of its own waiting"):
+            _told(rival, "wait")
+    finally:
+        slurm("scancel", "--name=waits")
+    rival.communicate()
+
+
+def _rival(
+    program: str, *arguments: str, cwd: Path, environ: dict[str, str]
+) -> subprocess.Popen[str]:
+    """Start a rival's program, which does what it is told."""
     path = f"{SANDBOX_BIN}{os.pathsep}{environ['PATH']}"
-    words = [str(python), str(RIVAL), str(folder / "submitit"), str(RUNS), LATER]
-    process = subprocess.Popen(
-        words,
+    return subprocess.Popen(
+        [rival_python(), str(SWEEP / program), *arguments],
+        cwd=cwd,
         env={**environ, "PATH": path},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    with _counted(f"submitit map_array of {RUNS} runs"):
-        _told(process, "import")
-        _told(process, "submit")
-    with _counted("one look of submitit at all states"):
-        _told(process, "look")
-    with _counted("an hour of submitit's Job.wait"):
-        _told(process, "wait")
-    _told(process, "cancel")
-    process.communicate()
 
 
-def _told(process: subprocess.Popen[str], word: str) -> None:
-    """Let the rival do one thing, and wait until it has."""
-    assert process.stdin is not None  # noqa: S101  # it is a pipe
-    assert process.stdout is not None  # noqa: S101  # likewise
-    process.stdin.write(f"{word}\n")
-    process.stdin.flush()
-    if process.stdout.readline().strip() != word:
-        sys.exit(f"{RIVAL.name} did not {word}")
+def _told(rival: subprocess.Popen[str], word: str) -> None:
+    """Let the rival do one thing, and wait until it has; what else it prints is left out."""
+    assert rival.stdin is not None  # noqa: S101  # it is a pipe
+    assert rival.stdout is not None  # noqa: S101  # likewise
+    rival.stdin.write(f"{word}\n")
+    rival.stdin.flush()
+    if not any(line.strip() == word for line in rival.stdout):
+        sys.exit(f"{rival.args} did not {word}")
 
 
 @contextmanager

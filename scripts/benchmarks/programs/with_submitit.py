@@ -1,63 +1,44 @@
-"""A sweep that waits, by submitit's own means: FOLDER RUNS BEGIN; does what it reads, line by line.
+"""The training as submitit runs it: a callable with `checkpoint`, submitted by this very file."""
 
-An hour of waiting is an hour of the clock that submitit looks at; its questions are really asked.
-"""
-
-import contextlib
-import subprocess
+import json
 import sys
-import time
 
-HOUR_S = 3600.0
+import submitit
+import torch
+import torch.distributed as dist
+import work
 
 
-class Clock:
-    """A clock that sleeping moves on at once."""
+class Training:
+    """Trains, saves every few steps, and saves again when submitit says that the end is near."""
 
-    def __init__(self) -> None:
-        self.now = time.time()
-        self.until = self.now + HOUR_S
+    def __call__(self) -> None:
+        """Train from what was saved last."""
+        submitit.helpers.TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
+        dist.init_process_group("gloo")
+        self.model, self.optimizer = work.begin()
+        self.done = work.load(self.model, self.optimizer)
+        for step in range(self.done, work.STEPS):
+            work.train_one(self.model, self.optimizer, step)
+            self.done = step + 1
+            if self.done % work.SAVE_EVERY == 0:
+                work.save(self.model, self.optimizer, self.done)
 
-    def time(self) -> float:
-        """Return the moment."""
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass; after an hour, stop."""
-        self.now += seconds
-        if self.now > self.until:
-            raise KeyboardInterrupt
+    def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+        """Save now, and have the job requeued."""
+        work.save(self.model, self.optimizer, self.done)
+        return submitit.helpers.DelayedSubmission(Training())
 
 
 def main() -> None:
-    """Import, submit, look, wait, as told."""
-    folder, runs, begin = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    jobs = []
-    for line in sys.stdin:
-        word = line.strip()
-        if word == "submit":
-            import submitit  # noqa: PLC0415
-
-            executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
-            executor.update_parameters(
-                timeout_min=60,
-                slurm_array_parallelism=runs,
-                slurm_partition="batch",
-                slurm_additional_parameters={"begin": begin},
-            )
-            jobs = executor.map_array(abs, range(runs))
-        elif word == "look":
-            jobs[0].watcher.update()
-        elif word == "wait":
-            from submitit.core import core  # noqa: PLC0415
-
-            core._time = Clock()  # noqa: SLF001
-            jobs[0].watcher.clear()
-            with contextlib.suppress(KeyboardInterrupt):
-                jobs[0].wait()
-        elif word == "cancel":
-            subprocess.run(["scancel", jobs[0].job_id.partition("_")[0]], check=True)
-        print(word, flush=True)
+    """Submit with the parameters that are given as JSON, and print the job's id."""
+    torch.set_num_threads(1)
+    executor = submitit.SlurmExecutor(folder=work.HERE / "submitit", max_num_timeout=3)
+    executor.update_parameters(**json.loads(sys.argv[1]))
+    print(executor.submit(Training()).job_id)
 
 
-main()
+if __name__ == "__main__":
+    from with_submitit import main as submit
+
+    submit()

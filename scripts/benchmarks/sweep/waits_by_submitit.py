@@ -1,0 +1,44 @@
+"""A sweep that waits, by submitit's own means: FOLDER RUNS BEGIN; does what it reads, line by line.
+
+An hour of waiting is an hour of the clock that submitit looks at; its questions are really asked.
+"""
+
+import contextlib
+import subprocess
+import sys
+
+from clock import Clock
+
+
+def main() -> None:
+    """Submit, look, wait and cancel, as told."""
+    folder, runs, begin = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    jobs = []
+    for line in sys.stdin:
+        word = line.strip()
+        if word == "submit":
+            import submitit  # noqa: PLC0415
+
+            executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
+            executor.update_parameters(
+                timeout_min=60,
+                slurm_array_parallelism=runs,
+                slurm_partition="batch",
+                slurm_additional_parameters={"begin": begin},
+            )
+            jobs = executor.map_array(abs, range(runs))
+        elif word == "look":
+            jobs[0].watcher.update()
+        elif word == "wait":
+            from submitit.core import core  # noqa: PLC0415
+
+            core._time = Clock()  # noqa: SLF001
+            jobs[0].watcher.clear()
+            with contextlib.suppress(KeyboardInterrupt):
+                jobs[0].wait()
+        elif word == "cancel":
+            subprocess.run(["scancel", jobs[0].job_id.partition("_")[0]], check=True)
+        print(word, flush=True)
+
+
+main()
