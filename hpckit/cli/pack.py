@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from hpckit.cli.context import Context
 from hpckit.cli.local import command
+from hpckit.cli.main import main
 from hpckit.cli.pack_ends import PackEnds
 from hpckit.cli.pack_notices import PackNotices
 from hpckit.errors import HpckitError
@@ -33,7 +34,9 @@ from hpckit.record.launches import Launch, latest_attempt, read_launch_history
 from hpckit.record.process import start_mark, this_host
 from hpckit.record.store import make_folder
 from hpckit.runtime.aside import aside
+from hpckit.runtime.assignment import Step
 from hpckit.runtime.environ import job_key
+from hpckit.runtime.forked import fork
 from hpckit.runtime.mps import mps
 from hpckit.runtime.pack_notes import VARIABLE, PackNotes
 from hpckit.runtime.slots import Slot, make_slots
@@ -42,6 +45,8 @@ from hpckit.slurm.requeue import Attempt, requeue
 
 _LOOK_S = 2.0
 """How often the launch's record is looked at for runs that somebody cancels."""
+_IMPORTS = ("hpckit.cli.supervise", "hpckit.runtime.ready_agent")
+"""What a supervisor and its agent consist of."""
 _IDLE_S = 5.0
 """How often a free slot looks whether another job has given a run back."""
 
@@ -71,7 +76,7 @@ class _Pack:
     context: Context
     holder: Holder
     folder: Path
-    running: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
+    running: dict[int, Step] = field(default_factory=dict, init=False)
     changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     told: set[int] = field(default_factory=set, init=False)
     stopping: bool = field(default=False, init=False)
@@ -195,15 +200,8 @@ class _Pack:
     async def _supervise(self, slot: Slot, run: int, folder: Path) -> int:
         own = {"TMPDIR": str(folder), VARIABLE: str(self.folder)}
         words = ("supervise", str(self.launch.folder), f"--job={self.job.index}", f"--run={run}")
-        process = await asyncio.create_subprocess_exec(
-            *command(self.launch, *words),
-            env={**self.context.environ, **self.shared, **slot.variables, **own},
-            stdin=asyncio.subprocess.DEVNULL,
-        )
-        self.running[run] = process
-        if slot.cpus:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(process.pid, slot.cpus)
+        environ = {**self.context.environ, **self.shared, **slot.variables, **own}
+        process = self.running[run] = await self._start(words, environ, slot.cpus)
         if self.stopping:
             _signal(process, signal.SIGTERM)
         try:
@@ -213,8 +211,23 @@ class _Pack:
             del self.running[run]
             self.told.discard(run)
 
+    async def _start(
+        self, words: Sequence[str], environ: Mapping[str, str], cpus: Sequence[int]
+    ) -> Step:
+        try:
+            return fork(main, words, environ, cpus=cpus, imports=_IMPORTS)
+        except OSError:
+            # TMPDIR is too long a path for a socket, or lies where there can be none.
+            process = await asyncio.create_subprocess_exec(
+                *command(self.launch, *words), env=environ, stdin=asyncio.subprocess.DEVNULL
+            )
+            if cpus:
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(process.pid, cpus)
+            return process
+
     @contextlib.contextmanager
-    def _timed(self, process: asyncio.subprocess.Process) -> Iterator[None]:
+    def _timed(self, process: Step) -> Iterator[None]:
         """Hold a run to its own time limit: that of the job lets several follow each other."""
         limit = self.spec.each.timeout
         if limit is None:
@@ -268,6 +281,6 @@ class _Pack:
         sys.stderr.write(f"hpckit: {message}\n")
 
 
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+def _signal(process: Step, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)

@@ -11,7 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.cli.context import Context
-from hpckit.cli.in_pack import ALONE, allocation_in_pack, environment_in_pack
+from hpckit.cli.in_pack import (
+    ALONE,
+    allocation_in_pack,
+    environment_in_pack,
+    supervise_in_pack,
+)
 from hpckit.cli.stage_gate import REFUSED, may_begin
 from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.errors import SchedulerError, UsageError
@@ -74,7 +79,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         environ=context.environ,
         allocation=_allocation(launch, index, job, context) if on_slurm else None,
     )
-    return supervise(assignment)
+    return supervise(assignment) if job.pack is None else supervise_in_pack(assignment)
 
 
 def _allocation(launch: Launch, index: int, job: JobSpec, context: Context) -> Allocation | None:

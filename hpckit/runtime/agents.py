@@ -18,6 +18,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_text
 from hpckit.runtime import control, messages
+from hpckit.runtime.assignment import Step
 from hpckit.runtime.clock import now
 from hpckit.runtime.listen import listener
 
@@ -150,7 +151,7 @@ class Agents:
     async def gather(
         self,
         wanted: int,
-        step: asyncio.subprocess.Process,
+        step: Step,
         noticed: asyncio.Event,
         *,
         names: tuple[str, ...],

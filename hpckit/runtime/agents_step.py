@@ -13,26 +13,26 @@ import os
 import signal
 
 from hpckit.record.store import PRIVATE_FILE
-from hpckit.runtime.assignment import AgentCommand
+from hpckit.runtime.assignment import AgentCommand, Step
 from hpckit.runtime.attempt import Attempt
 from hpckit.runtime.environ import LAST_WILL
 
 
-async def start_agents(command: AgentCommand, attempt: Attempt) -> asyncio.subprocess.Process:
+async def start_agents(command: AgentCommand, attempt: Attempt) -> Step:
     """Start the agents of an attempt; raises OSError."""
+    arguments = (str(attempt.launch.folder), str(attempt.index), str(attempt.number))
+    environ = {**command.environ, **_last_will(command, attempt)}
+    if command.ready is not None:
+        return command.ready(arguments, environ, attempt.paths.agents_log)
     log = os.open(attempt.paths.agents_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
-    words = (
-        *command.prefix,
-        *(attempt.launch.python, "-P", "-m", "hpckit.runtime.agent"),
-        *(str(attempt.launch.folder), str(attempt.index), str(attempt.number)),
-    )
+    python = (attempt.launch.python, "-P", "-m", "hpckit.runtime.agent")
     try:
         return await asyncio.create_subprocess_exec(
-            *words,
+            *(*command.prefix, *python, *arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**command.environ, **_last_will(command, attempt)},
+            env=environ,
             start_new_session=not command.prefix,
         )
     finally:
@@ -44,7 +44,7 @@ def _last_will(command: AgentCommand, attempt: Attempt) -> dict[str, str]:
     return {LAST_WILL: json.dumps([*words, str(attempt.number)])} if words else {}
 
 
-async def end_step(step: asyncio.subprocess.Process, leave_s: float) -> None:
+async def end_step(step: Step, leave_s: float) -> None:
     """Wait for the step to leave, and end it when it does not."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:

@@ -5,12 +5,30 @@ Responsible for these shapes; `cli` fills them in, so that the runtime need not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from hpckit.model.allocation import Ending, Limits, Requeued, Wish
 from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch
+
+
+class Step(Protocol):
+    """The process behind which the agents are, of asyncio or forked."""
+
+    async def wait(self) -> int:
+        """Return its exit code."""
+        ...
+
+    def send_signal(self, number: int, /) -> None:
+        """Send it a signal; raises ProcessLookupError where it has left."""
+        ...
+
+
+ReadyAgent = Callable[[Sequence[str], Mapping[str, str], Path], Step]
+"""Has an agent that waits already begin: arguments, environment, log; raises OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +36,15 @@ class AgentCommand:
     """How agents are started: words put in front of the agent's own, and the environment.
 
     `nodes` are the names that should come, as far as they are known; `last_will` is what an agent
-    runs, with the number of the attempt behind it, when it finds the supervisor gone for good.
+    runs, with the number of the attempt behind it, when it finds the supervisor gone for good;
+    `ready` is used instead where an agent waits already.
     """
 
     prefix: tuple[str, ...]
     environ: Mapping[str, str]
     nodes: tuple[str, ...] = ()
     last_will: tuple[str, ...] = ()
+    ready: ReadyAgent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,12 @@ def environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def become(variables: Mapping[str, str]) -> None:
+    """Make these the environment of this process, and no others."""
+    os.environ.clear()
+    os.environ.update(variables)
+
+
 def export(variables: Mapping[str, str]) -> None:
     """Set variables of this process, for libraries that read them."""
     os.environ.update(variables)

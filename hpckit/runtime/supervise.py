@@ -39,7 +39,7 @@ from hpckit.runtime import messages
 from hpckit.runtime.agents import LOOPBACK, Agents, AgentsError, Peer
 from hpckit.runtime.agents_step import end_step, start_agents
 from hpckit.runtime.aside import aside
-from hpckit.runtime.assignment import Assignment
+from hpckit.runtime.assignment import Assignment, Step
 from hpckit.runtime.attempt import Attempt, open_attempt
 from hpckit.runtime.clock import now
 from hpckit.runtime.deadline import Deadline
@@ -86,7 +86,7 @@ class _Supervisor:
     heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    step: asyncio.subprocess.Process | None = field(default=None, init=False)
+    step: Step | None = field(default=None, init=False)
     round: Round | None = field(default=None, init=False)
     cancelled: bool = field(default=False, init=False)
     queueing: asyncio.Task[None] | None = field(default=None, init=False)
@@ -285,7 +285,7 @@ class _Supervisor:
         name = self.assignment.environ.get("SLURMD_NODENAME")
         return list(dict.fromkeys(filter(None, [name, socket.gethostname(), socket.getfqdn()])))
 
-    async def _rounds(self, agents: Agents, step: asyncio.subprocess.Process) -> EndAttempt:
+    async def _rounds(self, agents: Agents, step: Step) -> EndAttempt:
         """Run rounds until the attempt is to end."""
         resources = self.assignment.settings.resources
         number = 0
