@@ -13,9 +13,8 @@ from pathlib import Path
 from hpckit.cli.context import Context
 from hpckit.model.allocation import Limits, Requeued
 from hpckit.model.plan import PackSpec
-from hpckit.runtime.assignment import Allocation, Assignment
+from hpckit.runtime.assignment import Allocation
 from hpckit.runtime.pack_notes import VARIABLE, PackNotes
-from hpckit.runtime.supervise import supervise
 from hpckit.slurm.requeue import Answer
 from hpckit.slurm.step import step_environment
 
@@ -51,12 +50,3 @@ def environment_in_pack(spec: PackSpec, environ: Mapping[str, str]) -> dict[str,
     left = {name: value for name, value in environ.items() if name != VARIABLE}
     cpus = {"SLURM_CPUS_PER_TASK": str(spec.each.cpus_per_task)}
     return {**step_environment(left), **cpus, **ALONE}
-
-
-def supervise_in_pack(assignment: Assignment) -> int:
-    """Run one attempt by an agent that is forked here: these runs are many and short."""
-    from hpckit.runtime.ready_agent import ready_agent  # noqa: PLC0415  # few jobs share runs
-
-    with ready_agent() as ready:
-        agents = replace(assignment.agents, ready=ready)
-        return supervise(replace(assignment, agents=agents))

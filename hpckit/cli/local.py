@@ -1,39 +1,30 @@
 """`hpckit local`: the local executor, which works through a launch on this machine.
 
-Responsible for starting supervisors, so many at a time, and for ending them with itself; it must
-not look into what they do. Hidden from `--help`: `launch` starts it, detached, where there is no
-Slurm.
+Responsible for starting it, detached, where there is no Slurm, and for ending it; it must not start
+runs (cli/executor does). Hidden from `--help`: `launch` starts it.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpckit.cli.context import Context
-from hpckit.cli.stage_gate import missing
 from hpckit.errors import RunError
 from hpckit.model.events import CancelRequested, LocalStarted
-from hpckit.model.history import LaunchHistory
-from hpckit.model.stages import followed
 from hpckit.record.launches import (
     Launch,
-    latest_attempt,
     load_launch,
     read_launch_events,
     read_launch_history,
     read_runs,
 )
-from hpckit.record.process import alive, start_mark, this_host
+from hpckit.record.process import alive
 from hpckit.record.store import PRIVATE_FILE, append_event
 
 _PATIENCE_S = 60.0
@@ -51,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Work through jobs of a launch; returns 0 where every run of them completed, else 1."""
-    launch = load_launch(arguments.folder)
-    jobs = tuple(arguments.job or ())
-    return asyncio.run(_Executor(launch=launch, jobs=jobs, environ=context.environ).work())
+    from hpckit.cli.executor import work_through  # noqa: PLC0415  # not for those who start it
+
+    return work_through(load_launch(arguments.folder), tuple(arguments.job or ()), context)
 
 
 def command(launch: Launch, *words: str) -> list[str]:
@@ -126,95 +117,3 @@ def _await_start(
         "the local executor did not start: " + ("\n".join(lines) or "it printed nothing"),
         hint=f"its log is {log}; does {launch.python} have hpckit?",
     )
-
-
-@dataclass(slots=True, kw_only=True)
-class _Executor:
-    """The runs of these jobs, `max_parallel` at a time, in order."""
-
-    launch: Launch
-    jobs: tuple[int, ...]
-    environ: Mapping[str, str]
-    stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    children: set[asyncio.subprocess.Process] = field(default_factory=set, init=False)
-    over: dict[int, asyncio.Event] = field(default_factory=dict, init=False)
-
-    async def work(self) -> int:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)
-        self._record_start()
-        gate = asyncio.Semaphore(self.launch.cluster.max_parallel)
-        history = read_launch_history(self.launch)
-        mine = [run for run in history.executors if self._is_mine(run, history)]
-        self.over = {run: asyncio.Event() for run in mine}
-        codes = await asyncio.gather(*(self._in_turn(gate, run) for run in mine))
-        return int(any(codes))
-
-    def _record_start(self) -> None:
-        event = LocalStarted(
-            at=datetime.now(UTC),
-            host=this_host(),
-            pid=os.getpid(),
-            started=start_mark(os.getpid()) or "",
-            jobs=self.jobs,
-        )
-        append_event(self.launch.paths.events, event)
-
-    async def _in_turn(self, gate: asyncio.Semaphore, run: int) -> int:
-        """Begin a run when those that it follows are over, unless one it needs did not complete."""
-        for before in followed(self.launch.stages, run):
-            if before in self.over:
-                await self.over[before].wait()
-        try:
-            if missing(self.launch, run):
-                return 1
-            return await self._run(gate, run)
-        finally:
-            self.over[run].set()
-
-    async def _run(self, gate: asyncio.Semaphore, run: int) -> int:
-        async with gate:
-            history = read_launch_history(self.launch)
-            if self.stopping.is_set() or not self._is_due(run, history):
-                return 1
-            job = history.job_of(run).index
-            try:
-                child = await asyncio.create_subprocess_exec(
-                    *command(self.launch, "supervise", str(self.launch.folder)),
-                    *("--job", str(job), "--run", str(run)),
-                    env=dict(self.environ),
-                    stdin=asyncio.subprocess.DEVNULL,
-                )
-            except OSError as error:
-                sys.stderr.write(f"hpckit: error: run {run} cannot be started: {error}\n")
-                return 1
-            self.children.add(child)
-            if self.stopping.is_set():
-                _terminate(child)
-            code = await child.wait()
-            self.children.discard(child)
-            return code
-
-    def _stop(self) -> None:
-        """Begin no further run, and ask those under way to leave; their ends are awaited."""
-        self.stopping.set()
-        for child in self.children:
-            _terminate(child)
-
-    def _is_mine(self, run: int, history: LaunchHistory) -> bool:
-        """Whether the run is this executor's turn: a resume may have given it to another one."""
-        executor = history.executors.get(run)
-        return executor is not None and executor.pid == os.getpid() and executor.jobs == self.jobs
-
-    def _is_due(self, run: int, history: LaunchHistory) -> bool:
-        """Whether the run is to be begun: nobody has cancelled it, or begun it by hand."""
-        attempts = latest_attempt(self.launch.paths.run(run).attempts)
-        begun = attempts > history.attempts_before(run)
-        return self._is_mine(run, history) and not begun and run not in history.cancelled
-
-
-def _terminate(child: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        child.terminate()

@@ -14,17 +14,16 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from hpckit.cli.context import Context
-from hpckit.cli.local import command
-from hpckit.cli.main import main
 from hpckit.cli.pack_ends import PackEnds
 from hpckit.cli.pack_notices import PackNotices
+from hpckit.cli.supervisors import signal_supervisor, start_supervisor
 from hpckit.errors import HpckitError
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec, PackSpec
@@ -36,7 +35,6 @@ from hpckit.record.store import make_folder
 from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Step
 from hpckit.runtime.environ import job_key
-from hpckit.runtime.forked import fork
 from hpckit.runtime.mps import mps
 from hpckit.runtime.pack_notes import VARIABLE, PackNotes
 from hpckit.runtime.slots import Slot, make_slots
@@ -45,8 +43,6 @@ from hpckit.slurm.requeue import Attempt, requeue
 
 _LOOK_S = 2.0
 """How often the launch's record is looked at for runs that somebody cancels."""
-_IMPORTS = ("hpckit.cli.supervise", "hpckit.runtime.ready_agent")
-"""What a supervisor and its agent consist of."""
 _IDLE_S = 5.0
 """How often a free slot looks whether another job has given a run back."""
 
@@ -199,32 +195,18 @@ class _Pack:
 
     async def _supervise(self, slot: Slot, run: int, folder: Path) -> int:
         own = {"TMPDIR": str(folder), VARIABLE: str(self.folder)}
-        words = ("supervise", str(self.launch.folder), f"--job={self.job.index}", f"--run={run}")
         environ = {**self.context.environ, **self.shared, **slot.variables, **own}
-        process = self.running[run] = await self._start(words, environ, slot.cpus)
+        process = self.running[run] = await start_supervisor(
+            self.launch, self.job.index, run, environ, slot.cpus
+        )
         if self.stopping:
-            _signal(process, signal.SIGTERM)
+            signal_supervisor(process, signal.SIGTERM)
         try:
             with self._timed(process):
                 return await process.wait()
         finally:
             del self.running[run]
             self.told.discard(run)
-
-    async def _start(
-        self, words: Sequence[str], environ: Mapping[str, str], cpus: Sequence[int]
-    ) -> Step:
-        try:
-            return fork(main, words, environ, cpus=cpus, imports=_IMPORTS)
-        except OSError:
-            # TMPDIR is too long a path for a socket, or lies where there can be none.
-            process = await asyncio.create_subprocess_exec(
-                *command(self.launch, *words), env=environ, stdin=asyncio.subprocess.DEVNULL
-            )
-            if cpus:
-                with contextlib.suppress(OSError):
-                    os.sched_setaffinity(process.pid, cpus)
-            return process
 
     @contextlib.contextmanager
     def _timed(self, process: Step) -> Iterator[None]:
@@ -234,7 +216,7 @@ class _Pack:
             yield
             return
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(limit.total_seconds(), _signal, process, signal.SIGUSR1)
+        timer = loop.call_later(limit.total_seconds(), signal_supervisor, process, signal.SIGUSR1)
         try:
             yield
         finally:
@@ -245,7 +227,7 @@ class _Pack:
         self.stopping = True
         self.changed.set()
         for process in self.running.values():
-            _signal(process, number)
+            signal_supervisor(process, number)
 
     def _close(self) -> None:
         """Begin no further run."""
@@ -262,7 +244,7 @@ class _Pack:
                 wished = self._read_history().cancelled & self.running.keys()
                 for run in wished - self.told:
                     self.told.add(run)
-                    _signal(self.running[run], signal.SIGTERM)
+                    signal_supervisor(self.running[run], signal.SIGTERM)
 
     async def _requeue(self) -> None:
         """Have Slurm start the job once more; it ends this process then."""
@@ -279,8 +261,3 @@ class _Pack:
 
     def _say(self, message: str) -> None:
         sys.stderr.write(f"hpckit: {message}\n")
-
-
-def _signal(process: Step, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(number)

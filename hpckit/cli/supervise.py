@@ -15,7 +15,6 @@ from hpckit.cli.in_pack import (
     ALONE,
     allocation_in_pack,
     environment_in_pack,
-    supervise_in_pack,
 )
 from hpckit.cli.stage_gate import REFUSED, may_begin
 from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
@@ -79,7 +78,16 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         environ=context.environ,
         allocation=_allocation(launch, index, job, context) if on_slurm else None,
     )
-    return supervise(assignment) if job.pack is None else supervise_in_pack(assignment)
+    return supervise(assignment) if agents.prefix else _supervise_here(assignment)
+
+
+def _supervise_here(assignment: Assignment) -> int:
+    """Supervise by an agent that no launcher starts, but a fork: such runs are many and short."""
+    from hpckit.runtime.ready_agent import ready_agent  # noqa: PLC0415  # srun has no use for it
+
+    with ready_agent() as ready:
+        agents = replace(assignment.agents, ready=ready)
+        return supervise(replace(assignment, agents=agents))
 
 
 def _allocation(launch: Launch, index: int, job: JobSpec, context: Context) -> Allocation | None:

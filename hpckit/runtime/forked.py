@@ -30,7 +30,7 @@ _POLL_S = 1.0
 _UNSEEN = 255
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Forked:
     """A process that was forked, to be dealt with as with one of asyncio's."""
 

@@ -54,8 +54,12 @@ def test_local_launch_returns_at_once_and_goes_on_alone(shell: Any) -> None:
     assert states(shell) == ["completed", "completed"]
 
 
-def test_local_runs_go_so_many_at_a_time(shell: Any) -> None:
-    """No more than cluster.max_parallel runs ever overlap, and that many do."""
+@pytest.mark.parametrize(
+    "bounds",
+    [("cluster.max_parallel=2",), ("cluster.max_parallel=4", "sweep.max_concurrent=2")],
+)
+def test_local_runs_go_so_many_at_a_time(shell: Any, bounds: tuple[str, ...]) -> None:
+    """No more runs overlap than the machine takes and the sweep may have, and that many do."""
     script = (
         "import os, time; d = os.environ['HPCKIT_PROJECT'] + '/now';"
         "os.makedirs(d, exist_ok=True); f = f'{d}/{os.getpid()}'; open(f, 'w').close();"
@@ -63,7 +67,7 @@ def test_local_runs_go_so_many_at_a_time(shell: Any) -> None:
         "time.sleep(0.3); os.unlink(f)"
     )
     command = f"command=['python','-c',\"{script}\"]"
-    words = ("-m", *COMMAND, command, "seed=1,2,3,4", "cluster.max_parallel=2")
+    words = ("-m", *COMMAND, command, "seed=1,2,3,4", *bounds)
     said = shell("launch", "--wait", *words)
     assert said.code == 0, said.out + said.err
     counts = [int(word) for word in (shell.cwd / "now.log").read_text().split()]
