@@ -7,7 +7,9 @@ import contextlib
 import subprocess
 import sys
 
+from by_submitit import submit
 from clock import Clock
+from submitit.core import core
 
 
 def main() -> None:
@@ -17,21 +19,10 @@ def main() -> None:
     for line in sys.stdin:
         word = line.strip()
         if word == "submit":
-            import submitit  # noqa: PLC0415
-
-            executor = submitit.AutoExecutor(folder=folder, cluster="slurm")
-            executor.update_parameters(
-                timeout_min=60,
-                slurm_array_parallelism=runs,
-                slurm_partition="batch",
-                slurm_additional_parameters={"begin": begin},
-            )
-            jobs = executor.map_array(abs, range(runs))
+            jobs = submit(folder, runs, begin)
         elif word == "look":
             jobs[0].watcher.update()
         elif word == "wait":
-            from submitit.core import core  # noqa: PLC0415
-
             core._time = Clock()  # noqa: SLF001
             jobs[0].watcher.clear()
             with contextlib.suppress(KeyboardInterrupt):
