@@ -2,18 +2,28 @@
 
 Needs the sandbox and its commands on PATH. Writes tests/data/<release>/ with the output of
 squeue, sacct and scontrol while one job of each kind exists, and jobs.json: which job is which;
-nodes.txt is what scontrol says of nodes that are drained, fail, or are only reserved.
+nodes.txt is what scontrol says of nodes that are drained, fail, or are only reserved. Of what
+--json prints, what says which job it is and how it is; the rest is long, or names the machine.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from hpckit.slurm.listing import SACCT_FORMAT, SQUEUE_FORMAT
+
+KEPT = re.compile(
+    "array.*|(derived_)?exit_code|het.*|job_(id|state)|kill_request_user|name|node(s|_count)|"
+    "partition|restart_cnt|state.*|user.*"
+)
+"""The fields of a job that are kept of --json."""
 
 
 def slurm(*words: str) -> str:
@@ -70,6 +80,26 @@ def nodes() -> str:
     return said
 
 
+def short(text: str, jobs: Collection[str]) -> str:
+    """Return what --json printed of these jobs (22.05 prints all), without most of it."""
+    said = json.loads(text)
+    plugin = said["meta"]["plugin"]
+    parser = {key: plugin[key] for key in ("type", "name", "data_parser") if key in plugin}
+    kept = [
+        json.dumps({key: one[key] for key in one if KEPT.fullmatch(key)})
+        for one in said["jobs"]
+        if str(one["job_id"]) in jobs or str(array_of(one)) in jobs
+    ]
+    lines = ",\n".join(kept)
+    return f'{{"meta": {{"plugin": {json.dumps(parser)}}},\n"jobs": [\n{lines}\n]}}\n'
+
+
+def array_of(job: dict[str, Any]) -> object:
+    """Return the array to which a job of --json belongs."""
+    found = job["array"]["job_id"] if "array" in job else job["array_job_id"]
+    return found["number"] if isinstance(found, dict) else found
+
+
 def main() -> int:
     """Record, then clean up."""
     release = ".".join(slurm("sbatch", "--version").split()[-1].split(".")[:2])
@@ -85,7 +115,11 @@ def main() -> int:
     }
     for name, command in commands.items():
         asked = [f"--Format={SQUEUE_FORMAT}"] if name.startswith("squeue") else []
-        (folder / f"{name}.txt").write_text(slurm(*command, *asked))
+        text = slurm(*command, *asked).replace(str(Path.cwd()), "/home/u/project")
+        (folder / f"{name}.txt").write_text(text)
+        if name in {"squeue", "sacct"}:
+            said = slurm(*command, "--json")
+            (folder / f"{name}.json").write_text(short(said, jobs.values()))
     (folder / "jobs.json").write_text(json.dumps(jobs, indent=2) + "\n")
     (folder / "nodes.txt").write_text(nodes())
     slurm("scancel", *(jobs[name] for name in ("requeued", "held", "running", "array")))
