@@ -47,6 +47,15 @@ _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "None assigned"})
 _SETTING = re.compile(r"(\w+)[ \t]*=[ \t]*(\S*)")
 _ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,-]+)(?P<cut>\.\.\.)?(?:%\d+)?\]\Z")
 _SINGLE = re.compile(r"\d+(?:_\d+)?\Z")
+_JOB = re.compile(r"\d+(?:[_+.]|\Z)")
+
+
+def readable(text: str, fields: Sequence[str]) -> bool:
+    """Return whether any line has these fields, of which the first two are a job and its state."""
+    return any(
+        _JOB.match(job) is not None and parse_state(state).base is not BaseState.unknown
+        for job, state, *_ in _rows(text, len(fields))
+    )
 
 
 def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
@@ -148,6 +157,16 @@ def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
                 reason=_reason("", code),
                 exit_code=_ended_code(parsed, code),
             )
+
+
+def read_living(text: str) -> list[str]:
+    """Return the jobs of a listing that have not ended, each element as one."""
+    return [
+        one
+        for job, state in _rows(text, 2)
+        if not parse_state(state).ended
+        for one in job_ids(job) or (job,)
+    ]
 
 
 def job_ids(text: str) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ means for a run. Never one question per job: slurmctld serves the whole cluster.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -16,24 +17,28 @@ from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedEr
 from hpckit.model.run import Observation
 from hpckit.model.states import parse_state
 from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.json_listing import NO_FILTER
 from hpckit.slurm.listing import (
     EXCLUDED_FORMAT,
-    SACCT_FORMAT,
-    SQUEUE_FORMAT,
     TERMS_FORMAT,
     Terms,
     job_ids,
     node_names,
     read_draining,
+    read_living,
     read_sacct,
     read_settings,
     read_squeue,
     read_terms,
     rest,
 )
+from hpckit.slurm.question import ACCOUNTS, QUEUE, ask
 
 _LISTED = 200
 """Above this many jobs (arrays count as one), squeue is asked for all of the user's."""
+
+_WHOLE = ("--array", "--states=all", "--noheader")
+_JOBS_ALONE = ("--allocations", "--noheader", "--parsable2")
 
 _NAMED_SINCE = "now-30days"
 """How far back sacct looks for a name: without a job id, its default is midnight."""
@@ -62,8 +67,7 @@ class Live:
         """Return what slurmctld says."""
         ids = mains(jobs)
         which = "--me" if len(ids) > _LISTED else f"--jobs={','.join(ids)}"
-        form = f"--Format={SQUEUE_FORMAT}"
-        return read_squeue(_squeue_words(self.commands, which, form), self.now)
+        return read_squeue(_ask_of(which, self.commands), self.now)
 
     def accounts(self, jobs: Sequence[str]) -> Iterable[Observation]:
         """Return what the accounting says."""
@@ -113,21 +117,14 @@ def _in_the_rest(
 def ask_queue(commands: SlurmCommands) -> str:
     """Return what squeue says of all of the user's jobs, waiting elements of arrays as ranges.
 
-    For SQUEUE_FORMAT. Raises SchedulerAwayError or SchedulerRefusedError.
+    Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return commands.run("squeue", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}")
+    return ask(QUEUE, commands, "--me", "--states=all", "--noheader")
 
 
 def ask_accounting(ids: Sequence[str], commands: SlurmCommands) -> str:
-    """Return what sacct says of jobs, by their main ids; for SACCT_FORMAT. Raises likewise."""
-    return commands.run(
-        "sacct",
-        f"--jobs={','.join(ids)}",
-        "--allocations",
-        "--noheader",
-        "--parsable2",
-        f"--format={SACCT_FORMAT}",
-    )
+    """Return what sacct says of jobs, by their main ids. Raises likewise."""
+    return ask(ACCOUNTS, commands, f"--jobs={','.join(ids)}", *_JOBS_ALONE)
 
 
 def mains(jobs: Iterable[str]) -> list[str]:
@@ -140,7 +137,7 @@ def observe_queued(job: str, commands: SlurmCommands, now: datetime) -> Observat
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    text = _squeue_one(job, commands, f"--Format={SQUEUE_FORMAT}")
+    text = _ask_of(f"--jobs={job}", commands)
     return next((one for one in read_squeue(text, now) if one.job == job), None)
 
 
@@ -176,7 +173,7 @@ def count_queued(commands: SlurmCommands) -> int:
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return len(_squeue_ids(commands, "--array"))
+    return len(_living(commands, "--array", only={"user_id": os.getuid()}))
 
 
 def queued_jobs(commands: SlurmCommands) -> frozenset[str]:
@@ -184,12 +181,13 @@ def queued_jobs(commands: SlurmCommands) -> frozenset[str]:
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return frozenset(map(_main, _squeue_ids(commands)))
+    return frozenset(map(_main, _living(commands)))
 
 
-def _squeue_ids(commands: SlurmCommands, *options: str) -> list[str]:
-    text = commands.run("squeue", "--me", "--noheader", *options, "--Format=JobArrayID:0|")
-    return [line.strip(" |") for line in text.splitlines() if line.strip(" |")]
+def _living(
+    commands: SlurmCommands, *options: str, only: Mapping[str, object] = NO_FILTER
+) -> list[str]:
+    return read_living(ask(QUEUE, commands, "--me", "--noheader", *options, only=only))
 
 
 def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
@@ -199,11 +197,11 @@ def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
     """
     lines: list[str] = []
     errors: list[SchedulerError] = []
-    for ask in (_squeue_by_name, _sacct_by_name):
+    for listing in (_squeue_by_name, _sacct_by_name):
         with _noted(errors):
-            lines.extend(ask(name, commands).splitlines())
+            lines.extend(listing(name, commands).splitlines())
     _check_heard(errors)
-    found = {_main(one) for line in lines for one in job_ids(line.strip(" |"))}
+    found = {_main(one) for line in lines for one in job_ids(line.partition("|")[0].strip())}
     return tuple(sorted(found, key=int))
 
 
@@ -242,13 +240,17 @@ def _vanished(
             yield job, Observation(job=job, state=state, seen_at=now, reason=reason)
 
 
+def _ask_of(which: str, commands: SlurmCommands) -> str:
+    return _unless_forgotten(lambda: ask(QUEUE, commands, which, *_WHOLE))
+
+
 def _squeue_one(job: str, commands: SlurmCommands, form: str) -> str:
-    return _squeue_words(commands, f"--jobs={job}", form)
+    return _unless_forgotten(lambda: commands.run("squeue", f"--jobs={job}", *_WHOLE, form))
 
 
-def _squeue_words(commands: SlurmCommands, which: str, form: str) -> str:
+def _unless_forgotten(listing: Callable[[], str]) -> str:
     try:
-        return commands.run("squeue", which, "--array", "--states=all", "--noheader", form)
+        return listing()
     except SchedulerRefusedError as error:
         # A single id that squeue no longer knows is an error; one among several is not.
         if "invalid job id" in error.message.lower():
@@ -257,21 +259,13 @@ def _squeue_words(commands: SlurmCommands, which: str, form: str) -> str:
 
 
 def _squeue_by_name(name: str, commands: SlurmCommands) -> str:
-    return commands.run(
-        "squeue", "--me", f"--name={name}", "--states=all", "--noheader", "--Format=JobArrayID:0|"
-    )
+    words = ("--me", f"--name={name}", "--states=all", "--noheader")
+    return ask(QUEUE, commands, *words, only={"name": name})
 
 
 def _sacct_by_name(name: str, commands: SlurmCommands) -> str:
-    return commands.run(
-        "sacct",
-        f"--name={name}",
-        f"--starttime={_NAMED_SINCE}",
-        "--allocations",
-        "--noheader",
-        "--parsable2",
-        "--format=JobID",
-    )
+    words = (f"--name={name}", f"--starttime={_NAMED_SINCE}", *_JOBS_ALONE)
+    return ask(ACCOUNTS, commands, *words, only={"name": name})
 
 
 def _main(job: str) -> str:

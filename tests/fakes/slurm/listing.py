@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 
 from batch import options_of, stop
+from other_forms import accounted, queued, show
 from store import (
     GPUS,
     LIVE,
@@ -20,6 +21,7 @@ from store import (
     fail,
     key,
     mode,
+    nodes_of,
     root,
     selected,
     update,
@@ -47,6 +49,8 @@ def squeue(arguments: list[str]) -> int:
     if options.get("states") != "all" or mode("forget"):
         jobs = [job for job in jobs if job["state"] in LIVE]
     rows = _rows(jobs, array="array" in options)
+    if show(options, rows, queued):
+        return 0
     if options.get("format") == "%x":
         _write([[job.get("excluded", "")] for _, job in rows], end="")
         return 0
@@ -64,8 +68,10 @@ def sacct(arguments: list[str]) -> int:
         )
         fail("sacct", "Problem talking to the database: Connection refused")
     options = options_of(arguments)
-    names = options["format"].split(",")
     rows = _rows(_asked(options), array=False)
+    if show(options, rows, accounted):
+        return 0
+    names = options["format"].split(",")
     _write([[_sacct_field(name, shown, job) for name in names] for shown, job in rows], end="")
     return 0
 
@@ -158,7 +164,7 @@ def _squeue_field(name: str, shown: str, job: Job) -> str:
     values = {
         "JobArrayID": shown,
         "State": job["state"],
-        "NodeList": _nodes(job),
+        "NodeList": nodes_of(job),
         "RestartCnt": str(job["restarts"]),
         "exit_code": str(4021 if job["exit"] == "0:53" else int(code) << 8 | int(number)),
         "Reason": reason,
@@ -176,16 +182,11 @@ def _sacct_field(name: str, shown: str, job: Job) -> str:
     values = {
         "JobID": shown,
         "State": f"CANCELLED by {os.getuid()}" if cancelled else job["state"],
-        "NodeList": _nodes(job) or "None assigned",
+        "NodeList": nodes_of(job) or "None assigned",
         "ExitCode": "0:0" if cancelled else job["exit"],
         "JobName": job["name"],
     }
     return values[name]
-
-
-def _nodes(job: Job) -> str:
-    count = len(job["nodes"])
-    return f"n[1-{count}]" if count > 1 else "".join(job["nodes"])
 
 
 def _write(rows: list[list[str]], *, end: str) -> None:

@@ -3,6 +3,8 @@
 Failure modes are files in $FAKE_SLURM_DIR/modes: `controller-away`, `database-away`, `hang`
 (sbatch never answers), `lose-answer` (sbatch submits and dies before it says so) `forget`
 (squeue shows no job that is over, as after MinJobAge) and `nodes-drained` (nothing could start).
+`json` and `own-table`: squeue and sacct are a site's scripts, which print JSON whatever they are
+asked for, or a table of their own unless it is --json.
 """
 
 from __future__ import annotations
@@ -42,6 +44,12 @@ def fail(program: str, words: str, code: int = 1) -> NoReturn:
     """End as Slurm's programs do."""
     sys.stderr.write(f"{program}: error: {words}\n")
     raise SystemExit(code)
+
+
+def nodes_of(job: Job) -> str:
+    """Return a job's nodes as Slurm writes them."""
+    count = len(job["nodes"])
+    return f"n[1-{count}]" if count > 1 else "".join(job["nodes"])
 
 
 @contextlib.contextmanager
