@@ -32,6 +32,10 @@ _FOR_PROGRAMS = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "%s"}
 """Without the first, ranges of array elements are cut at 64 characters; with the second, squeue
 prints moments as seconds since 1970, which no time zone changes."""
 
+_FOR_SACCT = {"SLURM_BITSTR_LEN": "0"}
+"""sacct is asked for no moments, and with such a form for them `sacct --json` of 22.05 cannot read
+the query that it writes itself: "Query empty or not RFC7320 compliant"."""
+
 _AWAY = (
     "unable to contact slurm controller",
     "unable to connect to",
@@ -164,7 +168,7 @@ class SlurmCommands:
         try:
             done = subprocess.run(
                 self.argv(program, *args),
-                env={**environ, **_FOR_PROGRAMS},
+                env={**environ, **(_FOR_SACCT if program == "sacct" else _FOR_PROGRAMS)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 encoding="utf-8",

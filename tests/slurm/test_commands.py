@@ -106,6 +106,18 @@ def test_environment_of_an_enclosing_job_is_left_behind() -> None:
     }
 
 
+@pytest.mark.parametrize(("program", "form"), [("squeue", "%s"), ("sacct", "")])
+def test_moments_are_in_seconds_where_any_are_asked_for(
+    program: str, form: str, tmp_path: Path
+) -> None:
+    """Not for sacct: with a form for moments, its JSON is an error in 22.05."""
+    path = tmp_path / program
+    path.write_text('#!/bin/sh\necho "$SLURM_TIME_FORMAT,$SLURM_BITSTR_LEN"\n')
+    path.chmod(0o755)
+    commands = SlurmCommands(bin_dir=str(tmp_path), environ={"SLURM_TIME_FORMAT": "relative"})
+    assert commands.run(program) == f"{form},0\n"
+
+
 def test_programs_of_another_cluster_are_never_taken(tmp_path: Path) -> None:
     """With bin_dir set, PATH is not searched: a rehearsal must not reach the production queue."""
     on_path = tmp_path / "path"
