@@ -11,14 +11,14 @@ import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.views import Ask, LaunchView, launch_view
+from hpckit.cli.views import Ask, launch_view
+from hpckit.cli.wait import Rhythm, Watch
 from hpckit.errors import NotFoundError, UsageError
-from hpckit.model.launch import ClusterKind
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
@@ -27,8 +27,11 @@ from hpckit.record.launches import Launch, read_runs
 from hpckit.record.logs import Log, Tail, attempts, other_logs, rank_logs, read_text
 
 POLL_S = 0.5
-ASK_EVERY = timedelta(seconds=30)
-ASK_ENDED_EVERY = timedelta(seconds=5)
+_RHYTHM = Rhythm(
+    first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=5)
+)
+"""Slurm knows of ends our record never sees, and of a requeue after an end that it did see."""
+
 _SHOWN = 8
 
 
@@ -200,46 +203,19 @@ def _title(log: Log) -> str:
 
 def _follow(choice: _Choice, printer: _Printer, context: Context) -> None:
     """Print what comes until the run has ended, through its rounds and attempts."""
-    watch = _Watch(choice=choice, context=context)
+    watch = Watch(launch=choice.launch, context=context, indices=[choice.index], rhythm=_RHYTHM)
+    # At once: what has ended is not to be waited for.
+    watch.asked_at -= _RHYTHM.first
     waiting = False
     while True:
-        ended = watch.ended()
-        printer.print(_follow_logs(choice), last=ended)
-        if ended:
+        watch.look()
+        printer.print(_follow_logs(choice), last=watch.over)
+        if watch.over:
             return
         if not printer.tails and not waiting:
             context.note(f"{choice.run_id} has printed nothing yet; waiting")
             waiting = True
         context.sleep(POLL_S)
-
-
-@dataclass(slots=True)
-class _Watch:
-    """Tells when a run has ended: our record is read each time, Slurm asked seldom.
-
-    Slurm knows of ends our record never sees, and of a requeue after an end that it did see.
-    """
-
-    choice: _Choice
-    context: Context
-    _asked_at: datetime | None = field(default=None, init=False)
-
-    def ended(self) -> bool:
-        view = self._look(Ask.nothing).runs[0]
-        if self.choice.launch.cluster.kind is not ClusterKind.slurm:
-            return view.settled
-        if view.record.state is RunState.completed:
-            return True
-        every = ASK_ENDED_EVERY if view.record.state.ended else ASK_EVERY
-        now = self.context.now()
-        if self._asked_at is not None and now - self._asked_at < every:
-            return False
-        self._asked_at = now
-        answer = self._look(Ask.open_runs)
-        return answer.runs[0].settled
-
-    def _look(self, ask: Ask) -> LaunchView:
-        return launch_view(self.choice.launch, self.context, ask=ask, indices=[self.choice.index])
 
 
 def _follow_logs(choice: _Choice) -> Sequence[Log]:
