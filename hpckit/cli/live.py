@@ -10,16 +10,19 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from hpckit.cli.asking import Scheduler
 from hpckit.cli.context import Context
+from hpckit.cli.freshness import Freshness
 from hpckit.cli.keys import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
 from hpckit.cli.show import launch_head
+from hpckit.cli.views import launch_view
 from hpckit.cli.wait import Rhythm, Watch
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
 from hpckit.planning.estimate import Lasting, estimate
-from hpckit.record.launches import Launch, load_launch
+from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter, SortKey, sort_rows
@@ -78,7 +81,7 @@ def follow(launch: Launch, look: Look, context: Context) -> None:
             began = context.now()
             live.see()
             show()
-            if live.watch.over:
+            if not live.goes_on():
                 return
             spent = (context.now() - began).total_seconds()
             pause = timedelta(seconds=max(live.interval_s, spent * _SHARE))
@@ -102,7 +105,8 @@ def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]
 class _Live:
     """A launch while it is looked at, and the `page` of its runs.
 
-    `size` is that of its events when it was last read whole.
+    `size` is that of its events when it was last read whole, `janitor_at` when a job that resumes
+    runs was last seen.
     """
 
     launch: Launch
@@ -110,6 +114,7 @@ class _Live:
     context: Context
     watch: Watch = field(init=False)
     size: int = field(default=0, init=False)
+    janitor_at: datetime | None = field(default=None, init=False)
     looks: int = field(default=0, init=False)
     page: int = field(default=0, init=False)
 
@@ -144,6 +149,22 @@ class _Live:
             self.watch.asked_at -= RHYTHM.first
         self.watch.look()
         self.looks += 1
+
+    def goes_on(self) -> bool:
+        """Whether more may happen: a run is open, or a job waits that will resume one."""
+        if not self.watch.over:
+            return True
+        views = self.watch.views
+        left = [view.record.index for view in views if view.state is not RunState.completed]
+        if not left or read_launch_history(self.launch).janitor_job is None:
+            return False
+        now = self.context.now()
+        if self.janitor_at is not None and now - self.janitor_at < RHYTHM.first:
+            return True
+        self.janitor_at = now
+        seen = launch_view(self.launch, self.context, indices=left[:1], freshness=Freshness())
+        waits = seen.janitor is not None or seen.scheduler is Scheduler.away
+        return waits or self._events_size != self.size
 
     def progress(self, rows: Sequence[RunRow]) -> Progress:
         """Return how far these runs are."""

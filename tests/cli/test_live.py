@@ -16,6 +16,7 @@ from hpckit.cli.main import verb_module, verb_parser
 from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
+from hpckit.planning.janitor import janitor_job
 
 from .conftest import NOW, Terminal
 
@@ -150,6 +151,31 @@ def test_watch_asks_slurm_rarely(desk: Any, fake_slurm: Any) -> None:
     assert len(viewer.sleeps) > 290
     assert 2 <= len(log.read_text().splitlines()) <= 6
     assert said.endswith("interrupted\n")
+
+
+def test_watch_goes_on_while_a_janitor_will_resume(desk: Any, writer: Any, fake_slurm: Any) -> None:
+    """All runs have ended, and one of them badly: more will happen until the janitor is gone."""
+    desk.environ = fake_slurm.environ
+    launch = desk.freeze(kind=ClusterKind.slurm)
+    attempt = writer(launch=launch)
+    attempt.start()
+    attempt.fail()
+    like = launch.jobs[0].resources
+    added = events.JobAdded(
+        at=launch.created_at,
+        job=janitor_job(launch.id, index=1, like=like, after=(), pause=False),
+        after=(),
+    )
+    run = fake_slurm.slurm("sbatch", "--parsable", "--wrap=true").strip()
+    janitor = fake_slurm.slurm("sbatch", "--parsable", "--hold", "--wrap=true").strip()
+    desk.tell(launch, added)
+    for index, job in ((0, run), (1, janitor)):
+        desk.tell(launch, events.Submitted(at=launch.created_at, job_index=index, job=job))
+    happenings = [*([str] * 200), lambda: fake_slurm.slurm("scancel", janitor)]
+    viewer = Viewer(desk=desk, happenings=happenings)
+    said = viewer.watch("--watch", "2")
+    assert len(viewer.sleeps) > 200
+    assert not said.endswith("interrupted\n")
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
