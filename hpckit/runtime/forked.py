@@ -54,10 +54,10 @@ class Forked:
             self._watched = True
             asyncio.get_running_loop().add_reader(self.process.sentinel, self._see_end)
         await self._ended.wait()
+        self.process.join()
         # Where the process that forks was killed, this one lives on unobserved.
         while self._lives():  # noqa: ASYNC110  # nobody is told of it
             await asyncio.sleep(_POLL_S)
-        self.process.join()
         return _UNSEEN if self.process.exitcode is None else self.process.exitcode
 
     def _see_end(self) -> None:
