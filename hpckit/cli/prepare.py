@@ -119,12 +119,17 @@ def compose_request(arguments: argparse.Namespace, context: Context) -> ComposeR
 def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
     """Compose, plan and render; raises UsageError of every kind. Writes nothing."""
     from hpckit.config.compose import compose  # noqa: PLC0415  # lazy: as above
+    from hpckit.config.near_miss import slips  # noqa: PLC0415
     from hpckit.config.search_path import template_folders  # noqa: PLC0415
     from hpckit.slurm.script import render  # noqa: PLC0415
 
     request = compose_request(arguments, context)
     with progress("composing", context, quiet=arguments.json) as tell:
         points = compose(replace(request, tell=tell))
+    for key, meant in sorted(slips(points[0].config, request.overrides)):
+        context.note(
+            f"warning: nothing of hpckit reads {key}, which your files set; meant {meant}?"
+        )
     plan = _plan(points, tuple(arguments.words), context)
     check_search(plan, context)
     folders = template_folders(request)

@@ -1,4 +1,4 @@
-"""Added keys that look like one of hpckit's own, mistyped. It must not compose anything itself.
+"""Keys that look like one of hpckit's own, mistyped. It must not compose anything itself.
 
 `+key=value` adds a key of the user's own at the root, whatever its name: `+resource.nodes=2` would
 compose well, and do nothing. `++key=value` adds it all the same.
@@ -6,9 +6,10 @@ compose well, and do nothing. `++key=value` adds it all the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import SequenceMatcher
+from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType
 
@@ -34,6 +35,19 @@ def meant_by(key: str) -> str | None:
         return f"resources.{root}"
     near = [(_likeness(root, name), name) for name in _ROOT if _is_near(root, name)]
     return f"{max(near)[1]}{dot}{rest}" if near else None
+
+
+def slips(config: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield root keys of a composed configuration that nothing of hpckit reads, and what was meant.
+
+    A file may hold keys of its user's own, so that only the likeliest are told: a misspelt name of
+    hpckit's, or a compound one that belongs into `resources`. What a word forced (`++key`) is none.
+    """
+    forced = {word.lstrip("+").partition("=")[0] for word in words if word.startswith("++")}
+    for key in config.keys() - {one.partition(".")[0] for one in forced}:
+        meant = meant_by(key)
+        if meant is not None and ("_" in key or key not in _RESOURCES):
+            yield key, meant
 
 
 def refuse_near_misses(session: Session, words: Sequence[Override]) -> None:
