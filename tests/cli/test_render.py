@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 TASK = ("experiment=command", "command=python train.py ${params.i}", "cluster=slurm")
 MINE = """\
 # @package _global_
@@ -67,6 +69,7 @@ def test_render_names_scripts_that_end_in_sbatch(slurm_shell: Any) -> None:
     assert lines == [str(folder / "job-0.sbatch"), str(folder / "job-1.sbatch")]
 
 
+@pytest.mark.slow
 def test_rendered_script_run_by_hand_is_a_launch(slurm_shell: Any, fake_slurm: Any) -> None:
     """`sbatch FILE` starts the frozen run, and the other verbs know its job and its end."""
     rendered = render(slurm_shell, "-m", "+params.i=1,2")

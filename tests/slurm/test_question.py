@@ -205,6 +205,7 @@ def test_json_of_all_users_jobs_is_narrowed_to_those_asked_for(site: Site) -> No
     assert one.state.base is BaseState.completed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "own-table"])
 def test_jobs_are_seen_through_a_sites_scripts(form: str, fake_slurm: Any, tmp_path: Path) -> None:
     """From their start to their end, by id and by name, and when squeue has forgotten them."""

@@ -127,6 +127,7 @@ def test_own_submissions_are_seen_at_once(cluster: Cluster) -> None:
     assert cluster.calls["squeue"] == 3
 
 
+@pytest.mark.slow
 def test_many_processes_ask_once(cluster: Cluster, tmp_path: Path) -> None:
     """Of twenty that want to know at once, one asks and all are answered."""
     squeue = tmp_path / "bin" / "squeue"
