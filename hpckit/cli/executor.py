@@ -51,7 +51,7 @@ class _Executor:
         history = read_launch_history(self.launch)
         mine = [run for run in history.executors if self._is_mine(run, history)]
         bounds = [history.job_of(run).resources.array_parallelism for run in mine]
-        gate = asyncio.Semaphore(min(self.launch.cluster.max_parallel, *bounds))
+        gate = asyncio.Semaphore(min([self.launch.cluster.max_parallel, *bounds]))
         self.over = {run: asyncio.Event() for run in mine}
         codes = await asyncio.gather(*(self._in_turn(gate, run) for run in mine))
         return int(any(codes))

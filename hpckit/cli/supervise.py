@@ -11,11 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpckit.cli.context import Context
-from hpckit.cli.in_pack import (
-    ALONE,
-    allocation_in_pack,
-    environment_in_pack,
-)
+from hpckit.cli.in_pack import ALONE, allocation_in_pack, environment_in_pack
 from hpckit.cli.stage_gate import REFUSED, may_begin
 from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.errors import SchedulerError, UsageError

@@ -75,6 +75,16 @@ def test_local_runs_go_so_many_at_a_time(shell: Any, bounds: tuple[str, ...]) ->
     assert max(counts) == 2
 
 
+def test_local_runs_start_where_a_socket_has_no_room(shell: Any) -> None:
+    """In a TMPDIR of so long a path: then each run starts a Python of its own."""
+    folder = shell.cwd.parent / ("long" * 30)
+    folder.mkdir()
+    shell.environ["TMPDIR"] = str(folder)
+    said = shell("launch", "--wait", "-m", *COMMAND, "command=sleep 0", "seed=1,2")
+    assert said.code == 0, said.out + said.err
+    assert states(shell) == ["completed", "completed"]
+
+
 def test_local_executor_ends_with_its_runs_on_sigterm(shell: Any) -> None:
     """SIGTERM ends the runs under way, begins no other, and leaves no process."""
     shell("launch", "-m", *COMMAND, "command=sleep 60", "seed=1,2")
