@@ -78,8 +78,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="queue a small job that resumes runs once all have ended, within their budgets",
     )
-    parser.add_argument(
+    afterwards = parser.add_mutually_exclusive_group()
+    afterwards.add_argument(
         "--wait", action="store_true", help="wait for the end: exit code 1 unless all completed"
+    )
+    afterwards.add_argument(
+        "--detach",
+        dest="wait",
+        action="store_false",
+        help="return once it is under way: nobody need stay logged in for the rest (default)",
     )
     add_identity(parser)
 

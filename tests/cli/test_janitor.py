@@ -231,6 +231,20 @@ def test_auto_resume_and_wait_are_refused_together(slurm_shell: Any) -> None:
     assert slurm_shell.outputs == []
 
 
+def test_detach_is_the_default_by_name(slurm_shell: Any) -> None:
+    """It returns while the run waits to be told to end; with --wait it is refused."""
+    gate = slurm_shell.cwd / "gate"
+    command = f"command=[sh,-c,'until [ -e {gate} ]; do sleep 0.1; done']"
+    with pytest.raises(SystemExit, match="2"):
+        slurm_shell("launch", "--detach", "--wait", *QUICK, command)
+    assert slurm_shell.outputs == []
+    assert slurm_shell("launch", "--detach", *QUICK, command).code == 0
+    (record,) = read_runs(load_launch(slurm_shell.outputs[0]))
+    assert record.state != "completed"
+    gate.touch()
+    until(lambda: read_runs(load_launch(slurm_shell.outputs[0]))[0].state == "completed")
+
+
 def test_auto_resume_says_when_the_janitor_is_refused(slurm_shell: Any, fake_slurm: Any) -> None:
     """The runs are under way, and that nothing will resume them is an error with its way out."""
     program = fake_slurm.bin_dir / "sbatch"
