@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -43,9 +44,13 @@ def lines(folder: Path) -> int:
 
 
 def launch_and_kill(folder: Path, environ: dict[str, str], *, events: int, after_s: float) -> None:
-    """Launch, and kill that a moment after so many events."""
+    """Launch, and kill that a moment after so many events; an sbatch of its runs to its end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "hpckit", *WORDS], cwd=folder, env=environ, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "hpckit", *WORDS],
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     deadline = time.monotonic() + _PATIENCE_S
     while process.poll() is None and lines(folder) < events and time.monotonic() < deadline:
@@ -54,6 +59,21 @@ def launch_and_kill(folder: Path, environ: dict[str, str], *, events: int, after
     if process.poll() is None:
         os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    # What follows is two minutes later by the clock alone: by then, timeout(1) has ended sbatch.
+    while sbatches(process.pid):
+        time.sleep(0.02)
+
+
+def sbatches(session: int) -> list[str]:
+    """Return the processes of a session that submit a job."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                words = (folder / "cmdline").read_bytes().decode()
+                found += [words] if "sbatch" in words else []
+    return found
 
 
 def resume_later(folder: Path, environ: dict[str, str]) -> int:
