@@ -50,7 +50,8 @@ class _Executor:
         self._record_start()
         history = read_launch_history(self.launch)
         mine = [run for run in history.executors if self._is_mine(run, history)]
-        bounds = [history.job_of(run).resources.array_parallelism for run in mine]
+        theirs = (job for job in history.jobs if not set(job.runs).isdisjoint(mine))
+        bounds = [job.resources.array_parallelism for job in theirs]
         gate = asyncio.Semaphore(min([self.launch.cluster.max_parallel, *bounds]))
         self.over = {run: asyncio.Event() for run in mine}
         codes = await asyncio.gather(*(self._in_turn(gate, run) for run in mine))

@@ -166,7 +166,7 @@ def test_watch_goes_on_while_a_janitor_will_resume(desk: Any, writer: Any, fake_
         job=janitor_job(launch.id, index=1, like=like, after=(), pause=False),
         after=(),
     )
-    run = fake_slurm.slurm("sbatch", "--parsable", "--wrap=true").strip()
+    run = fake_slurm.slurm("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").strip()
     janitor = fake_slurm.slurm("sbatch", "--parsable", "--hold", "--wrap=true").strip()
     desk.tell(launch, added)
     for index, job in ((0, run), (1, janitor)):
