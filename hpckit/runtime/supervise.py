@@ -11,12 +11,10 @@ import asyncio
 import contextlib
 import signal
 import socket
-import sys
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from hpckit.model import events
-from hpckit.model.allocation import Requeued, Wish
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy
 from hpckit.model.states import RunState
@@ -24,7 +22,6 @@ from hpckit.planning.decide import (
     Action,
     EndAttempt,
     NewRound,
-    Notice,
     RoundView,
     Stay,
     attempt_ended,
@@ -44,23 +41,14 @@ from hpckit.runtime.attempt import Attempt, open_attempt
 from hpckit.runtime.clock import now
 from hpckit.runtime.deadline import Deadline
 from hpckit.runtime.draining import Drained, DrainPoll, Drains
+from hpckit.runtime.hand_over import HandOver
 from hpckit.runtime.judge import judge_of
+from hpckit.runtime.notices import TIME_LIMIT, Notices
 from hpckit.runtime.rounds import Round
 
-_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-"""What sbatch --signal is used with: a warning ahead of the time limit."""
-_NOTICES = (signal.SIGTERM, signal.SIGINT, *_WARNINGS)
-_TIME_LIMIT = "the time limit"
-"""Stands for a signal's name where nobody sent one."""
-_GRACE_AT_MOST_S = 900.0
-"""How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
 _LEAVE_S = 3.0
 """How long agents may take to leave after Shutdown before their step is ended."""
 _TICK_S = 1.0
-_ANSWER_S = 3.0
-"""How long the scheduler may take to say what a signal meant: the time comes off KillWait."""
-_AT_ONCE = timedelta(seconds=3)
-"""Within this, the step and the batch side were told of the same thing."""
 
 
 def supervise(assignment: Assignment) -> int:
@@ -82,13 +70,9 @@ class _Supervisor:
     attempt: Attempt
     past: Ledger = field(init=False)
     deadline: Deadline = field(init=False)
-    notice: Notice | None = field(default=None, init=False)
-    heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
-    noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    notices: Notices = field(init=False)
     step: Step | None = field(default=None, init=False)
     round: Round | None = field(default=None, init=False)
-    cancelled: bool = field(default=False, init=False)
     queueing: asyncio.Task[None] | None = field(default=None, init=False)
     standing: tuple[str, ...] = field(default=(), init=False)
     drains: Drains = field(default_factory=Drains, init=False)
@@ -97,16 +81,19 @@ class _Supervisor:
         self.past = self.attempt.past()
         lead = timedelta(seconds=self.assignment.settings.runtime.time_limit_lead_s)
         self.deadline = Deadline(lead=lead, warn=self._warn)
+        self.notices = Notices(
+            assignment=self.assignment, deadline=self.deadline, record=self.attempt.record
+        )
 
     async def run(self) -> int:
-        self._listen_to_signals()
+        self.notices.listen()
         if self.attempt.cancelled():
             # Asked for before there was a process to tell.
-            self._hear_self(signal.SIGTERM.name)
+            self.notices.hear_self(signal.SIGTERM.name)
         agents = Agents(
             settings=self.assignment.settings,
             secret=self.attempt.secret,
-            on_notice=self.hear,
+            on_notice=self.notices.hear,
             record=self.attempt.record,
         )
         beside = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._ask_drains())]
@@ -119,7 +106,8 @@ class _Supervisor:
         await agents.close(_LEAVE_S)
         if self.step is not None:
             await end_step(self.step, _LEAVE_S)
-        await self._hand_over(end)
+        hand_over = HandOver(assignment=self.assignment, attempt=self.attempt, notices=self.notices)
+        await hand_over.see_to(end, self.standing)
         return end.exit_code
 
     async def _work(self, agents: Agents) -> EndAttempt:
@@ -140,12 +128,12 @@ class _Supervisor:
         self.deadline.limits = await aside(allocation.limits)
         if allocation.queue_successor is not None:
             self.queueing = asyncio.create_task(aside(allocation.queue_successor))
-        while self.notice is None:
+        while self.notices.notice is None:
             # Only a step loop can save and leave; a command is left alone until its very limit.
             if self.round is not None and self.round.step is not None:
                 leave_at = self.deadline.leave_at(self.round.longest_step)
                 if leave_at is not None and now() >= leave_at:
-                    self.hear(_TIME_LIMIT)
+                    self.notices.hear(TIME_LIMIT)
             await asyncio.sleep(_TICK_S)
 
     async def _ask_drains(self) -> None:
@@ -178,105 +166,8 @@ class _Supervisor:
         if not isinstance(action, Stay):
             await self.round.leave()
 
-    async def _hand_over(self, end: EndAttempt) -> None:
-        """See to the next attempt, where there is to be one; nobody else does, where not."""
-        allocation = self.assignment.allocation
-        if allocation is None:
-            return
-        wish = Wish(excluded=end.excluded, lost=self._lost_nodes())
-        if allocation.drop_successor is not None and end.state is not RunState.interrupted:
-            await aside(allocation.drop_successor)
-        elif allocation.hand_to_successor is not None:
-            if end.excluded:
-                hand = allocation.hand_to_successor
-                self._record_requeue(await aside(lambda: hand(wish)))
-        elif end.again:
-            owns = self._may_requeue
-            self._record_requeue(await aside(lambda: allocation.requeue(wish, owns)))
-        elif end.state is RunState.interrupted:
-            await self._await_preemption()
-
-    def _lost_nodes(self) -> tuple[str, ...]:
-        """Return the nodes of this allocation that did not come, or are gone by now."""
-        return tuple(sorted({*self.assignment.agents.nodes} - {*self.standing}))
-
-    def _record_requeue(self, answer: Requeued) -> None:
-        self.attempt.record(
-            events.RequeueAsked(
-                at=now(), outcome=answer.outcome, message=answer.message, excluded=answer.excluded
-            )
-        )
-        if answer.message:
-            sys.stderr.write(f"hpckit: requeue {answer.outcome}: {answer.message}\n")
-
-    async def _await_preemption(self) -> None:
-        """Hold the allocation where only the step was told to stop, and Slurm is to requeue us.
-
-        Preemption with a grace period sends SIGTERM to the step at its beginning and to the batch
-        side at its end (22.05). A job that leaves in between has ended by itself and is not
-        requeued.
-        """
-        heard_by_step_only = (
-            self.notice is not None
-            and self.notice.cause is Cause.preempted
-            and not self.told.is_set()
-        )
-        if self.assignment.requeue and heard_by_step_only:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
-
-    def hear(self, name: str) -> None:
-        """Remember a notice; the rounds look at it. Slurm sends the same one several times."""
-        if self.notice is not None:
-            return
-        cause = self._cause_of(name)
-        self.notice = Notice(signal=name, cause=cause)
-        self.noticed.set()
-        self.heard_at = at = now()
-        limits = self.deadline.limits
-        end = limits.end_at if cause is Cause.time_limit else at + limits.window
-        self.attempt.record(events.NoticeHeard(at=at, signal=name, cause=cause, deadline=end))
-
-    def _cause_of(self, name: str) -> Cause:
-        warned = name in {number.name for number in _WARNINGS}
-        if warned or name == _TIME_LIMIT or self.deadline.reached(now()):
-            return Cause.time_limit
-        on_slurm = bool(self.assignment.agents.prefix)
-        if on_slurm and name == signal.SIGTERM.name and not self.told.is_set():
-            # The step alone was told: so begins a preemption with a grace period.
-            return Cause.preempted
-        return Cause.notice
-
-    def _may_requeue(self) -> bool:
-        return self.attempt.owns_run() and not self.attempt.cancelled()
-
-    async def _learn_why(self) -> None:
-        """Ask the scheduler what a signal meant that has many meanings; it may be too busy."""
-        allocation, notice = self.assignment.allocation, self.notice
-        if allocation is None or notice is None or notice.cause is Cause.time_limit:
-            return
-        with contextlib.suppress(TimeoutError):
-            ending = await asyncio.wait_for(aside(allocation.why), _ANSWER_S)
-            self.cancelled = ending.cancelled
-            self.notice = replace(notice, cause=ending.cause or notice.cause)
-
-    def _hear_self(self, name: str) -> None:
-        at_once = now() - self.heard_at < _AT_ONCE
-        if self.notice is not None and self.notice.cause is Cause.preempted and at_once:
-            # Both sides were told: that was no preemption with a grace period.
-            self.notice = replace(self.notice, cause=Cause.notice)
-        self.told.set()
-        self.hear(name)
-
     def _warn(self, message: str) -> None:
         self.attempt.record(events.Warned(at=now(), message=message))
-
-    def _listen_to_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in _NOTICES:
-            loop.add_signal_handler(number, self._hear_self, number.name)
-        for number in (signal.SIGCONT, signal.SIGHUP):
-            loop.add_signal_handler(number, lambda: None)
 
     def _hosts(self) -> list[str]:
         """Return the names under which other nodes may reach this one, best first."""
@@ -293,7 +184,7 @@ class _Supervisor:
             await agents.gather(
                 resources.nodes + resources.spare_nodes,
                 step,
-                self.noticed,
+                self.notices.noticed,
                 names=self.assignment.agents.nodes,
             )
             standing = tuple(peer.node for peer in agents.standing)
@@ -309,7 +200,7 @@ class _Supervisor:
             action = await self._round(number, nodes, agents)
         while isinstance(action, NewRound):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.noticed.wait(), action.pause.total_seconds())
+                await asyncio.wait_for(self.notices.noticed.wait(), action.pause.total_seconds())
             number += 1
             action = await self._round(number, action.nodes, agents)
         return action
@@ -330,13 +221,13 @@ class _Supervisor:
             self.past.between_failures(self._expected),
             self.past.save_cost,
             self.attempt.paths,
-            self.noticed,
+            self.notices.noticed,
             self.attempt.record,
             self._saved,
             judge_of(self.attempt.launch, self.attempt.index, self.assignment.settings),
         )
         view = await self.round.run()
-        await self._learn_why()
+        await self.notices.learn_why()
         return self._decided(view)
 
     @property
@@ -366,8 +257,9 @@ class _Supervisor:
             view,
             attempt=self.attempt.number,
             saved=self.deadline.saved_any,
-            notice=self.notice,
-            cancelled=self.notice is not None and (self.cancelled or self.attempt.cancelled()),
+            notice=self.notices.notice,
+            cancelled=self.notices.notice is not None
+            and (self.notices.cancelled or self.attempt.cancelled()),
             draining=self.drains.nodes,
             wanted=settings.resources.nodes,
             fewest=settings.resources.min_nodes or settings.resources.nodes,

@@ -1,0 +1,118 @@
+"""What an attempt is told of its end: signals, of its own process and of the step of agents.
+
+Responsible for remembering the first notice and for finding out what it means; it must not act on
+it. Slurm tells different processes by cause, and sends the same signal for many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from hpckit.model import events
+from hpckit.model.failure import Cause
+from hpckit.planning.decide import Notice
+from hpckit.runtime.aside import aside
+from hpckit.runtime.assignment import Assignment
+from hpckit.runtime.clock import now
+from hpckit.runtime.deadline import Deadline
+
+TIME_LIMIT = "the time limit"
+"""Stands for a signal's name where nobody sent one."""
+
+_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What sbatch --signal is used with: a warning ahead of the time limit."""
+_NOTICES = (signal.SIGTERM, signal.SIGINT, *_WARNINGS)
+_GRACE_AT_MOST_S = 900.0
+"""How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
+_ANSWER_S = 3.0
+"""How long the scheduler may take to say what a signal meant: the time comes off KillWait."""
+_AT_ONCE = timedelta(seconds=3)
+"""Within this, the step and the batch side were told of the same thing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Notices:
+    """The notice of one attempt, if there is one.
+
+    `noticed` is set with the first one, `told` where this very process was told; `cancelled` is
+    whether the scheduler says that the user wanted the end.
+    """
+
+    assignment: Assignment
+    deadline: Deadline
+    record: Callable[[events.Event], None]
+    notice: Notice | None = field(default=None, init=False)
+    cancelled: bool = field(default=False, init=False)
+    noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
+
+    def listen(self) -> None:
+        """Hear this process's own signals from now on."""
+        loop = asyncio.get_running_loop()
+        for number in _NOTICES:
+            loop.add_signal_handler(number, self.hear_self, number.name)
+        for number in (signal.SIGCONT, signal.SIGHUP):
+            loop.add_signal_handler(number, lambda: None)
+
+    def hear(self, name: str) -> None:
+        """Remember a notice; the rounds look at it. Slurm sends the same one several times."""
+        if self.notice is not None:
+            return
+        cause = self._cause_of(name)
+        self.notice = Notice(signal=name, cause=cause)
+        self.noticed.set()
+        self._heard_at = at = now()
+        limits = self.deadline.limits
+        end = limits.end_at if cause is Cause.time_limit else at + limits.window
+        self.record(events.NoticeHeard(at=at, signal=name, cause=cause, deadline=end))
+
+    def hear_self(self, name: str) -> None:
+        """Remember a notice that this very process was given."""
+        at_once = now() - self._heard_at < _AT_ONCE
+        if self.notice is not None and self.notice.cause is Cause.preempted and at_once:
+            # Both sides were told: that was no preemption with a grace period.
+            self.notice = replace(self.notice, cause=Cause.notice)
+        self.told.set()
+        self.hear(name)
+
+    def _cause_of(self, name: str) -> Cause:
+        warned = name in {number.name for number in _WARNINGS}
+        if warned or name == TIME_LIMIT or self.deadline.reached(now()):
+            return Cause.time_limit
+        on_slurm = bool(self.assignment.agents.prefix)
+        if on_slurm and name == signal.SIGTERM.name and not self.told.is_set():
+            # The step alone was told: so begins a preemption with a grace period.
+            return Cause.preempted
+        return Cause.notice
+
+    async def learn_why(self) -> None:
+        """Ask the scheduler what a signal meant that has many meanings; it may be too busy."""
+        allocation, notice = self.assignment.allocation, self.notice
+        if allocation is None or notice is None or notice.cause is Cause.time_limit:
+            return
+        with contextlib.suppress(TimeoutError):
+            ending = await asyncio.wait_for(aside(allocation.why), _ANSWER_S)
+            self.cancelled = ending.cancelled
+            self.notice = replace(notice, cause=ending.cause or notice.cause)
+
+    async def await_preemption(self) -> None:
+        """Hold the allocation where only the step was told to stop, and Slurm is to requeue us.
+
+        Preemption with a grace period sends SIGTERM to the step at its beginning and to the batch
+        side at its end (22.05). A job that leaves in between has ended by itself and is not
+        requeued.
+        """
+        heard_by_step_only = (
+            self.notice is not None
+            and self.notice.cause is Cause.preempted
+            and not self.told.is_set()
+        )
+        if self.assignment.requeue and heard_by_step_only:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
