@@ -17,6 +17,7 @@ echo "${0##*/} $*" >> "$NOTES"
 case "${0##*/} $*" in
   "slurm-sandbox status") exit "$SANDBOX_STATUS" ;;
   *"$FAILING"*) exit 1 ;;
+  *"${HANGING:-nothing}"*) exec sleep 600 ;;
 esac
 """
 GATES = ["ruff check .", "ruff format --check .", "mypy ", "lint-imports "]
@@ -165,9 +166,30 @@ def test_ci_runs_both_commands_of_the_readme(checkout: Checkout) -> None:
     )
 
 
-def test_test_refuses_words_it_does_not_know(checkout: Checkout) -> None:
-    """A word nobody knows is a usage message and exit code 2, before anything is done."""
-    done = checkout.run("scripts/test", "--nonsense")
+@root_with_apt
+def test_ci_ends_by_itself_and_says_so_when_a_test_hangs(checkout: Checkout) -> None:
+    """A suite that hangs is interrupted at CI's own limit; the sandbox still goes down."""
+    hanging = f"{SLURM_TESTS} slurm and (main"
+    done = checkout.run(".ci/run", HANGING=hanging, HPCKIT_CI_LIMIT_MIN="0.05")
+    assert done.returncode == 1
+    assert "CI took longer than 0.05 minutes" in done.stderr
+    assert checkout.calls()[-1] == "slurm-sandbox down"
+
+
+def test_test_campaign_runs_nothing_else_and_can_be_repeated(checkout: Checkout) -> None:
+    """--campaign N runs the random faults alone, and says by which seed they come again."""
+    done = checkout.run("scripts/test", "--campaign", "5", HPCKIT_CAMPAIGN_SEED="7")
+    assert done.returncode == 0, done.stderr
+    assert checkout.calls("pytest", "ruff") == [
+        "pytest -v --timeout 900 tests/adversarial/test_campaign.py"
+    ]
+    assert "campaign: 5 runs under random faults, HPCKIT_CAMPAIGN_SEED=7" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("--nonsense",), ("--campaign",), ("--campaign", "many")])
+def test_test_refuses_words_it_does_not_know(checkout: Checkout, words: tuple[str, ...]) -> None:
+    """Words that mean nothing are a usage message and exit code 2, before anything is done."""
+    done = checkout.run("scripts/test", *words)
     assert done.returncode == 2
     assert "usage: scripts/test" in done.stderr
     assert not checkout.notes.exists()
