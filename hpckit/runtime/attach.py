@@ -34,7 +34,7 @@ from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.link import AgentLink, open_link
 from hpckit.runtime.reporting import Reporting
 from hpckit.runtime.run import Run
-from hpckit.runtime.settings import Settings
+from hpckit.runtime.settings import Config
 from hpckit.runtime.stages import RunStage
 
 
@@ -46,9 +46,11 @@ def make_run(
     index = int(environ["HPCKIT_RUN_INDEX"])
     settings, config = load_settings(launch, index)
     paths = launch.paths.run(index)
+    # What torch.save was given, torch.load takes without weights_only=False.
+    torch.serialization.add_safe_globals([Config])
     return Run(
         info=info,
-        config=Settings(config),
+        config=Config(config),
         device=device,
         folder=paths.folder,
         attempt_folder=Path(environ["HPCKIT_ATTEMPT_DIR"]),
@@ -135,7 +137,7 @@ def _attach_alone(environ: Mapping[str, str], info: RankInfo, timeout_s: float) 
     here = Path.cwd()
     return Run(
         info=info,
-        config=Settings({}),
+        config=Config({}),
         device=device,
         folder=here,
         attempt_folder=here,

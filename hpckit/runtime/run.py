@@ -31,7 +31,7 @@ from hpckit.runtime.chaos import Injector
 from hpckit.runtime.clock import now
 from hpckit.runtime.link import AgentLink
 from hpckit.runtime.reporting import Reporting
-from hpckit.runtime.settings import Settings
+from hpckit.runtime.settings import Config
 from hpckit.runtime.stages import EarlierRun, RunStage
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _STEP_INTERVAL_S = 0.1
 """The agent is told of a new step at most this often; it needs liveness, not every number."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Run:
     """One rank's view of its run.
 
@@ -52,7 +52,7 @@ class Run:
     """
 
     info: RankInfo
-    config: Settings
+    config: Config
     device: torch.device
     folder: Path
     attempt_folder: Path
@@ -75,6 +75,10 @@ class Run:
     _reporting: Reporting = field(default_factory=Reporting)
     _told_at: float = 0.0
     _non_finite: int = 0
+
+    def __repr__(self) -> str:
+        place = f"rank {self.rank} of {self.world_size} on {self.device}"
+        return f"<Run {place}, attempt {self.attempt}, step {self.step}, folder {self.folder}>"
 
     @property
     def rank(self) -> int:

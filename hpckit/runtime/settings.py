@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import ItemsView, Mapping, ValuesView
+from typing import Any, NoReturn
 
 
-class Settings(Mapping[str, Any]):
-    """A read-only mapping whose keys are attributes too: `config.params.lr`, `config["seed"]`.
+class Config(dict[str, Any]):
+    """A read-only dict whose keys are attributes too: `config.params.lr`, `config["seed"]`.
 
-    `dict(config)` and `**config` work; nested mappings are Settings, lists stay lists.
+    What is reached through it is a Config wherever it is a mapping, also in lists. `dict(config)`
+    and `**config` are plain all the way down, which is what OmegaConf takes; it refuses each
+    subclass of dict.
     """
 
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
+    __slots__ = ()
 
     def __getitem__(self, key: str) -> Any:
         """Return the value of a key; raises KeyError."""
-        value = self._values[key]
-        return Settings(value) if isinstance(value, Mapping) else value
+        return _wrapped(super().__getitem__(key))
 
     def __getattr__(self, key: str) -> Any:
         """Return the value of a key; raises AttributeError that lists the keys there are."""
         try:
             return self[key]
         except KeyError:
-            known = ", ".join(map(str, self._values))
+            known = ", ".join(map(str, self))
             raise AttributeError(f"the configuration has no {key!r} here; it has {known}") from None
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, or the default."""
+        return _wrapped(super().get(key, default))
 
-    def __len__(self) -> int:
-        return len(self._values)
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]  # dict's own view is final
+        """Return a view of the values."""
+        return ValuesView(self)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]  # likewise
+        """Return a view of keys and values."""
+        return ItemsView(self)
 
     def __repr__(self) -> str:
-        return f"Settings({self._values!r})"
+        return f"Config({super().__repr__()})"
+
+    def __reduce__(self) -> tuple[type[Config], tuple[dict[str, Any]]]:
+        """Copy and pickle by the plain values; dict's own way would set items."""
+        return Config, (dict(self),)
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError(
+            "the configuration is read-only; change a copy: copy.deepcopy(dict(config))"
+        )
+
+    __setitem__ = __delitem__ = __setattr__ = __delattr__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return Config(value)
+    return [_wrapped(one) for one in value] if isinstance(value, list) else value

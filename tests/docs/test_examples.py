@@ -1,7 +1,9 @@
 """What the pages show is what is in docs/examples, and it runs."""
 
+import copy
 import json
 import os
+import pickle
 import re
 import shlex
 import shutil
@@ -9,12 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hydra.utils
+import omegaconf
 import pytest
+
+from hpckit.runtime.settings import Config
 
 pytestmark = pytest.mark.training
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("entry-point", "command", "existing-ddp", "stages")
+PAGES = ("entry-point", "hydra-app", "command", "existing-ddp", "stages")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -82,6 +88,17 @@ def test_example_learns_and_reports_it(page: str, folder: Path) -> None:
     assert run["state"] == "completed"
     assert run["step"] == 49
     assert run["metrics"]["loss"] < 0.01
+
+
+def test_page_reads_the_configuration_as_it_shows() -> None:
+    """Every line that the page shows with `config` does what it says."""
+    (shown,) = [block for block in blocks("entry-point", "python") if "config.get" in block]
+    part = {"_target_": "collections.Counter", "lr": 1}
+    config = Config(
+        lr=0.1, blocks=[{"width": 8}], optimizer=part, model=part, resources={"nodes": 1}
+    )
+    modules = {"copy": copy, "hydra": hydra, "json": json, "pickle": pickle}
+    exec(shown, {"OmegaConf": omegaconf.OmegaConf, **modules}, {"config": config})  # noqa: S102  # our own page
 
 
 @pytest.mark.parametrize("page", ["command"])
