@@ -100,8 +100,13 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
 
 def output_dir(arguments: argparse.Namespace, context: Context) -> Path:
     """Return the absolute folder of launches: the option, else $HPCKIT_OUTPUTS, else outputs."""
-    chosen = arguments.output_dir or context.environ.get("HPCKIT_OUTPUTS") or "outputs"
-    return context.cwd / Path(chosen).expanduser()
+    chosen = arguments.output_dir
+    return context.cwd / Path(chosen).expanduser() if chosen else default_output_dir(context)
+
+
+def default_output_dir(context: Context) -> Path:
+    """Return the absolute folder of launches without an option; an empty variable is unset."""
+    return context.cwd / Path(context.environ.get("HPCKIT_OUTPUTS") or "outputs").expanduser()
 
 
 def login_name() -> str:

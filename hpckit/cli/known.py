@@ -129,13 +129,11 @@ def nothing_left(
 def wait_for_adopted(division: Division, context: Context, *, quiet: bool, code: int = 0) -> int:
     """Wait for the runs that were adopted from other launches, and return as `wait` does.
 
-    `code` is what waiting for the others has returned: after Ctrl-C nothing more is waited for.
+    `code` is what waiting for the others has returned.
     """
     from hpckit.cli.wait import wait  # noqa: PLC0415  # only where somebody waits
 
     for folder, given in _by_launch(division.adopted).items():
-        if code > 1:
-            break
         indices = [one.earlier for one in given]
         code = max(code, wait(load_launch(folder), context, quiet=quiet, indices=indices))
     return code

@@ -7,11 +7,9 @@ are elsewhere.
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 
 from hpckit.cli.context import Context
 from hpckit.cli.known import (
@@ -22,6 +20,7 @@ from hpckit.cli.known import (
     wait_for_adopted,
     without_known,
 )
+from hpckit.cli.next_step import only_a_view, reference
 from hpckit.cli.prepare import (
     Prepared,
     add_composing,
@@ -204,7 +203,8 @@ def start(prepared: Prepared, context: Context) -> Started:
     from hpckit.cli import local  # noqa: PLC0415  # each launch needs one of the two
 
     launch = write(prepared, context)
-    executor = local.start(launch, context)
+    with only_a_view(launch, context):
+        executor = local.start(launch, context)
     return Started(launch=launch, jobs={}, main_jobs=(), where=on_this_machine(executor))
 
 
@@ -299,10 +299,3 @@ def say_started(
     if started.janitor is not None:
         context.say(f"  then    janitor, job {started.janitor}: resumes what can be")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
-
-
-def reference(launch: Launch, context: Context) -> str:
-    """Return what later verbs find the launch by: its folder where the default is elsewhere."""
-    default = context.environ.get("HPCKIT_OUTPUTS") or "outputs"
-    here = context.cwd / Path(default).expanduser()
-    return launch.id if launch.folder.parent == here else shlex.quote(str(launch.folder))

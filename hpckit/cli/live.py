@@ -16,6 +16,7 @@ from hpckit.cli.asking import Scheduler
 from hpckit.cli.context import Context
 from hpckit.cli.freshness import Freshness
 from hpckit.cli.keys import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
+from hpckit.cli.next_step import only_a_view
 from hpckit.cli.show import launch_head
 from hpckit.cli.views import launch_view
 from hpckit.cli.wait import Rhythm, Watch
@@ -76,7 +77,7 @@ def interval(text: str) -> float | None:
 def follow(launch: Launch, look: Look, context: Context) -> None:
     """Show how a launch stands, again and again, until nothing more will happen."""
     live = _Live(launch=launch, look=look, context=context)
-    with keys(context) as wait, _display(live) as show:
+    with only_a_view(launch, context), keys(context) as wait, _display(live) as show:
         while True:
             began = context.now()
             live.see()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.next_step import only_a_view
 from hpckit.cli.views import Ask, launch_view
 from hpckit.cli.wait import Rhythm, Watch
 from hpckit.errors import NotFoundError, UsageError
@@ -64,7 +65,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return 0
     printer = _Printer(context=context, as_json=arguments.json)
     if arguments.follow:
-        _follow(choice, printer, context)
+        with only_a_view(choice.launch, context):
+            _follow(choice, printer, context)
     else:
         printer.print(choice.logs(), last=True)
     if not printer.tails:

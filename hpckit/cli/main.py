@@ -46,6 +46,8 @@ HIDDEN_VERBS = {
     "janitor": "resume what can be of a launch, once (its janitor's batch script calls this)",
 }
 INTERRUPTED = 130
+"""After Ctrl-C, as shells have it. A view that was left so has said that the runs go on."""
+
 PIPE_CLOSED = 141
 
 _EPILOG = """\

@@ -15,7 +15,8 @@ from hpckit.cli.adding import add_job, alone
 from hpckit.cli.asking import Scheduler
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
 from hpckit.cli.eligible import check_unchanged, known_of, spent_of
-from hpckit.cli.launch import Started, on_slurm, on_this_machine, reference
+from hpckit.cli.launch import Started, on_slurm, on_this_machine
+from hpckit.cli.next_step import reference
 from hpckit.cli.prepare import launch_document, script_documents
 from hpckit.cli.rerender import rendered
 from hpckit.cli.views import Ask, launch_view

@@ -1,7 +1,7 @@
 """Waits for a launch: follows its record closely and asks the scheduler rarely.
 
 Responsible for when to look and when it is over, and for showing that; it must not change
-anything, but for a Ctrl-C on the local executor, which cancels what still runs.
+anything: after Ctrl-C the runs go on, on Slurm and on this machine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from hpckit.cli.context import Context
 from hpckit.cli.freshness import Freshness
+from hpckit.cli.next_step import only_a_view
 from hpckit.cli.show import launch_head, show_page
 from hpckit.cli.views import Ask, launch_view
 from hpckit.model.launch import ClusterKind
@@ -47,7 +48,6 @@ _SHARE = 10
 
 _REMARK = timedelta(seconds=30)
 _SHOWN_LIVE = 20
-_INTERRUPTED = 130
 
 
 def wait(
@@ -56,14 +56,11 @@ def wait(
     """Wait until nothing more will happen; returns 0 where every run completed, else 1.
 
     `indices` are the runs to wait for, all by default.
-    After Ctrl-C, 130: then runs on Slurm go on, and local ones have been cancelled.
+    Ctrl-C ends the waiting with LeftView, after saying so; the runs go on.
     """
     watch = Watch(launch=launch, context=context, indices=indices)
-    with _display(context, quiet=quiet) as show:
-        try:
-            _follow(watch, show)
-        except KeyboardInterrupt:
-            return _interrupted(watch, show)
+    with only_a_view(launch, context), _display(context, quiet=quiet) as show:
+        _follow(watch, show)
     if not quiet and not context.terminal:
         show_page(_page(watch), context)
     return int(any(view.state is not RunState.completed for view in watch.views))
@@ -78,23 +75,6 @@ def _follow(watch: Watch, show: Callable[[Watch], None]) -> None:
             return
         spent = (watch.context.now() - began).total_seconds()
         watch.context.sleep(max(_RECORD_S, spent * _SHARE))
-
-
-def _interrupted(watch: Watch, show: Callable[[Watch], None]) -> int:
-    launch, context = watch.launch, watch.context
-    if launch.cluster.kind is ClusterKind.slurm:
-        context.note(
-            f"stopped waiting; the runs go on. `hpckit status {launch.id}` shows them, "
-            f"`hpckit cancel {launch.id}` ends them"
-        )
-        return _INTERRUPTED
-    # Imported here: it is needed after a Ctrl-C only.
-    from hpckit.cli.local import stop  # noqa: PLC0415
-
-    context.note("cancelling the local runs; Ctrl-C again leaves them to it")
-    stop(launch, watch.open, context)
-    _follow(watch, show)
-    return _INTERRUPTED
 
 
 @dataclass(slots=True, kw_only=True)

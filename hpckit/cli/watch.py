@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.cli.context import Context, add_json, add_output_dir, output_dir
-from hpckit.cli.launch import reference
+from hpckit.cli.next_step import only_a_view, reference
 from hpckit.cli.resume import (
     Order,
     Resuming,
@@ -35,8 +35,6 @@ from hpckit.report.rows import count_states
 LOOK = timedelta(seconds=15)
 LONGEST_LOOK = timedelta(seconds=60)
 """How often the launch is looked at: soon after something changed, then ever more rarely."""
-
-_INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,11 +63,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         ),
         quiet=arguments.json,
     )
-    try:
+    with only_a_view(selection.launch, context):
         watch.follow()
-    except KeyboardInterrupt:
-        context.note(f"stopped watching {selection.launch.id}; its runs go on")
-        return _INTERRUPTED
     _say_end(watch, context, as_json=arguments.json)
     return int(any(view.state is not RunState.completed for view in watch.views))
 

@@ -259,31 +259,6 @@ def test_launch_finds_outputs_by_environment_and_says_how_to_go_on(shell: Any) -
     assert shell("status", folder.name).code == 0
 
 
-def test_launch_wait_interrupted_on_this_machine_cancels(shell: Any) -> None:
-    """Ctrl-C while waiting for local runs ends them, and they count as cancelled."""
-    usual, looked = shell.sleep, []
-
-    def interrupt(seconds: float) -> None:
-        looked.append(seconds)
-        (folder,) = shell.outputs
-        if seconds >= 0.5 and read_runs(load_launch(folder))[0].round is not None:
-            shell.sleep = usual
-            if "interrupted" not in looked:
-                looked.append("interrupted")
-                raise KeyboardInterrupt
-        usual(seconds)
-
-    shell.sleep = interrupt
-    words = ("-m", "experiment=command", "command=sleep 60", "seed=1,2", "code.snapshot=false")
-    answer = shell("launch", "--wait", *words, "cluster=local")
-    assert answer.code == 130
-    (folder,) = shell.outputs
-    states = [
-        run["state"] for run in json.loads(shell("status", "--json", folder.name).out)["runs"]
-    ]
-    assert states == ["cancelled", "cancelled"]
-
-
 def test_launch_wait_interrupted_on_slurm_lets_the_run_go_on(slurm_shell: Any) -> None:
     """Ctrl-C on Slurm only ends the waiting, and says how to cancel."""
 
