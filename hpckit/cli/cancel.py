@@ -30,13 +30,14 @@ from hpckit.model.events import CancelRequested
 from hpckit.model.history import job_ids
 from hpckit.model.launch import ClusterKind
 from hpckit.model.pool import read_pools
+from hpckit.model.ranges import ranges
 from hpckit.model.run import RunView
 from hpckit.record.find import Selection
 from hpckit.record.launches import Launch, read_launch_history, read_runs
 from hpckit.record.process import alive
 from hpckit.record.store import append_event
 from hpckit.report.rows import count_states
-from hpckit.report.selection import Filter, ranges
+from hpckit.report.selection import Filter
 from hpckit.report.text import states_text
 
 if TYPE_CHECKING:

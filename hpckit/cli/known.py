@@ -18,11 +18,11 @@ from hpckit.errors import HpckitError
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import run_id
 from hpckit.model.plan import RunSpec
+from hpckit.model.ranges import ranges
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.record.identity import Holding, code_identity, ended_well, frozen_identity, holdings
 from hpckit.record.launches import Launch, load_launch, read_launch_history
-from hpckit.report.selection import ranges
 
 _ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupted})
 

@@ -149,6 +149,20 @@ class RankExited(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RanksExited(Event):
+    """Further ranks of a large round ended alike: `count` of them, `ranks` in words (`0-3, 7`)."""
+
+    kind: ClassVar[str] = "ranks_exited"
+    round: int
+    ranks: str
+    count: int
+    code: int | None
+    signal: str | None
+    exception: str | None
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(Event):
     """A checkpoint was committed. Training stood still for `stall_s` of the save's `duration_s`."""
 

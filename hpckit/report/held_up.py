@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpckit.model.ranges import ranges
 from hpckit.report.results import ResultRow
 from hpckit.report.rows import RunRow
-from hpckit.report.selection import ranges
 
 _SHOWN = 5
 

@@ -102,17 +102,6 @@ def _split(override: str) -> tuple[str, str]:
     return key, value
 
 
-def ranges(indices: Iterable[int]) -> str:
-    """Return indices in words: `0-3, 7`."""
-    pieces: list[tuple[int, int]] = []
-    for index in sorted(indices):
-        if pieces and pieces[-1][1] == index - 1:
-            pieces[-1] = (pieces[-1][0], index)
-        else:
-            pieces.append((index, index))
-    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in pieces)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortKey:
     """A column to sort by."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,12 +17,14 @@ from typing import Any, Literal
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.planning.decide import RoundView, first_failure
+from hpckit.planning.loss import Absence, loss
 from hpckit.planning.stall import Stall, blame
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_json
 from hpckit.runtime import messages
 from hpckit.runtime.agents import Agents, Lost, Peer
 from hpckit.runtime.clock import now
+from hpckit.runtime.exits import RankExits
 from hpckit.runtime.judge import Judge
 
 _NOTICE_WAIT_S = 1.0
@@ -30,7 +33,10 @@ _PROGRESS_S = 1.0
 """progress.json is replaced at most this often: it is for people, on a shared file system."""
 _GRACE_OF_PEERS_S = 2.0
 _PATIENCE_S = 5.0
-"""Beyond the grace period, for agents to report the ends of their ranks."""
+"""For agents to report their ranks' ends, beyond the grace period, and since the latest came."""
+_UNREAD_S = 0.2
+"""What came while this process was held up is read in such a time."""
+_NO_LONGER_S = 60.0
 _STACKS_S = 7.0
 """How long agents may take to save what a hung round was doing."""
 
@@ -59,8 +65,10 @@ class Round:
     step: int | None = field(default=None, init=False)
     longest_step: timedelta = field(default=timedelta(), init=False)
     _began_at: float = field(default_factory=time.monotonic, init=False)
-    _exits: dict[int, RankExit] = field(default_factory=dict, init=False)
-    _lost: set[int] = field(default_factory=set, init=False)
+    _exits: RankExits = field(init=False)
+    _failed_at: float = field(default=math.inf, init=False)
+    _lost: dict[int, float] = field(default_factory=dict, init=False)
+    """By the place of a member that is lost: since when nothing had been heard of it."""
     _hung: messages.Hung | None = field(default=None, init=False)
     _stacks: dict[int, messages.StacksSaved] = field(default_factory=dict, init=False)
     _silent_s: float = field(default=0.0, init=False)
@@ -69,6 +77,14 @@ class Round:
     _cut_short: bool = field(default=False, init=False)
     _progress_at: float = field(default=0.0, init=False)
     _advanced_at: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._exits = RankExits(
+            round=self.number,
+            world_size=self._world_size,
+            tasks_per_node=self._tasks_per_node,
+            record=self.record,
+        )
 
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
@@ -79,9 +95,10 @@ class Round:
             await self._save_stacks()
         if self.noticed.is_set() and self.step is not None and self._hung is None:
             await self._let_leave()
-        if not self._done() or self._troubled():
+        if not self._exits.complete or self._troubled():
             await self._stop()
         await self._look_closer()
+        self._exits.settle()
         self._tell_progress(force=True)
         return self.view()
 
@@ -104,7 +121,7 @@ class Round:
         return RoundView(
             round=self.number,
             at=now(),
-            exits=tuple(self._exits[rank] for rank in sorted(self._exits)),
+            exits=self._exits.in_order(),
             first_step=self.first_step,
             step=self.step,
             cut_short=self._cut_short,
@@ -193,7 +210,7 @@ class Round:
         stopped = asyncio.ensure_future(self.noticed.wait())
         self._watching = True
         try:
-            while not (self._done() or self._troubled() or self._hung or stopped.done()):
+            while not (self._exits.complete or self._troubled() or self._hung or stopped.done()):
                 await self._hear(stopped, None)
         finally:
             self._watching = False
@@ -203,17 +220,19 @@ class Round:
         self, stopped: asyncio.Future[Literal[True]] | None, limit_s: float | None
     ) -> messages.Message | None:
         """Take in one message and return it; None at a notice or after the limit."""
+        if not self.agents.inbox.empty():
+            # Thousands may wait here; yet beats, and the readers of connections, have their turn.
+            await asyncio.sleep(0)
+            return await self._take(*self.agents.inbox.get_nowait())
         incoming = asyncio.ensure_future(self.agents.inbox.get())
         waiting: set[asyncio.Future[Any]] = {incoming} if stopped is None else {incoming, stopped}
         await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         if not incoming.done():
             incoming.cancel()
             return None
-        sender, message = incoming.result()
-        await self._take(sender, message)
-        return message
+        return await self._take(*incoming.result())
 
-    async def _take(self, sender: int, message: messages.Message) -> None:
+    async def _take(self, sender: int, message: messages.Message) -> messages.Message:
         match message:
             case messages.StoreBound():
                 host = self._master_host()
@@ -230,16 +249,28 @@ class Round:
             case messages.StacksSaved() if message.round == self.number:
                 self._stacks[sender] = message
             case messages.RankEnded() if message.round == self.number:
-                self._exits[message.exit.rank] = message.exit
-                self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
-                if message.exit.step is not None:
-                    self._advance(message.exit.step)
-                self.record(events.RankExited(at=now(), round=message.round, exit=message.exit))
-            case Lost() if sender in {peer.node_rank for peer in self.members}:
-                self._lost.add(sender)
-                self._silent_s = max(self._silent_s, message.silent_s)
+                self._end_rank(message.exit)
+            case Lost():
+                self._lose(sender, message.silent_s)
             case _:
                 pass
+        return message
+
+    def _end_rank(self, exit_: RankExit) -> None:
+        self._exits.take(exit_)
+        if exit_.failed:
+            self._failed_at = min(self._failed_at, time.monotonic())
+        self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
+        if exit_.step is not None:
+            self._advance(exit_.step)
+
+    def _lose(self, node_rank: int, silent_s: float) -> None:
+        """Count a member's node as lost; spare nodes do not matter."""
+        for place, peer in enumerate(self.members):
+            if peer.node_rank == node_rank:
+                self._exits.lose(place)
+                self._lost[place] = time.monotonic() - silent_s
+                self._silent_s = max(self._silent_s, silent_s)
 
     def _take_word(self, message: messages.Warn | messages.Reported | messages.Pruned) -> None:
         """Take in what rank 0 says of itself."""
@@ -288,18 +319,15 @@ class Round:
         with contextlib.suppress(OSError):  # a courtesy; a full disk must not end training
             write_json(self.paths.progress, {"round": self.number, "step": self.step, "at": said})
 
-    def _done(self) -> bool:
-        return len(self._exits) == self._world_size
-
     def _troubled(self) -> bool:
-        return bool(self._lost) or any(exit_.failed for exit_ in self._exits.values())
+        return bool(self._lost) or self._exits.failed
 
     async def _let_leave(self) -> None:
         """Pass the notice on, and give ranks that run a step loop the time to act on it."""
         await self.agents.broadcast(messages.Notice())
         await self._wait(
             self.agents.settings.runtime.notice_grace_s,
-            lambda: self._accounted() or self._troubled(),
+            lambda: self._exits.accounted or self._troubled(),
         )
 
     async def _save_stacks(self) -> None:
@@ -316,20 +344,27 @@ class Round:
             # The peers of a failed rank wait in a collective: nothing is gained by patience.
             grace_s = min(grace_s, _GRACE_OF_PEERS_S)
         await self.agents.broadcast(messages.StopRound(grace_s=grace_s))
-        await self._wait(grace_s + _PATIENCE_S, self._accounted)
+        await self._hear_exits(grace_s + _PATIENCE_S)
+
+    async def _hear_exits(self, limit_s: float) -> None:
+        """Take in exit records for so long, and on while they come: what is unread is not silent.
+
+        A process that a file system held up finds all of them unread, and the time over.
+        """
+        began = time.monotonic()
+        deadline = began + limit_s
+        while not self._exits.accounted and time.monotonic() - began < limit_s + _NO_LONGER_S:
+            count = len(self._exits)
+            if await self._hear(None, max(deadline - time.monotonic(), _UNREAD_S)) is None:
+                return
+            if len(self._exits) > count:
+                deadline = max(deadline, time.monotonic() + _PATIENCE_S)
 
     async def _wait(self, limit_s: float, enough: Callable[[], bool]) -> None:
         """Take in messages until it is enough, or for so long."""
         deadline = time.monotonic() + limit_s
         while not enough() and (left := deadline - time.monotonic()) > 0:
             await self._hear(None, left)
-
-    def _accounted(self) -> bool:
-        """Whether every rank has ended, or its node is lost."""
-        lost = {peer.node_rank: place for place, peer in enumerate(self.members)}
-        gone = {lost[node_rank] for node_rank in self._lost}
-        ranks = range(self._world_size)
-        return all(rank in self._exits or rank // self._tasks_per_node in gone for rank in ranks)
 
     async def _look_closer(self) -> None:
         """Wait a little where what the ranks died of may have a cause not heard of yet.
@@ -339,30 +374,23 @@ class Round:
         """
         if self._hung is not None or self._lost or self.noticed.is_set():
             return
-        failure = first_failure(tuple(self._exits.values()))
+        failure = first_failure(self._exits.in_order())
         if failure is not None and failure.cause is Cause.communication:
             limit_s = self.agents.settings.runtime.node_timeout_s + 2.0
             await self._wait(limit_s, lambda: bool(self._lost) or self.noticed.is_set())
-        elif any(exit_.signal for exit_ in self._exits.values()):
+        elif any(exit_.signal for exit_ in self._exits.in_order()):
             await self._wait(_NOTICE_WAIT_S, self.noticed.is_set)
 
     def _loss(self) -> Failure | None:
-        """Name the nodes of the ranks that nothing was heard of, if there are any."""
-        silent = [rank for rank in range(self._world_size) if rank not in self._exits]
-        if not silent:
-            return None
-        places = {rank // self._tasks_per_node for rank in silent}
-        places |= {place for place, one in enumerate(self.members) if one.node_rank in self._lost}
-        nodes = ", ".join(self.members[place].node for place in sorted(places))
-        words = "lost the agent of" if self._lost else "no exit record came from"
-        names = ", ".join(map(str, silent))
-        return Failure(
-            cause=Cause.node_lost,
-            message=f"{words} {nodes} (rank {names})",
-            node=nodes,
+        absence = Absence(
+            nodes=[peer.node for peer in self.members],
+            tasks_per_node=self._tasks_per_node,
+            silent=self._exits.missing(),
+            lost=self._lost,
+            failed_at=self._failed_at,
             step=self.step,
-            signature=f"{Cause.node_lost} {nodes}",
         )
+        return loss(absence, self._exits.in_order())
 
     def _hang(self) -> Failure | None:
         if self._hung is None or self._loss() is not None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
-from hpckit.report.selection import make_filter, ordered, ranges, sort_key
+from hpckit.report.selection import make_filter, ordered, sort_key
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,3 @@ def test_order_is_by_size_also_of_numbers_as_text(values: list[float]) -> None:
     found = ordered([*mixed, "nan"], lambda one: one, descending=False)
     assert [float(one) for one in found[:-1]] == sorted(values)
     assert math.isnan(float(found[-1]))
-
-
-@pytest.mark.parametrize(
-    ("indices", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 7, 5, 4], "0-2, 4-5, 7")]
-)
-def test_ranges_are_short(indices: list[int], text: str) -> None:
-    """Neighbours become one range, in order."""
-    assert ranges(indices) == text

@@ -1,0 +1,64 @@
+"""Whether a round ended because nodes were lost, and which. Pure.
+
+Responsible for telling a lost node from a rank that failed by itself; it must not say what follows
+(planning.decide does).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.nodes import compress
+from hpckit.model.ranges import ranges
+from hpckit.planning.decide import first_failure
+
+_FELT = frozenset({Cause.communication, Cause.rendezvous, Cause.signal})
+"""What a rank may die of because another node is lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """What was not heard in a round on these nodes.
+
+    `silent` are the ranks without an exit record; `lost` says of the places of nodes whose agent is
+    gone since when nothing had been heard of it, on the same clock as `failed_at`, when the first
+    rank was heard to fail.
+    """
+
+    nodes: Sequence[str]
+    tasks_per_node: int
+    silent: Sequence[int]
+    lost: Mapping[int, float]
+    failed_at: float = math.inf
+    step: int | None = None
+
+
+def loss(absence: Absence, exits: Sequence[RankExit]) -> Failure | None:
+    """Name the nodes of the ranks that nothing was heard of, where that is what ended the round."""
+    if not absence.silent or _failed_first(absence, exits):
+        return None
+    places = {rank // absence.tasks_per_node for rank in absence.silent} | absence.lost.keys()
+    names = [absence.nodes[place] for place in sorted(places)]
+    nodes = ", ".join(names)
+    words = "lost the agent of" if absence.lost else "no exit record came from"
+    return Failure(
+        cause=Cause.node_lost,
+        message=f"{words} {compress(names)} (rank {ranges(absence.silent)})",
+        node=nodes,
+        step=absence.step,
+        signature=f"{Cause.node_lost} {nodes}",
+    )
+
+
+def _failed_first(absence: Absence, exits: Sequence[RankExit]) -> bool:
+    """Whether a rank failed by itself while all nodes that are lost by now still spoke.
+
+    The ranks of other nodes fail of a lost one, too: of a connection, or of a signal.
+    """
+    failure = first_failure(exits)
+    if failure is None or failure.cause in _FELT:
+        return False
+    return absence.failed_at < min(absence.lost.values(), default=math.inf)

@@ -1,0 +1,100 @@
+"""The exit records of one round: which ranks have ended, how, and which have not been heard of.
+
+Responsible for keeping account of them, at a cost for each that does not grow with their number,
+and for recording them; it must not wait for any, nor judge what the round died of.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hpckit.model import events
+from hpckit.model.failure import RankExit
+from hpckit.model.ranges import ranges
+from hpckit.planning.decide import guilty_rank
+from hpckit.runtime.clock import now
+
+TOLD_SINGLY = 32
+"""So many ends of a round have an event of their own: where one of 8000 ranks fails, the others say
+the same 8000 times, a kilobyte each, and every reader of the record reads it all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RankExits:
+    """The exit records of a round with so many ranks. `failed` is whether any rank failed."""
+
+    round: int
+    world_size: int
+    tasks_per_node: int
+    record: Callable[[events.Event], None]
+    failed: bool = field(default=False, init=False)
+    _exits: dict[int, RankExit] = field(default_factory=dict, init=False)
+    _owed: set[int] = field(init=False)
+    _untold: dict[int, RankExit] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._owed = set(range(self.world_size))
+
+    def __len__(self) -> int:
+        return len(self._exits)
+
+    def take(self, exit_: RankExit) -> None:
+        """Take in the record of a rank that has ended."""
+        self._exits[exit_.rank] = exit_
+        self._owed.discard(exit_.rank)
+        self.failed = self.failed or exit_.failed
+        if len(self._exits) <= TOLD_SINGLY:
+            self._tell(exit_)
+        else:
+            self._untold[exit_.rank] = exit_
+
+    def lose(self, place: int) -> None:
+        """Expect no more records from the node at this place of the round."""
+        first = place * self.tasks_per_node
+        self._owed.difference_update(range(first, first + self.tasks_per_node))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has ended."""
+        return len(self._exits) == self.world_size
+
+    @property
+    def accounted(self) -> bool:
+        """Whether every rank has ended, or its node is lost."""
+        return not self._owed
+
+    def missing(self) -> Sequence[int]:
+        """Return the ranks without a record, in order."""
+        return [rank for rank in range(self.world_size) if rank not in self._exits]
+
+    def in_order(self) -> tuple[RankExit, ...]:
+        """Return all records, by rank."""
+        return tuple(self._exits[rank] for rank in sorted(self._exits))
+
+    def settle(self) -> None:
+        """Record what was not told singly: the rank that failed first, and the others by groups."""
+        guilty = guilty_rank(self.in_order()) if self._untold else None
+        if guilty is not None and self._untold.pop(guilty.rank, None) is not None:
+            self._tell(guilty)
+        alike: dict[tuple[int | None, str | None, str | None, bool], list[int]] = defaultdict(list)
+        for rank, exit_ in self._untold.items():
+            alike[exit_.code, exit_.signal, exit_.exception, exit_.stopped].append(rank)
+        for (code, signal, exception, stopped), ranks in alike.items():
+            self.record(
+                events.RanksExited(
+                    at=now(),
+                    round=self.round,
+                    ranks=ranges(ranks),
+                    count=len(ranks),
+                    code=code,
+                    signal=signal,
+                    exception=exception,
+                    stopped=stopped,
+                )
+            )
+        self._untold.clear()
+
+    def _tell(self, exit_: RankExit) -> None:
+        self.record(events.RankExited(at=now(), round=self.round, exit=exit_))

@@ -1,0 +1,144 @@
+"""All agents of an attempt in one process, with ranks that are messages alone.
+
+Stands in for srun: `python -m benchmarks.simulated_agents SETTINGS … LAUNCH RUN ATTEMPT`.
+Responsible for what agents and ranks say, when, and for noting the times; it must not judge what
+the supervisor makes of it. The channel, and the way to the supervisor, are the real agents'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.scale import Scale
+from hpckit.model.failure import RankExit
+from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.runtime import control, messages
+from hpckit.runtime.agent import call_supervisor
+from hpckit.runtime.clock import now
+
+GUILTY = 5
+"""The rank that fails by itself."""
+_BEAT_S = 1.0
+_SETTLE_S = 2.0
+_FRAMES = '  File "/project/train.py", line 10, in step\n    loss.backward()\n' * 8
+_TRACE = f"Traceback (most recent call last):\n{_FRAMES}"
+_PORT = 29500
+
+
+@dataclass(slots=True)
+class Cast:
+    """All agents. `times` are what was noted, by the wall clock."""
+
+    scale: Scale
+    paths: AttemptPaths
+    times: dict[str, float] = field(default_factory=dict)
+    channels: dict[int, control.Channel] = field(default_factory=dict)
+    addressed: int = 0
+    everyone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def perform(self) -> None:
+        """Call the supervisor all at once, train a while, let a rank fail, and leave when told."""
+        self.times["called"] = time.time()
+        async with asyncio.TaskGroup() as group:
+            for node in range(self.scale.nodes):
+                group.create_task(self._serve(node))
+            failing = group.create_task(self._train_and_fail())
+        await failing
+
+    async def _serve(self, node: int) -> None:
+        """Be one agent."""
+        channel = self.channels[node] = await call_supervisor(self.paths)
+        channel.post(messages.Hello(node=f"n{node:05d}", node_rank=node, pid=os.getpid()))
+        beating = asyncio.create_task(self._beat(channel))
+        try:
+            while (message := await channel.receive()) is not None:
+                if isinstance(message, messages.Shutdown):
+                    return
+                self._follow(node, channel, message)
+        finally:
+            beating.cancel()
+            await channel.close()
+
+    async def _beat(self, channel: control.Channel) -> None:
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            channel.post(messages.Beat())
+
+    def _follow(self, node: int, channel: control.Channel, message: messages.Message) -> None:
+        match message:
+            case messages.ReservePort():
+                self.times["gathered"] = time.time()
+                channel.post(messages.PortReserved(port=_PORT))
+            case messages.StartRound() if node == 0:
+                self.times["bound"] = time.time()
+                channel.post(messages.StoreBound(port=_PORT))
+            case messages.StoreAddress():
+                self.addressed += 1
+                if self.addressed == self.scale.nodes:
+                    self.times["heard"] = time.time()
+                    self.everyone.set()
+            case messages.StopRound():
+                for rank in self._ranks(node):
+                    if rank != GUILTY:
+                        self._end(rank, "RuntimeError", "[gloo] Connection closed by peer")
+
+    def _ranks(self, node: int) -> range:
+        first = node * self.scale.tasks_per_node
+        return range(first, first + self.scale.tasks_per_node)
+
+    def _end(self, rank: int, exception: str, message: str) -> None:
+        node = rank // self.scale.tasks_per_node
+        trace = f"{_TRACE}{exception}: {message}\n"
+        record = RankExit(
+            rank=rank,
+            node=f"n{node:05d}",
+            code=1,
+            exception=exception,
+            message=message,
+            traceback=trace,
+            at=now(),
+        )
+        self.channels[node].post(messages.RankEnded(round=0, exit=record))
+
+    async def _train_and_fail(self) -> None:
+        """Begin a step a second, as every node's agent tells it, and let one rank fail."""
+        await self.everyone.wait()
+        await asyncio.sleep(_SETTLE_S)
+        before, began = self._supervisor_cpu_s(), time.monotonic()
+        step = 0
+        while time.monotonic() - began < self.scale.idle_s:
+            for node, channel in self.channels.items():
+                channel.post(messages.StepBegun(rank=self._ranks(node)[0], step=step))
+            step += 1
+            await asyncio.sleep(1.0)
+        used = self._supervisor_cpu_s() - before
+        self.times["cpu_share_idle"] = used / (time.monotonic() - began)
+        self.times["failed"] = time.time()
+        self._end(GUILTY, "ValueError", "the user's own mistake")
+
+    def _supervisor_cpu_s(self) -> float:
+        """Return the processor time of the supervisor, the parent of this process."""
+        text = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Play the attempt, and leave the times in the file that the settings name."""
+    settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    told = Path(settings.pop("told"))
+    launch, index, attempt = sys.argv[-3:]
+    paths = LaunchPaths(Path(launch)).run(int(index)).attempt(int(attempt))
+    cast = Cast(Scale(**settings), paths)
+    asyncio.run(cast.perform())
+    told.write_text(json.dumps(cast.times), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

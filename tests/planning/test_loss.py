@@ -1,0 +1,65 @@
+"""A lost node is told from a rank that failed by itself."""
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+from hpckit.model.failure import Cause, RankExit
+from hpckit.planning.loss import Absence, loss
+
+OWN = RankExit(rank=0, node="n1", code=1, exception="ValueError", at=datetime.now(UTC))
+FELT = RankExit(
+    rank=0,
+    node="n1",
+    code=1,
+    exception="RuntimeError",
+    message="[gloo] Connection closed by peer",
+    at=datetime.now(UTC),
+)
+KILLED = RankExit(rank=0, node="n1", code=None, signal="SIGKILL", at=datetime.now(UTC))
+
+
+def absence(lost: dict[int, float], failed_at: float = 10.0) -> Absence:
+    """Return a round of two nodes with two ranks each, of which the second node is silent."""
+    return Absence(
+        nodes=("n1", "n2"), tasks_per_node=2, silent=(2, 3), lost=lost, failed_at=failed_at
+    )
+
+
+@pytest.mark.parametrize(
+    ("exits", "lost", "node"),
+    [
+        ((), {1: 9.0}, "n2"),
+        ((), {}, "n2"),
+        ((FELT,), {1: 9.0}, "n2"),
+        ((FELT,), {1: 11.0}, "n2"),
+        ((FELT,), {}, "n2"),
+        ((KILLED,), {1: 11.0}, "n2"),
+        ((OWN,), {1: 9.0}, "n2"),
+        ((OWN,), {1: 11.0}, None),
+        ((OWN,), {}, None),
+    ],
+)
+def test_loss_is_no_excuse_for_a_rank_that_failed_while_the_node_still_spoke(
+    exits: tuple[RankExit, ...], lost: dict[int, float], node: str | None
+) -> None:
+    """The exception wins over silence; a loss wins over what ranks die of because of it."""
+    found = loss(absence(lost), exits)
+    assert (None if found is None else found.node) == node
+
+
+def test_loss_needs_a_silent_rank() -> None:
+    """Where every rank has said how it ended, no node is to blame for the round's end."""
+    whole = Absence(nodes=("n1",), tasks_per_node=1, silent=(), lost={0: 9.0}, failed_at=math.inf)
+    assert loss(whole, (FELT,)) is None
+
+
+def test_loss_names_thousands_of_ranks_in_one_line() -> None:
+    """Nodes and ranks are named as ranges."""
+    nodes = tuple(f"n{number:04d}" for number in range(1000))
+    many = Absence(nodes=nodes, tasks_per_node=8, silent=range(80, 8000), lost={10: 1.0})
+    found = loss(many, ())
+    assert found is not None
+    assert found.cause is Cause.node_lost
+    assert found.message == "lost the agent of n[0010-0999] (rank 80-7999)"
