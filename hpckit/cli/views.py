@@ -83,7 +83,7 @@ def launch_views(
 
     Each scheduler is asked once, about all of them; one that is away is said, not raised. Only what
     is merely shown may have a `freshness`: whoever decides by a view asks Slurm itself, and reads
-    all files.
+    the files of all runs, though no metrics.
     """
     readings = [_Reading.of(one, indices, ask, context, freshness) for one, indices in wanted]
     answers: dict[str | None, Answer] = {}
@@ -101,7 +101,8 @@ def launch_views(
 class _Reading:
     """What our own record says of a launch, and the jobs to ask about.
 
-    `records` are of the runs that are `meant`, null for all, and of those that they follow.
+    `records` are of the runs that are `meant`, null for all, and of those that they follow;
+    `metrics` is whether they tell what was logged.
     """
 
     launch: Launch
@@ -112,6 +113,7 @@ class _Reading:
     pools: Mapping[int, Pool]
     jobs: tuple[str, ...]
     kept: RunIndex | None
+    metrics: bool
 
     @classmethod
     def of(
@@ -126,9 +128,9 @@ class _Reading:
         indices = meant
         if launch.stages and indices is not None:
             indices = with_followed(launch.stages, indices)
-        executors = local_executors(launch)
+        executors, shown = local_executors(launch), freshness is not None
         kept = None if freshness is None else _index(launch, context, indices, anew=freshness.now)
-        records = read_runs(launch, indices, kept=kept)
+        records = read_runs(launch, indices, kept=kept, metrics=shown)
         history = read_launch_history(launch)
         pools = read_pools(history, (one.index for one in records))
         on_slurm = launch.cluster.kind is ClusterKind.slurm
@@ -141,11 +143,12 @@ class _Reading:
             pools=pools,
             jobs=_jobs(records, history, pools, ask) if on_slurm else (),
             kept=kept,
+            metrics=shown,
         )
 
     def view(self, answer: Answer) -> LaunchView:
         """Put the record and the answer together."""
-        runs = _read_again(self.launch, self._world(answer), self.records)
+        runs = _read_again(self, self._world(answer))
         if self.launch.stages:
             runs = _of_stages(runs, self.launch, self.history, self.meant)
         if self.kept is not None:
@@ -183,19 +186,20 @@ def _index(
     return open_index(launch.paths, len(launch.runs), context.now(), anew=anew)
 
 
-def _read_again(launch: Launch, world: _World, records: Sequence[RunRecord]) -> tuple[RunView, ...]:
+def _read_again(reading: _Reading, world: _World) -> tuple[RunView, ...]:
     """Return the views, with the records of those runs read once more that Slurm knows better.
 
     Our record has not seen an end that came meanwhile, or an index not that a run began anew.
     """
-    views = [world.view(record) for record in records]
+    views = [world.view(record) for record in reading.records]
     some = [
         view.record.index
         for view in views
         if (not view.record.state.ended and view.settled)
         or (view.record.state is RunState.completed and view.requeued)
     ]
-    anew = {record.index: record for record in read_runs(launch, some)} if some else {}
+    again = read_runs(reading.launch, some, metrics=reading.metrics) if some else ()
+    anew = {record.index: record for record in again}
     return tuple(
         world.view(anew[view.record.index]) if view.record.index in anew else view for view in views
     )

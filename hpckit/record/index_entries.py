@@ -17,7 +17,7 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 
-VERSION = 1
+VERSION = 2
 
 _PARTS = tuple(field.name for field in fields(Parts))
 _MEASURED = tuple(field.name for field in fields(Measured))

@@ -27,9 +27,13 @@ from hpckit.model.stages import Stage
 from hpckit.model.states import RunState
 from hpckit.record.index import RunIndex
 from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths, RunPaths
+from hpckit.record.metrics import run_metrics
 from hpckit.record.process import this_host
 from hpckit.record.search import asked_config, asked_overrides
-from hpckit.record.store import read_events, read_json, read_lines
+from hpckit.record.store import read_events, read_json
+
+NUMEROUS = frozenset({events.RankExited.kind, events.CheckpointSaved.kind})
+"""Kinds of which an attempt may have a hundred thousand, and that a RunRecord does not tell of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,15 +224,30 @@ def read_launch_history(launch: Launch) -> LaunchHistory:
 
 
 def read_runs(
-    launch: Launch, indices: Iterable[int] | None = None, *, kept: RunIndex | None = None
+    launch: Launch,
+    indices: Iterable[int] | None = None,
+    *,
+    kept: RunIndex | None = None,
+    metrics: bool = False,
 ) -> tuple[RunRecord, ...]:
     """Return the records of all runs, or of these, as they stand in the files now.
 
-    What `kept` still holds is taken from there; it takes what has ended since.
+    Metrics are in only where they were asked for, or with `kept`: what that still holds is taken
+    from there, and it takes what has ended since.
     """
     wanted = range(len(launch.runs)) if indices is None else indices
-    history = read_launch_history(launch)
-    return tuple(_read_run(launch, index, history, kept) for index in wanted)
+    reading = _Reading(
+        launch=launch,
+        history=read_launch_history(launch),
+        kept=kept,
+        metrics=metrics or kept is not None,
+    )
+    return tuple(reading.run(index) for index in wanted)
+
+
+def is_cancelled(launch: Launch, index: int) -> bool:
+    """Whether the user has asked to cancel a run; read from the launch's events alone."""
+    return index in read_launch_history(launch).cancelled
 
 
 def read_attempts(launch: Launch, index: int) -> Iterator[tuple[int, tuple[events.Event, ...]]]:
@@ -250,55 +269,69 @@ def read_progress(launch: Launch, index: int, attempt: int) -> Progress | None:
         return None
 
 
-def _read_run(
-    launch: Launch, index: int, history: LaunchHistory, kept: RunIndex | None
-) -> RunRecord:
-    head = launch.runs[index]
-    record = RunRecord(
-        id=head.id,
-        index=index,
-        overrides=asked_overrides(launch.paths, index, head.overrides)
-        if launch.searched
-        else head.overrides,
-        folder=launch.paths.run_text(index),
-        job=history.slurm_jobs.get(index),
-        cancel_requested=index in history.cancelled,
-        stage=head.stage,
-    )
-    after = history.attempts_before(index)
-    if kept is not None and index not in history.successors:
-        recalled = kept.recall(record, after)
-        if recalled is not None:
-            return recalled
-    paths = launch.paths.run(index)
-    number = latest_attempt(paths.attempts)
-    if number > after:
-        return _read_latest(record, paths, number, kept)
-    if number:
-        return _waiting_again(record, paths.attempt(number), number)
-    if index in history.refused:
-        failure = Failure(cause=Cause.scheduler, message=history.refused[index])
-        return replace(record, state=RunState.failed, failure=failure)
-    return record
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """One reading of several runs."""
 
+    launch: Launch
+    history: LaunchHistory
+    kept: RunIndex | None
+    metrics: bool
 
-def _read_latest(
-    record: RunRecord, paths: RunPaths, number: int, kept: RunIndex | None
-) -> RunRecord:
-    if kept is None:
-        return _read_attempt(record, paths.attempt(number))
-    stamp = kept.stamp(record.index, number)
-    found = _read_attempt(record, paths.attempt(number))
-    # Between the first listing and the stamp an attempt may have begun, which the stamp then hides.
-    if latest_attempt(paths.attempts) == number:
-        kept.keep(found, number, stamp)
-    return found
+    def run(self, index: int) -> RunRecord:
+        record = self._waiting(index)
+        after = self.history.attempts_before(index)
+        if self.kept is not None and index not in self.history.successors:
+            recalled = self.kept.recall(record, after)
+            if recalled is not None:
+                return recalled
+        paths = self.launch.paths.run(index)
+        number = latest_attempt(paths.attempts)
+        if number > after:
+            return self._latest(record, paths, number)
+        if number:
+            return self._waiting_again(record, paths, number)
+        if index in self.history.refused:
+            failure = Failure(cause=Cause.scheduler, message=self.history.refused[index])
+            return replace(record, state=RunState.failed, failure=failure)
+        return record
 
+    def _waiting(self, index: int) -> RunRecord:
+        head, launch = self.launch.runs[index], self.launch
+        return RunRecord(
+            id=head.id,
+            index=index,
+            overrides=asked_overrides(launch.paths, index, head.overrides)
+            if launch.searched
+            else head.overrides,
+            folder=launch.paths.run_text(index),
+            job=self.history.slurm_jobs.get(index),
+            cancel_requested=index in self.history.cancelled,
+            stage=head.stage,
+        )
 
-def _waiting_again(record: RunRecord, attempt: AttemptPaths, number: int) -> RunRecord:
-    """Return a resumed run that has not begun anew: what it had reached, without its old end."""
-    earlier = _read_attempt(record, attempt)
-    return replace(record, attempt=number, step=earlier.step, metrics=earlier.metrics)
+    def _latest(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
+        if self.kept is None:
+            return self._attempt(record, paths, number)
+        stamp = self.kept.stamp(record.index, number)
+        found = self._attempt(record, paths, number)
+        # Between the first listing and the stamp an attempt may have begun, which it then hides.
+        if latest_attempt(paths.attempts) == number:
+            self.kept.keep(found, number, stamp)
+        return found
+
+    def _waiting_again(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
+        """Return a resumed run that has not begun anew: what it had reached, without its end."""
+        earlier = self._attempt(record, paths, number)
+        return replace(record, attempt=number, step=earlier.step, metrics=earlier.metrics)
+
+    def _attempt(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
+        """Return a run as its latest attempt has left it, with what every attempt has logged."""
+        attempt = paths.attempt(number)
+        record = record.fold(read_events(attempt.events, without=NUMEROUS))
+        step = progress_step(attempt)
+        logged = run_metrics(paths, attempt_numbers(paths.attempts)) if self.metrics else {}
+        return replace(record, step=record.step if step is None else step, metrics=logged)
 
 
 def latest_attempt(attempts: Path) -> int:
@@ -315,13 +348,6 @@ def attempt_numbers(attempts: Path) -> tuple[int, ...]:
     return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
 
-def _read_attempt(record: RunRecord, attempt: AttemptPaths) -> RunRecord:
-    record = record.fold(read_events(attempt.events))
-    step = progress_step(attempt)
-    metrics = last_metrics(attempt.metrics)
-    return replace(record, step=record.step if step is None else step, metrics=metrics)
-
-
 def progress_step(attempt: AttemptPaths) -> int | None:
     """Return the latest step an attempt has noted, None without one that can be read."""
     try:
@@ -329,11 +355,3 @@ def progress_step(attempt: AttemptPaths) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return step if isinstance(step, int) else None
-
-
-def last_metrics(path: Path) -> dict[str, Any]:
-    """Return the last value of every metric in a metrics.jsonl, without `step` and `at`."""
-    last: dict[str, Any] = {}
-    for line in read_lines(path):
-        last.update(line)
-    return {key: value for key, value in last.items() if key not in ("step", "at")}

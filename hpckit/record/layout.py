@@ -63,6 +63,11 @@ class AttemptPaths:
         return self.folder / "metrics.jsonl"
 
     @property
+    def last_metrics(self) -> Path:
+        """The last value of each metric: a cache of the rows."""
+        return self.folder / "metrics.last.json"
+
+    @property
     def agents_log(self) -> Path:
         """What the step of agents printed."""
         return self.folder / "agents.log"

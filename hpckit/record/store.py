@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,11 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one JSON line in a single write, so that lines never mix; raises OSError.
+def append_line(path: Path, record: Mapping[str, Any]) -> int:
+    """Append one JSON line in a single write and return how long the file is; raises OSError.
 
-    A line that a full disk has torn is ended first, so that it does not swallow the next one.
+    A line that a full disk has torn is ended first, so that it does not swallow the next one. All
+    writers of a file have to be on one host: over NFS, those of several lose lines.
     """
     text = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
     line = text.encode(errors="backslashreplace")
@@ -89,23 +90,41 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
             line = b"\n" + line
         if os.write(handle, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return size + len(line)
     finally:
         os.close(handle)
 
 
-def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON lines of a file; a missing file has none, a torn last line is left out."""
+def read_rows(path: Path, *, start: int = 0) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Yield the JSON lines of a file from byte `start`, each with where the whole lines end by it.
+
+    However long the file is, one line of it is in memory. A missing file has none; a torn line,
+    and what is no JSON object, is left out. Raises OSError.
+    """
     try:
-        data = path.read_bytes()
+        file = path.open("rb")
     except FileNotFoundError:
         return
-    for line in data.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
+    with file:
+        end = file.seek(start)
+        for line in file:
+            end += len(line) if line.endswith(b"\n") else 0
+            record = _parsed(line)
+            if record is not None:
+                yield record, end
+
+
+def _parsed(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON lines of a file; a missing file has none, a torn last line is left out."""
+    return (record for record, _ in read_rows(path))
 
 
 def append_event(path: Path, event: Event) -> None:
@@ -113,10 +132,10 @@ def append_event(path: Path, event: Event) -> None:
     append_line(path, encode(event))
 
 
-def read_events(path: Path) -> Iterator[Event]:
-    """Yield the events of a file, without those this version does not know."""
+def read_events(path: Path, *, without: Collection[str] = ()) -> Iterator[Event]:
+    """Yield the events of a file, but those of some kinds and those this version does not know."""
     for record in read_lines(path):
-        event = decode(record)
+        event = None if record.get("event") in without else decode(record)
         if event is not None:
             yield event
 

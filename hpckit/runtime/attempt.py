@@ -19,7 +19,7 @@ from hpckit.errors import RunError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.planning.ledger import Ledger, read_ledger
-from hpckit.record.launches import Launch, latest_attempt, load_settings, read_runs
+from hpckit.record.launches import Launch, is_cancelled, latest_attempt, load_settings
 from hpckit.record.layout import AttemptPaths, RunPaths
 from hpckit.record.ledgers import counted_events
 from hpckit.record.process import start_mark
@@ -85,10 +85,9 @@ class Attempt:
     def cancelled(self) -> bool:
         """Whether the user has asked to cancel the run; an unreadable record says no."""
         try:
-            (record,) = read_runs(self.launch, [self.index])
+            return is_cancelled(self.launch, self.index)
         except OSError:
             return False
-        return record.cancel_requested
 
 
 def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[str, str]) -> Attempt:

@@ -23,7 +23,7 @@ from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
 from hpckit.record.launches import latest_attempt
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_line
+from hpckit.record.metrics import MetricsLog
 from hpckit.runtime import messages
 from hpckit.runtime.boundary import Boundary, Position
 from hpckit.runtime.cadence import Cadence
@@ -75,6 +75,7 @@ class Run:
     _reporting: Reporting = field(default_factory=Reporting)
     _told_at: float = 0.0
     _non_finite: int = 0
+    _metrics: MetricsLog | None = None
 
     def __repr__(self) -> str:
         place = f"rank {self.rank} of {self.world_size} on {self.device}"
@@ -268,14 +269,9 @@ class Run:
         values = {name: _plain_metric(name, value) for name, value in metrics.items()}
         if "at" in values:
             raise TypeError("run.log(at=…): `at` is the time of the line; choose another name")
-        append_line(
-            AttemptPaths(self.attempt_folder).metrics,
-            {
-                "step": at,
-                "at": now().isoformat(timespec="milliseconds"),
-                **values,
-            },
-        )
+        if self._metrics is None:
+            self._metrics = MetricsLog(paths=AttemptPaths(self.attempt_folder))
+        self._metrics.append({"step": at, "at": now().isoformat(timespec="milliseconds"), **values})
         report = self._reporting.of(at, values)
         if report is not None:
             self._tell(report)

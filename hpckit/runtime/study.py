@@ -24,7 +24,8 @@ from hpckit.model.run import PRUNED, RunRecord
 from hpckit.model.search import Axis, AxisKind, Search, Trial
 from hpckit.model.states import RunState
 from hpckit.planning.signature import signature
-from hpckit.record.launches import Launch, attempt_numbers, last_metrics, load_frozen, read_runs
+from hpckit.record.launches import Launch, attempt_numbers, load_frozen, read_runs
+from hpckit.record.metrics import run_metrics
 from hpckit.record.search import read_search, read_trial, write_trial
 from hpckit.runtime.sampler_state import is_stored, restored_sampler, skip_one, store_state
 
@@ -94,15 +95,12 @@ class OpenStudy:
             self.tell(record)
 
     def _value(self, record: RunRecord) -> float | None:
-        """Return the metric's last value; an attempt that only had to end has logged none."""
-        attempts = self.launch.paths.run(record.index).attempts
-        for number in reversed(attempt_numbers(attempts)):
-            metrics = last_metrics(self.launch.paths.run(record.index).attempt(number).metrics)
-            value = metrics.get(self.search.metric)
-            if value is not None:
-                number_like = isinstance(value, int | float) and not isinstance(value, bool)
-                return float(value) if number_like else None
-        return None
+        """Return the metric's last value, whichever attempt logged it."""
+        run = self.launch.paths.run(record.index)
+        value = run_metrics(run, attempt_numbers(run.attempts)).get(self.search.metric)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value)
 
     def _asked(self, index: int) -> Trial:
         """Ask for values, or go on with what somebody was killed over."""

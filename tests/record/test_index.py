@@ -55,7 +55,7 @@ class Sweep:
         found = read_runs(self.launch, kept=kept)
         kept.save()
         reads = list(self.read)
-        assert found == read_runs(self.launch)
+        assert found == read_runs(self.launch, metrics=True)
         self.read[:] = reads
         return found
 
@@ -105,13 +105,14 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     found = Sweep(launch=load_launch(Path(plan.folder)))
     for run in range(TOTAL - 2):
         found.attempt(run, state=RunState.failed if run == 5 else RunState.completed)
-    real = launches._read_attempt  # noqa: SLF001  # what is counted
+    real = launches.read_events
 
-    def counted(record: RunRecord, attempt: Any) -> RunRecord:
-        found.read.append(record.index)
-        return real(record, attempt)
+    def counted(path: Path, **which: Any) -> Any:
+        if path.parent.parent.name == "attempts":
+            found.read.append(int(path.parent.parent.parent.name))
+        return real(path, **which)
 
-    monkeypatch.setattr(launches, "_read_attempt", counted)
+    monkeypatch.setattr(launches, "read_events", counted)
     return found
 
 
@@ -227,7 +228,7 @@ def test_index_that_cannot_be_written_does_no_harm(sweep: Sweep) -> None:
 
 def test_index_is_written_by_many_at_once(sweep: Sweep) -> None:
     """Several that look at the same time agree, and what they leave is whole."""
-    files = read_runs(sweep.launch)
+    files = read_runs(sweep.launch, metrics=True)
 
     def look(_: int) -> bool:
         kept = sweep.index(SOON)

@@ -173,7 +173,7 @@ def test_runs_show_step_and_last_metrics(frozen: Frozen) -> None:
     write_json(paths.progress, {"round": 0, "step": 41, "at": "x"})
     append_line(paths.metrics, {"step": 1, "at": "x", "loss": 2.0, "accuracy": 0.1})
     append_line(paths.metrics, {"step": 2, "at": "x", "loss": 1.0})
-    run = read_runs(launch)[0]
+    run = read_runs(launch, metrics=True)[0]
     assert run.step == 41
     assert run.metrics == {"loss": 1.0, "accuracy": 0.1}
 
@@ -186,7 +186,7 @@ def test_runs_are_read_whatever_a_writer_left_half_done(frozen: Frozen) -> None:
         file.write('{"v":1,"event":"attempt_en')
     paths.progress.write_text("")
     paths.metrics.write_text('{"loss": 1.0}\n{"loss"')
-    run = read_runs(launch)[0]
+    run = read_runs(launch, metrics=True)[0]
     assert (run.state, run.step, run.metrics) == (RunState.running, None, {"loss": 1.0})
 
 

@@ -46,7 +46,7 @@ class Attempted:
     @property
     def record(self) -> RunRecord:
         """What our own record says of the run."""
-        return read_runs(self.launch)[0]
+        return read_runs(self.launch, metrics=True)[0]
 
     @property
     def paths(self) -> AttemptPaths:

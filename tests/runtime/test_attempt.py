@@ -273,7 +273,7 @@ def test_attempt_runs_the_frozen_code(workshop: Any, ranks: Any) -> None:
     process = workshop.start(launch)
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert read_runs(launch)[0].metrics == {"version": 1}
+    assert read_runs(launch, metrics=True)[0].metrics == {"version": 1}
 
 
 def test_attempt_hides_nothing_in_arguments(workshop: Any, ranks: Any) -> None:
@@ -480,7 +480,7 @@ def test_ranks_leave_together_after_a_notice(workshop: Any, ranks: Any, whom: st
             os.kill(pid, signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 143
-    (record,) = read_runs(launch)
+    (record,) = read_runs(launch, metrics=True)
     assert record.state is RunState.interrupted
     assert "finished" not in record.metrics
     left = {(folder / f"left-{rank}").read_text() for rank in range(2)}

@@ -165,7 +165,7 @@ def test_run_computes_with_what_it_was_given(lab: Lab) -> None:
     assert config["params"] == {key.removeprefix("params."): v for key, v in trial.values.items()}
     assert settings.command == f"./a {trial.values['params.x']} {trial.values['params.n']}"
     assert trial.signature == signature(config)
-    (record,) = read_runs(lab.launch, [3])
+    (record,) = read_runs(lab.launch, [3], metrics=True)
     assert f"params.n={trial.values['params.n']}" in record.overrides
     assert load_settings(lab.launch, 4)[1]["params"] == {"x": 0, "n": 0, "kind": ""}
 

@@ -1,0 +1,157 @@
+"""The metrics of an attempt: rows that rank 0 appends, and beside them the last value of each name.
+
+Responsible for both files: no verb reads millions of rows to show a handful of values. The small
+file is a cache. Rows that came after it are read from where it ends; where it is missing or damaged
+it is made again from all rows, in one pass, a line at a time. It must not judge values.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpckit.record.layout import AttemptPaths, RunPaths
+from hpckit.record.store import append_line, read_json, read_rows, write_text
+
+VERSION = 1
+
+_INTERVAL_S = 3.0
+_SHARE = 200
+"""Writing the last values takes at most one part in so many of a rank's time."""
+
+_WORTH_KEEPING = 4 << 20
+"""Bytes of rows that a reader need not read a second time."""
+
+_MOST_AT_START = 16 << 20
+"""Bytes of rows that a rank reads before its first line: some tenths of a second."""
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_OF_ROW = frozenset({"step", "at"})
+
+
+@dataclass(slots=True, kw_only=True)
+class LastValues:
+    """The last value of each name in the first `size` bytes of the rows.
+
+    Each is an object: `value`, and the `step` and the time (`at`) of its row.
+    """
+
+    size: int = 0
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        """Take the next row into account."""
+        step, at = row.get("step"), row.get("at")
+        for name, value in row.items():
+            if name not in _OF_ROW:
+                self.values[name] = {"value": value, "step": step, "at": at}
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values alone, by name."""
+        return {name: one["value"] for name, one in self.values.items()}
+
+
+@dataclass(slots=True, kw_only=True)
+class MetricsLog:
+    """Rank 0's end of it: appends rows, and every few seconds writes the last values."""
+
+    paths: AttemptPaths
+    clock: Callable[[], float] = time.monotonic
+    _last: LastValues | None = None
+    _opened: bool = False
+    _due_at: float = 0.0
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Append a row; raises OSError. Last values that cannot be written are left to readers."""
+        if not self._opened:
+            self._last = _read(self.paths, most=_MOST_AT_START)
+            self._opened = True
+            atexit.register(self.flush)
+        size = append_line(self.paths.metrics, row)
+        if self._last is None:
+            return
+        self._last.take(row)
+        self._last.size = size
+        if self.clock() >= self._due_at:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the last values now."""
+        if self._last is None or not self._opened:
+            return
+        began = self.clock()
+        _write(self.paths.last_metrics, self._last)
+        ended = self.clock()
+        self._due_at = ended + max(_INTERVAL_S, _SHARE * (ended - began))
+
+
+def last_values(attempt: AttemptPaths) -> LastValues:
+    """Return the last values of an attempt; empty where it logged nothing that can be read."""
+    found = _read(attempt)
+    return LastValues() if found is None else found
+
+
+def run_metrics(run: RunPaths, attempts: Iterable[int]) -> dict[str, Any]:
+    """Return the last value of every metric of a run, whichever of these attempts logged it."""
+    found: dict[str, Any] = {}
+    for number in attempts:
+        found |= last_values(run.attempt(number)).plain()
+    return found
+
+
+def _read(attempt: AttemptPaths, *, most: int | None = None) -> LastValues | None:
+    """Return the last values, with those of rows that came since; None where that is too much.
+
+    `most` is how many bytes of such rows are read.
+    """
+    try:
+        rows = attempt.metrics.stat()
+        last = _kept(attempt, rows.st_size)
+        behind = rows.st_size - last.size
+        if most is not None and behind > most:
+            return None
+        for row, end in read_rows(attempt.metrics, start=last.size):
+            last.take(row)
+            last.size = end
+    except FileNotFoundError:
+        return LastValues()
+    except OSError:
+        return None
+    if behind > _WORTH_KEEPING and rows.st_uid == os.geteuid():
+        _write(attempt.last_metrics, last)
+    return last
+
+
+def _kept(attempt: AttemptPaths, size: int) -> LastValues:
+    """Return what the small file holds, or nothing where it cannot be of these rows."""
+    try:
+        record = read_json(attempt.last_metrics)
+        last = LastValues(size=record["size"], values=record["values"])
+        if record["v"] == VERSION and 0 < last.size <= size and _is_whole(last):
+            return last if _ends_line(attempt.metrics, last.size) else LastValues()
+    except (OSError, *_UNREADABLE):
+        pass
+    return LastValues()
+
+
+def _is_whole(last: LastValues) -> bool:
+    return all(one.keys() >= {"value", "step", "at"} for one in last.values.values())
+
+
+def _ends_line(path: Path, size: int) -> bool:
+    with path.open("rb") as file:
+        file.seek(size - 1)
+        return file.read(1) == b"\n"
+
+
+def _write(path: Path, last: LastValues) -> None:
+    record = {"v": VERSION, "size": last.size, "values": last.values}
+    with suppress(OSError):
+        write_text(path, json.dumps(record, separators=(",", ":")) + "\n", lasting=False)
