@@ -12,6 +12,8 @@ HpckitError                      exit code
 │   ├── RankInfoError            1   the environment does not say which rank this is
 │   ├── RendezvousError          1   ranks are missing, doubled or cannot reach each other
 │   ├── NonFiniteLossError       1   training has diverged
+│   ├── UnsavedStateError        1   the last state of a run could not be saved
+│   │   └── FullDiskError        1   for want of room
 │   └── ChannelError             1   a peer on the control channel is not who it should be
 └── SchedulerError               3   the scheduler refused or is away
     ├── SchedulerRefusedError    3   it answered: no
@@ -84,6 +86,14 @@ class RendezvousError(RunError):
 
 class NonFiniteLossError(RunError):
     """The loss was NaN or infinite for too long."""
+
+
+class UnsavedStateError(RunError):
+    """The last state of a run could not be saved, and nothing more is to come."""
+
+
+class FullDiskError(UnsavedStateError):
+    """The last state of a run could not be saved: a disk is full, or a quota spent."""
 
 
 class ChannelError(RunError):

@@ -22,7 +22,7 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.nodes import expand
 from hpckit.planning.decide import exhausted
 from hpckit.planning.ledger import read_ledger
-from hpckit.record.launches import Launch, latest_attempt, load_launch, load_settings
+from hpckit.record.launches import Launch, is_latest, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.ledgers import counted_events
 from hpckit.record.store import read_events, read_json
@@ -95,8 +95,14 @@ class _Orphan:
         return self.launch.paths.run(self.index).attempt(self.attempt)
 
     def is_one(self) -> bool:
-        """Whether the supervisor is gone, has left something to do, and nobody came after it."""
-        if latest_attempt(self.launch.paths.run(self.index).attempts) > self.attempt:
+        """Whether the supervisor is gone, has left something to do, and nobody came after it.
+
+        What cannot be read says no.
+        """
+        try:
+            if not is_latest(self.launch.paths.run(self.index).attempts, self.attempt):
+                return False
+        except OSError:
             return False
         told = list(read_events(self.paths.events))
         if any(isinstance(event, events.RequeueAsked) for event in told):

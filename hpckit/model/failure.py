@@ -17,6 +17,7 @@ class Cause(StrEnum):
     """Why a run did not complete.
 
     `signal` came from somebody else (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
+    `unsaved`: what was registered is not saved.
     """
 
     exception = "exception"
@@ -28,6 +29,7 @@ class Cause(StrEnum):
     cuda_oom = "cuda_oom"
     host_oom = "host_oom"
     disk_full = "disk_full"
+    unsaved = "unsaved"
     communication = "communication"
     rendezvous = "rendezvous"
     agents_missing = "agents_missing"

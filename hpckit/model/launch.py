@@ -110,7 +110,8 @@ class Checkpoint:
 
     `dir` null means the run's own folder; `keep` is how many proved checkpoints stay. The interval
     is `interval_steps`, else `interval_min`, else it follows from the measured cost of a save and
-    from `failure_hours`, the expected time between failures of the run.
+    from `failure_hours`, the expected time between failures of the run. `patience_s` is for how
+    long a run's last state is tried to be saved, before the run fails.
     """
 
     dir: str | None = None
@@ -118,6 +119,7 @@ class Checkpoint:
     interval_steps: int | None = None
     interval_min: float | None = None
     failure_hours: float = 24.0
+    patience_s: float = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,6 +130,7 @@ def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:
     yield "runtime.rendezvous_timeout_s", settings.runtime.rendezvous_timeout_s
     yield "code.max_mb", settings.code.max_mb
     yield "checkpoint.failure_hours", settings.checkpoint.failure_hours
+    yield "checkpoint.patience_s", settings.checkpoint.patience_s
     if settings.checkpoint.interval_min is not None:
         yield "checkpoint.interval_min", settings.checkpoint.interval_min
     if settings.resources.mem_gb is not None:

@@ -65,6 +65,7 @@ _RULES = (
     ),
     _Rule(
         cause=Cause.disk_full,
+        names=frozenset({"FullDiskError"}),
         # The last one is how torch.save words a full disk (2.6 to 2.13): its buffered stream lost
         # what it could not write, and the position is not where it should be.
         says=_words(
@@ -97,6 +98,7 @@ _RULES = (
             | Watchdog\ caught\ collective\ operation\ timeout"""
         ),
     ),
+    _Rule(cause=Cause.unsaved, names=frozenset({"UnsavedStateError"})),
 )
 """In order: the first rule that holds names the class."""
 
@@ -106,7 +108,14 @@ _CHILD_KILLED = re.compile(
 """How a rank words that a child of its own (a data loader's worker) was killed by SIGKILL."""
 
 _BY_CIRCUMSTANCE = frozenset(
-    {Cause.host_oom, Cause.cuda_oom, Cause.disk_full, Cause.communication, Cause.rendezvous}
+    {
+        Cause.host_oom,
+        Cause.cuda_oom,
+        Cause.disk_full,
+        Cause.unsaved,
+        Cause.communication,
+        Cause.rendezvous,
+    }
 )
 """Where such a failure shows in the code is chance: at the next allocation, the next write."""
 

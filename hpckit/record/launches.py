@@ -6,7 +6,9 @@ no process is asked. It must not write.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -337,6 +339,27 @@ class _Reading:
 def latest_attempt(attempts: Path) -> int:
     """Return the number of the latest attempt in a run's folder of attempts, 0 without one."""
     return max(attempt_numbers(attempts), default=0)
+
+
+_LISTINGS, _LISTING_PAUSE_S = 3, 0.3
+
+
+def is_latest(attempts: Path, number: int) -> bool:
+    """Whether this attempt (or round) is the latest in the folder of all; it must be there.
+
+    The fence: raises OSError where the listing cannot be read, which must never pass for "nothing
+    newer". It is read again shortly, as a file system that moves to another server fails briefly.
+    """
+    for _ in range(_LISTINGS - 1):
+        with contextlib.suppress(OSError):
+            return _latest_listed(attempts) == number
+        time.sleep(_LISTING_PAUSE_S)
+    return _latest_listed(attempts) == number
+
+
+def _latest_listed(attempts: Path) -> int | None:
+    names = [entry.name for entry in attempts.iterdir()]
+    return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
 def attempt_numbers(attempts: Path) -> tuple[int, ...]:

@@ -64,6 +64,7 @@ def make_run(
         save_cost=timedelta(seconds=float(cost))
         if (cost := environ["HPCKIT_SAVE_COST_S"])
         else None,
+        notice_grace=timedelta(seconds=settings.runtime.notice_grace_s),
         nan_patience=settings.recovery.nan_patience,
         checkpoint=replace(
             settings.checkpoint, failure_hours=float(environ["HPCKIT_FAILURE_HOURS"])

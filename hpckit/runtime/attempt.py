@@ -19,7 +19,13 @@ from hpckit.errors import RunError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.planning.ledger import Ledger, read_ledger
-from hpckit.record.launches import Launch, is_cancelled, latest_attempt, load_settings
+from hpckit.record.launches import (
+    Launch,
+    is_cancelled,
+    is_latest,
+    latest_attempt,
+    load_settings,
+)
 from hpckit.record.layout import AttemptPaths, RunPaths
 from hpckit.record.ledgers import counted_events
 from hpckit.record.process import start_mark
@@ -72,8 +78,14 @@ class Attempt:
             self.record(events.Warned(at=now(), message=warning))
 
     def owns_run(self) -> bool:
-        """Whether no later attempt of the run has begun: a cut-off node may wake up again."""
-        return latest_attempt(self.launch.paths.run(self.index).attempts) <= self.number
+        """Whether no later attempt of the run has begun: a cut-off node may wake up again.
+
+        A listing that cannot be read says no: such a node is likely the one that is cut off.
+        """
+        try:
+            return is_latest(self.launch.paths.run(self.index).attempts, self.number)
+        except OSError:
+            return False
 
     def past(self) -> Ledger:
         """Return what failed in the attempts before this one; nothing where that is unreadable."""

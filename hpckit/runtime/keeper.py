@@ -10,11 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from hpckit.runtime.boundary import Position
 from hpckit.runtime.cadence import Cadence
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer
+from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
 from hpckit.runtime.checkpoint.loading import Restored
 from hpckit.runtime.checkpoint.saving import SaveOutcome
 
@@ -24,13 +26,17 @@ _PROVING_STEPS = 3
 
 @dataclass(slots=True, kw_only=True)
 class Keeper:
-    """The checkpoints of a step loop. All ranks make one at the same time and call it alike."""
+    """The checkpoints of a step loop. All ranks make one at the same time and call it alike.
+
+    `patience` is for how long a save with nothing after it is tried again.
+    """
 
     checkpointer: Checkpointer
     objects: Mapping[str, Any]
     cadence: Cadence
     on_outcome: Callable[[SaveOutcome], None]
     logger: logging.Logger
+    patience: timedelta = timedelta(seconds=60)
     _saved_step: int | None = field(default=None, init=False)
     _prove_at: int | None = field(default=None, init=False)
 
@@ -62,17 +68,40 @@ class Keeper:
         self._tell(self.checkpointer.poll())
         return self.cadence.due(step) and not self.checkpointer.saving
 
-    def save(self, position: Position, *, wait: bool) -> None:
-        """Save what the ranks agreed to save, unless that very step is safe already."""
+    def save(self, position: Position, *, wait: bool, patience: timedelta | None = None) -> None:
+        """Save what the ranks agreed to save, unless that very step is safe already.
+
+        With `wait` it is the last save: raises UnsavedStateError where it fails for the whole of
+        the patience, which may be shorter than usual.
+        """
         if wait:
-            self._tell(self.checkpointer.wait())
+            self._end_flight()
         if self._saved_step == position.step:
             return
         begun = time.monotonic()
-        outcome = self.checkpointer.save(self.objects, position.step, position.samples, wait=wait)
+        outcome = self.checkpointer.save(
+            self.objects,
+            position.step,
+            position.samples,
+            wait=wait,
+            patience=min(patience or self.patience, self.patience) if wait else None,
+        )
         self.logger.info("saving step=%d stall_s=%.3f", position.step, time.monotonic() - begun)
         self.cadence.began(position.step)
         self._tell(outcome)
+
+    def holds(self, step: int) -> bool:
+        """Whether the state before this step is in a committed checkpoint."""
+        return self._saved_step == step
+
+    def _end_flight(self) -> None:
+        """Wait for the save in flight; one that failed is made good by the next."""
+        try:
+            self._tell(self.checkpointer.wait())
+        except (FencedError, StateError):
+            raise
+        except CheckpointError as error:
+            self.logger.warning("an earlier save failed: %s", error.message)
 
     def _tell(self, outcome: SaveOutcome | None) -> None:
         if outcome is None:

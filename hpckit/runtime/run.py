@@ -21,7 +21,7 @@ import torch
 from hpckit.errors import NonFiniteLossError, UsageError
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
-from hpckit.record.launches import latest_attempt
+from hpckit.record.launches import is_latest
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics import MetricsLog
 from hpckit.runtime import messages
@@ -64,6 +64,7 @@ class Run:
     round: int = 0
     seed: int = 0
     save_cost: timedelta | None = None
+    notice_grace: timedelta = timedelta(seconds=15)
     nan_patience: int = 0
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     registered: dict[str, Any] = field(default_factory=dict)
@@ -173,7 +174,7 @@ class Run:
         if agreed.prune and not agreed.leave:
             self._leave_pruned(keeper, here.step)
         if keeper is not None and agreed.save:
-            keeper.save(here, wait=agreed.leave)
+            keeper.save(here, wait=agreed.leave, patience=self.notice_grace)
         if agreed.leave:
             self.logger.info("left before step=%d: told to stop", here.step)
             raise SystemExit(0)
@@ -201,15 +202,19 @@ class Run:
             cadence=Cadence(settings=self.checkpoint, clock=time.monotonic, cost=self.save_cost),
             on_outcome=self._tell_outcome,
             logger=self.logger,
+            patience=timedelta(seconds=self.checkpoint.patience_s),
         )
 
     def _owns_run(self) -> bool:
-        """Whether no later attempt or round has begun: a cut-off node may wake up again."""
+        """Whether no later attempt or round has begun: a cut-off node may wake up again.
+
+        Raises OSError where that cannot be read.
+        """
         if self.attempt == 0:
             return True
-        if latest_attempt(self.attempt_folder.parent) > self.attempt:
+        if not is_latest(self.attempt_folder.parent, self.attempt):
             return False
-        return latest_attempt(AttemptPaths(self.attempt_folder).rounds) <= self.round
+        return is_latest(AttemptPaths(self.attempt_folder).rounds, self.round)
 
     def _begin(self, step: int, *, last: bool) -> None:
         first, self.step = self.step is None, step

@@ -83,21 +83,29 @@ class Checkpointer:
         return self._restored
 
     def save(
-        self, objects: Mapping[str, Any], step: int, samples: int, *, wait: bool
+        self,
+        objects: Mapping[str, Any],
+        step: int,
+        samples: int,
+        *,
+        wait: bool,
+        patience: timedelta | None = None,
     ) -> SaveOutcome | None:
         """Save the objects and the generators at a step boundary; collective.
 
         With `wait` the checkpoint is committed on return, and its outcome is returned. Without,
         the state is copied and written in the background, and the outcome of the save before is
         returned, where nobody has asked for it yet; a save still in flight is waited for first.
+        `patience`, with `wait`, is for a run's last state: what fails is tried again for so long.
 
-        Raises StateError, FencedError or CheckpointError, from this save or the one before.
+        Raises StateError, FencedError or CheckpointError, from this save or the one before, and
+        UnsavedStateError when the patience is over.
         """
         begun = time.monotonic()
         before = self.wait()
         taken = capture(objects, (step, samples), self._group.rank, self._group.size)
         if wait:
-            outcome = self._saver.save(taken)
+            outcome = self._saver.save(taken, patience)
             return replace(outcome, stall=timedelta(seconds=time.monotonic() - begun))
         self._flight = self._begin(self._stager.copy(taken))
         self._stall = timedelta(seconds=time.monotonic() - begun)

@@ -3,6 +3,7 @@
 RunError
 └── CheckpointError          a save failed, or the folder cannot be used
     ├── FencedError          a newer attempt owns the run: nothing may be committed any more
+    ├── UnknownOwnerError    whether this attempt still owns the run cannot be read: likewise
     ├── StateError           what was registered cannot be saved or does not fit what was saved
     └── NoCheckpointError    there are committed checkpoints, but none could be loaded
 """
@@ -18,6 +19,10 @@ class CheckpointError(RunError):
 
 class FencedError(CheckpointError):
     """A newer attempt owns the run: nothing may be committed any more."""
+
+
+class UnknownOwnerError(CheckpointError):
+    """Whether this attempt still owns the run cannot be read: nothing may be committed now."""
 
 
 class StateError(CheckpointError):

@@ -17,17 +17,40 @@ from typing import Any, Generic, TypeVar, cast
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
+from hpckit.runtime.checkpoint.errors import (
+    CheckpointError,
+    FencedError,
+    StateError,
+    UnknownOwnerError,
+)
 
 T = TypeVar("T")
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_AWAY = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EREMOTEIO,
+        errno.ENOTCONN,
+        errno.ECONNREFUSED,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ESHUTDOWN,
+    }
+)
+"""What a network file system says while its server is away; local disks say only EIO of these."""
 
 
 class ProblemKind(StrEnum):
-    """What a failure means for what is tried next."""
+    """What a failure means for what is tried next.
+
+    `full` and `away` may pass: a disk without room, a file system that does not answer.
+    """
 
     full = "full"
+    away = "away"
     fenced = "fenced"
     state = "state"
     other = "other"
@@ -104,37 +127,59 @@ class Group:
         self.process_group = None
 
 
+_FIRST = (ProblemKind.full, ProblemKind.away)
+"""Kinds of problems that others follow from."""
+
+
 def first_problem(parts: Sequence[Part[Any]]) -> Problem | None:
     """Return the problem to act on: a full disk before the failures that follow from it."""
     problems = [part.problem for part in parts if part.problem is not None]
-    full = [problem for problem in problems if problem.kind is ProblemKind.full]
-    return next(iter(full + problems), None)
+    return _first(problems) if problems else None
+
+
+def _first(problems: Sequence[Problem]) -> Problem:
+    order = {kind: place for place, kind in enumerate(_FIRST)}
+    return min(problems, key=lambda one: order.get(one.kind, len(_FIRST)))
 
 
 def problem_of(error: BaseException, rank: int) -> Problem:
     """Describe what was raised on this rank, or by torch on behalf of another one."""
     if isinstance(error, CheckpointException) and error.failures:
-        rank, (cause, _) = next(iter(sorted(error.failures.items())))
-        full = next((one for one, _ in error.failures.values() if is_full(one)), None)
-        return problem_of(full or cause, rank)
+        return _first([problem_of(one, at) for at, (one, _) in sorted(error.failures.items())])
     if isinstance(error, CheckpointError):
         return Problem(rank=rank, kind=_kind_of(error), text=error.message, hint=error.hint)
-    kind = ProblemKind.full if is_full(error) else ProblemKind.other
-    return Problem(rank=rank, kind=kind, text=f"{type(error).__name__}: {error}")
+    return Problem(rank=rank, kind=_kind_below(error), text=f"{type(error).__name__}: {error}")
 
 
 def _kind_of(error: CheckpointError) -> ProblemKind:
-    if isinstance(error, FencedError):
-        return ProblemKind.fenced
-    return ProblemKind.state if isinstance(error, StateError) else ProblemKind.other
+    match error:
+        case FencedError():
+            return ProblemKind.fenced
+        case StateError():
+            return ProblemKind.state
+        case UnknownOwnerError():
+            return ProblemKind.away
+        case _:
+            return ProblemKind.other
 
 
-def is_full(error: BaseException | None) -> bool:
-    """Whether a full disk or a spent quota lies at the bottom of this."""
-    seen: set[int] = set()
+def _kind_below(error: BaseException) -> ProblemKind:
+    number = passing(error)
+    if number is None:
+        return ProblemKind.other
+    return ProblemKind.full if number in _FULL else ProblemKind.away
+
+
+def passing(error: BaseException) -> int | None:
+    """Return the error number at the bottom of this, if it may pass: a full disk, one away."""
+    numbers = _errnos(error)
+    return min(numbers & _FULL or numbers & _AWAY, default=None)
+
+
+def _errnos(error: BaseException | None) -> set[int]:
+    """Return the error numbers of an exception and of those it came from."""
+    seen: dict[int, BaseException] = {}
     while error is not None and id(error) not in seen:
-        if isinstance(error, OSError) and error.errno in _FULL:
-            return True
-        seen.add(id(error))
+        seen[id(error)] = error
         error = error.__cause__ or error.__context__
-    return False
+    return {one.errno for one in seen.values() if isinstance(one, OSError) and one.errno}

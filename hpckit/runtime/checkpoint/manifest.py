@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.record.store import PRIVATE_FILE
-from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError
+from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, UnknownOwnerError
 
 VERSION = 1
 NAME = "manifest.json"
@@ -97,7 +97,8 @@ def read(folder: Path) -> Manifest:
 def commit(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> None:
     """Make the folder a checkpoint; raises FencedError where that is no longer allowed, OSError.
 
-    The fence is asked last, when nothing but the rename is left to do.
+    The fence is asked last, when nothing but the rename is left to do; where it cannot be read,
+    UnknownOwnerError is raised.
     """
     part = folder / f".{NAME}.part"
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
@@ -106,13 +107,23 @@ def commit(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> 
         file.flush()
         os.fsync(file.fileno())
     sync_folder(folder)
-    if not may_commit():
+    if not _asked(may_commit, manifest.epoch):
         raise FencedError(
             f"attempt {manifest.epoch} no longer owns the run, so {folder.name} was not committed",
             hint="a newer attempt of this run has started; this one should end",
         )
     part.rename(folder / NAME)
     sync_folder(folder)
+
+
+def _asked(may_commit: Callable[[], bool], epoch: int) -> bool:
+    try:
+        return may_commit()
+    except OSError as error:
+        raise UnknownOwnerError(
+            f"whether attempt {epoch} still owns the run cannot be read: {error}",
+            hint="look whether this node still sees the launch folder",
+        ) from error
 
 
 def sync_folder(folder: Path) -> None:

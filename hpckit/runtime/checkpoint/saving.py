@@ -1,19 +1,20 @@
 """One save: write on all ranks, then commit on one.
 
-Responsible for the order of things and for a full disk; it must not take the state or choose what
-is loaded. Every step is agreed on by all ranks before the next one, so that a failure anywhere
-leaves a folder without a manifest, never a manifest over missing files.
+Responsible for the order of things and for what a disk refuses; it must not take the state or
+choose what is loaded. Every step is agreed on by all ranks before the next one, so that a failure
+anywhere leaves a folder without a manifest, never a manifest over missing files.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
+from hpckit.errors import FullDiskError, UnsavedStateError
 from hpckit.runtime.checkpoint import journal, manifest, retention, storage
 from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
 from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
@@ -22,10 +23,17 @@ from hpckit.runtime.checkpoint.shelf import Shelf
 from hpckit.runtime.checkpoint.state import Capture
 from hpckit.runtime.clock import now
 
+_HOPELESS = frozenset({ProblemKind.fenced, ProblemKind.state})
+"""What another try does not mend."""
+_PASSING = frozenset({ProblemKind.full, ProblemKind.away})
+"""What does not end a run that has steps to go: the next save may succeed."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveOutcome:
-    """What a save came to. Not `committed` means: the disk was full, and the run may go on.
+    """What a save came to. Not `committed` means: the disk refused, and the run may go on.
 
     `size` in bytes; `stall` is how long training waited, `duration` how long until the commit;
     `removed` names the checkpoints that were let go; `warning` what a person should know.
@@ -54,25 +62,31 @@ class Saver:
     found: frozenset[Path] = frozenset()
     _serial: int = field(default=0)
 
-    def save(self, capture: Capture) -> SaveOutcome:
+    def save(self, capture: Capture, patience: timedelta | None = None) -> SaveOutcome:
         """Write and commit; collective. Raises CheckpointError, its kinds included, on all ranks.
 
-        On a full disk what retention allows is removed and the save tried once more; then it is
-        given up without an error.
+        On a full disk what retention allows is removed and the save tried once more; then, and
+        where the file system is away, it is given up without an error. With `patience` it is a
+        run's last save: it is tried again for so long, then UnsavedStateError is raised.
         """
         begun = time.monotonic()
-        first = self._try(capture, begun)
-        if isinstance(first, SaveOutcome):
-            return first
-        if first.kind is not ProblemKind.full:
-            raise first.error(f"the checkpoint of step {capture.step}")
-        removed = self._prune(retention.FEWEST)[0]
-        second = self._try(capture, begun)
-        if isinstance(second, SaveOutcome):
-            return replace(second, removed=removed + second.removed)
-        if second.kind is not ProblemKind.full:
-            raise second.error(f"the checkpoint of step {capture.step}")
-        return _given_up(capture, second, removed)
+        removed: tuple[str, ...] = ()
+        tries = _tries(patience)
+        while True:
+            outcome = self._try(capture, begun)
+            if isinstance(outcome, SaveOutcome):
+                return replace(outcome, removed=removed + outcome.removed)
+            if outcome.kind in _HOPELESS:
+                raise outcome.error(f"the checkpoint of step {capture.step}")
+            if outcome.kind is ProblemKind.full:
+                removed += self._prune(retention.FEWEST)[0]
+            if not self.group.first(lambda: next(tries, False)).value:
+                break
+        if patience is not None:
+            raise _unsaved(capture, outcome, patience)
+        if outcome.kind not in _PASSING:
+            raise outcome.error(f"the checkpoint of step {capture.step}")
+        return _given_up(capture, outcome, removed)
 
     def _try(self, capture: Capture, begun: float) -> SaveOutcome | Problem:
         made = self.group.first(lambda: self.shelf.new(capture.step, self.epoch))
@@ -82,6 +96,7 @@ class Saver:
         outcome = self._write(folder, capture, begun)
         if isinstance(outcome, Problem):
             self.group.first(lambda: _remove_torn(folder))
+            self.found |= {folder}  # of whatever is left of it, once the disk answers again
         return outcome
 
     def _write(self, folder: Path, capture: Capture, begun: float) -> SaveOutcome | Problem:
@@ -175,14 +190,40 @@ def _unlike(layouts: list[str]) -> Problem:
     return Problem(rank=rank, kind=ProblemKind.state, text=error.message, hint=error.hint)
 
 
+def _tries(patience: timedelta | None) -> Iterator[bool]:
+    """Yield true, after a pause, as long as another try is due; asked on rank 0 alone."""
+    if patience is None:
+        yield True
+        return
+    end, pause_s = time.monotonic() + patience.total_seconds(), _FIRST_PAUSE_S
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(pause_s, left))
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+        yield True
+
+
+def _unsaved(capture: Capture, problem: Problem, patience: timedelta) -> UnsavedStateError:
+    """Return the error of a last save that failed to the end."""
+    kind = FullDiskError if problem.kind is ProblemKind.full else UnsavedStateError
+    return kind(
+        f"the last state, of step {capture.step}, could not be saved within "
+        f"{patience.total_seconds():g} s: {problem.text} (rank {problem.rank})",
+        hint="make room for it, then `hpckit resume`: training goes on from the newest checkpoint"
+        if problem.kind is ProblemKind.full
+        else problem.hint or "`hpckit resume` goes on from the newest checkpoint",
+    )
+
+
 def _given_up(capture: Capture, problem: Problem, removed: tuple[str, ...]) -> SaveOutcome:
+    full = problem.kind is ProblemKind.full
+    why = "the disk is full" if full else "its file system does not answer as it should"
     return SaveOutcome(
         committed=False,
         step=capture.step,
         samples=capture.samples,
         removed=removed,
         warning=(
-            f"step {capture.step} was not saved, the disk is full ({problem.text} on rank "
-            f"{problem.rank}); the checkpoints there are untouched and training goes on"
+            f"step {capture.step} was not saved, {why} ({problem.text} on rank {problem.rank}); "
+            "the checkpoints there are untouched and training goes on"
         ),
     )

@@ -7,7 +7,6 @@ around it (disk.py, manifest.py, loading.py, group.py).
 
 from __future__ import annotations
 
-import errno
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +32,7 @@ from torch.serialization import get_crc32_options, set_crc32_options
 
 from hpckit.runtime.checkpoint.disk import SummingFileSystem
 from hpckit.runtime.checkpoint.errors import CheckpointError
-from hpckit.runtime.checkpoint.group import Group, is_full
+from hpckit.runtime.checkpoint.group import Group, passing
 from hpckit.runtime.checkpoint.manifest import FileSum
 from hpckit.runtime.checkpoint.shares import Piece
 from hpckit.runtime.checkpoint.state import Capture
@@ -55,23 +54,24 @@ class _Writer(FileSystemWriter):
     """
 
     def write_data(self, plan: Any, planner: Any) -> Future[Any]:
-        """Write this rank's tensors; raises OSError(ENOSPC) where the disk is full."""
-        with _full_disk_named():
+        """Write this rank's tensors; raises OSError where the disk is full or away."""
+        with _disk_named():
             return super().write_data(plan, planner)
 
     def finish(self, metadata: Any, results: Any) -> None:
-        """Write torch's own metadata; raises OSError(ENOSPC) where the disk is full."""
-        with _full_disk_named():
+        """Write torch's own metadata; raises OSError where the disk is full or away."""
+        with _disk_named():
             super().finish(metadata, results)
 
 
 @contextmanager
-def _full_disk_named() -> Iterator[None]:
+def _disk_named() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_full(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        number = passing(error)
+        if number is not None:
+            raise OSError(number, os.strerror(number)) from error
         raise
 
 
