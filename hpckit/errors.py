@@ -6,7 +6,8 @@ HpckitError                      exit code
 │   ├── SnapshotError            2   the code snapshot cannot be taken
 │   ├── TemplateError            2   a script template does not render
 │   ├── NotFoundError            2   no such launch or run
-│   └── HeldError                2   somebody else is at it this very moment
+│   ├── HeldError                2   somebody else is at it this very moment
+│   └── ForeignError             2   a launch folder is not the caller's own
 ├── RunError                     1   something on the node went wrong
 │   ├── FrozenFolderError        1   a node cannot read its frozen folder
 │   ├── RankInfoError            1   the environment does not say which rank this is
@@ -64,6 +65,10 @@ class NotFoundError(UsageError):
 
 class HeldError(UsageError):
     """Somebody else is doing the same this very moment."""
+
+
+class ForeignError(UsageError):
+    """A launch folder is not the caller's own, or others may write to it."""
 
 
 class RunError(HpckitError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -122,13 +121,8 @@ def _find(
 def _running(
     selection: Selection, faults: Sequence[Fault], arguments: argparse.Namespace, context: Context
 ) -> int:
-    """Return the run that is meant: one that runs now, and is the user's own."""
+    """Return the run that is meant: one that runs now."""
     launch = selection.launch
-    if (owner := launch.folder.stat().st_uid) != os.geteuid():
-        raise UsageError(
-            f"launch {launch.id} belongs to user {owner}, not to you",
-            hint="faults are for runs of one's own",
-        )
     indices = None if selection.index is None else [selection.index]
     views = launch_view(launch, context, ask=Ask.open_runs, indices=indices).runs
     running = [view for view in views if view.state is RunState.running]

@@ -23,7 +23,7 @@ from hpckit.cli.wait import Rhythm, Watch
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
 from hpckit.planning.estimate import Lasting, estimate
-from hpckit.record.launches import Launch, load_launch, read_launch_history
+from hpckit.record.launches import Launch, load_evidence, read_launch_history
 from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter, SortKey, sort_rows
@@ -144,7 +144,7 @@ class _Live:
         if size != self.size:
             # Somebody has resumed, cancelled or submitted runs: those that had ended may go on.
             self.size = size
-            self.watch.launch = load_launch(self.launch.folder)
+            self.watch.launch = load_evidence(self.launch.folder)
             self.watch.settled.clear()
         if self.looks == 1:
             self.watch.asked_at -= RHYTHM.first

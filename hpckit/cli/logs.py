@@ -23,7 +23,7 @@ from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
-from hpckit.record.find import Selection, find
+from hpckit.record.find import Selection, find_evidence
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.logs import Log, Tail, attempts, other_logs, rank_logs, read_text
 
@@ -52,7 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print logs; 0 where there are any, or nothing yet."""
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    base = output_dir(arguments, context)
+    selection = find_evidence(arguments.reference, base, cwd=context.cwd)
     choice = _Choice(
         launch=selection.launch,
         index=_index(selection, context),

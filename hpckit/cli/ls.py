@@ -17,8 +17,8 @@ from hpckit.cli.show import launch_head, show_page
 from hpckit.cli.uncollected import uncollected
 from hpckit.cli.views import Ask, launch_view
 from hpckit.errors import HpckitError, UsageError
-from hpckit.record.find import list_launches
-from hpckit.record.launches import load_launch
+from hpckit.record.find import list_all
+from hpckit.record.launches import load_evidence
 from hpckit.report.launches import LaunchLine, sort_launches
 from hpckit.report.machine import launches_document
 from hpckit.report.rows import count_states
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.count < 0:
         raise UsageError(f"-n is {arguments.count}; it has to be 0 (all) or more")
     base = output_dir(arguments, context)
-    folders = list_launches(base)
+    folders = list_all(base)
     found, unseen = _chosen(folders, arguments, context)
     if arguments.json:
         context.say_json(launches_document(found))
@@ -88,7 +88,7 @@ def _chosen(
 def _line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
     """Return a launch's line where a run of it is meant; one that cannot be read is noted."""
     try:
-        launch = load_launch(folder)
+        launch = load_evidence(folder)
     except HpckitError as error:
         context.note(f"warning: {error.message}")
         return None

@@ -9,7 +9,7 @@ import sys
 
 from hpckit.cli.context import Context
 from hpckit.record.launches import Launch
-from hpckit.report.rows import LaunchHead
+from hpckit.report.rows import Foreign, LaunchHead
 from hpckit.report.text import Page, drawn, plain
 
 
@@ -46,6 +46,13 @@ def note_unshown(total: int, shown: int, context: Context) -> None:
 
 def launch_head(launch: Launch) -> LaunchHead:
     """Return what is shown above the runs of a launch."""
+    stranger = launch.stranger
     return LaunchHead(
-        id=launch.id, name=launch.name, folder=str(launch.folder), created_at=launch.created_at
+        id=launch.id,
+        name=launch.name,
+        folder=str(launch.folder),
+        created_at=launch.created_at,
+        foreign=None
+        if stranger is None
+        else Foreign(uid=stranger.uid, owner=stranger.owner, reason=stranger.reason),
     )

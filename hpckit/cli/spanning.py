@@ -17,7 +17,7 @@ from hpckit.cli.views import Ask, LaunchView, launch_views
 from hpckit.errors import HpckitError, NotFoundError, UsageError
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.record.find import Selection, find, list_launches
+from hpckit.record.find import Selection, find_evidence, list_launches
 from hpckit.record.identity import frozen_identity
 from hpckit.record.launches import Launch, RunHead, load_launch
 from hpckit.report.selection import assigned
@@ -73,7 +73,7 @@ def _questions(
             )
         return list(_of_experiment(arguments.experiment, base, context))
     names = list(dict.fromkeys(arguments.references)) or [None]
-    return list(_merged(find(name, base, cwd=context.cwd) for name in names))
+    return list(_merged(find_evidence(name, base, cwd=context.cwd) for name in names))
 
 
 def _merged(

@@ -17,9 +17,9 @@ from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, is
 from hpckit.cli.show import launch_head, note_unshown, show_page
 from hpckit.cli.uncollected import uncollected
 from hpckit.cli.views import LaunchView, launch_view, unconfirmed
-from hpckit.record.find import Selection, find
+from hpckit.record.find import Selection, find_evidence
 from hpckit.report.account import account_page
-from hpckit.report.machine import status_document
+from hpckit.report.machine import foreign_object, status_document
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import sort_key, sort_rows
 from hpckit.report.text import count_line, status_page
@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if word and is_word(arguments, word, known=_is_number(word)):
         arguments.watch = ""
     with uncollected():
-        selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+        base = output_dir(arguments, context)
+        selection = find_evidence(arguments.reference, base, cwd=context.cwd)
     if arguments.watch is None:
         _show_once(selection, arguments, context)
     else:
@@ -119,7 +120,9 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         document = status_document(view.launch.id, shown, view.scheduler)
         counts = {"total": len(view.runs), "matching": len(rows)}
         age_s = None if view.asked_at is None else (now - view.asked_at).total_seconds()
-        context.say_json({**document, "janitor": janitor, **counts, "queue_age_s": age_s})
+        foreign = foreign_object(launch_head(view.launch))
+        more = {"janitor": janitor, **counts, "queue_age_s": age_s, "foreign": foreign}
+        context.say_json({**document, **more})
     else:
         page = [*status_page(launch_head(view.launch), shown, now)]
         if len(shown) < len(view.runs):

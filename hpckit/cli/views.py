@@ -183,6 +183,9 @@ def _index(
     """Return the index of a launch, where more than a few of its runs are wanted."""
     if indices is not None and len(indices) < LEAST_RUNS:
         return None
+    if launch.stranger is not None:
+        # What it keeps may say anything, and to write it is to act in a stranger's folder.
+        return None
     return open_index(launch.paths, len(launch.runs), context.now(), anew=anew)
 
 

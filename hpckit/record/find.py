@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from hpckit.errors import NotFoundError
 from hpckit.model.ids import split_run_id
-from hpckit.record.launches import Launch, load_launch
+from hpckit.record.launches import Launch, load_evidence, load_launch
 from hpckit.record.layout import LaunchPaths
+from hpckit.record.ownership import own_folders
 
 _STAMP = re.compile(r"-(\d{8}-\d{6})-[^-]+\Z")
 _SHOWN = 5
@@ -30,7 +32,15 @@ class Selection:
 
 
 def list_launches(output_dir: Path) -> tuple[Path, ...]:
-    """Return the launch folders below `output_dir`, newest first; none where it is missing."""
+    """Return the caller's own launch folders below `output_dir`, newest first."""
+    return tuple(own_folders(output_dir, list_all(output_dir)))
+
+
+def list_all(output_dir: Path) -> tuple[Path, ...]:
+    """Return the launch folders below `output_dir`, whoever they belong to, newest first.
+
+    There are none where it is missing.
+    """
     try:
         folders = [path for path in output_dir.iterdir() if not path.name.startswith(".")]
     except OSError:
@@ -40,11 +50,23 @@ def list_launches(output_dir: Path) -> tuple[Path, ...]:
 
 
 def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) -> Selection:
-    """Return what `reference` means: None is the latest launch.
+    """Return what `reference` means, to act on it: None is the caller's latest launch.
 
     Otherwise an id, a unique beginning of one, `LAUNCH.INDEX` of a run, or a folder of a launch,
-    of a run or inside one (relative to `cwd`). Raises NotFoundError with the nearest names.
+    of a run or inside one (relative to `cwd`). Raises NotFoundError with the nearest names, and
+    ForeignError where it means a launch that is not the caller's own.
     """
+    return _find(reference, output_dir, cwd, load_launch)
+
+
+def find_evidence(reference: str | None, output_dir: Path, *, cwd: Path | None = None) -> Selection:
+    """Return what `reference` means as `find` does, only to show it: it may be a stranger's."""
+    return _find(reference, output_dir, cwd, load_evidence)
+
+
+def _find(
+    reference: str | None, output_dir: Path, cwd: Path | None, load: Callable[[Path], Launch]
+) -> Selection:
     if reference is None:
         return _latest(output_dir)
     if not reference.strip():
@@ -52,7 +74,8 @@ def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) ->
             "the launch is named by an empty text, which may be an unset variable",
             hint="name a launch or a run, or leave the word out for the latest launch",
         )
-    return _by_folder((cwd or Path.cwd()) / reference) or _by_id(reference, output_dir)
+    at = (cwd or Path.cwd()) / reference
+    return _by_folder(at, load) or _by_id(reference, output_dir, load)
 
 
 def _age(folder: Path) -> tuple[str, int] | None:
@@ -60,6 +83,8 @@ def _age(folder: Path) -> tuple[str, int] | None:
     try:
         written = LaunchPaths(folder).launch.stat()
     except OSError:
+        return None
+    if not stat.S_ISREG(written.st_mode):
         return None
     stamp = _STAMP.search(folder.name)
     moment = datetime.fromtimestamp(written.st_mtime, UTC)
@@ -69,20 +94,24 @@ def _age(folder: Path) -> tuple[str, int] | None:
 def _latest(output_dir: Path) -> Selection:
     folders = list_launches(output_dir)
     if not folders:
+        others = len(list_all(output_dir))
         raise NotFoundError(
-            f"there are no launches in {output_dir}",
-            hint="`hpckit launch` makes one; --output-dir or $HPCKIT_OUTPUTS say where to look",
+            f"there are no launches in {output_dir}"
+            if not others
+            else f"none of the {others} launch(es) in {output_dir} is yours",
+            hint="`hpckit launch` makes one; --output-dir or $HPCKIT_OUTPUTS say where to look"
+            + ("; `hpckit ls` lists those of others" if others else ""),
         )
     return Selection(launch=load_launch(folders[0]), index=None)
 
 
-def _by_folder(path: Path) -> Selection | None:
+def _by_folder(path: Path, load: Callable[[Path], Launch]) -> Selection | None:
     if not path.is_dir():
         return None
     path = path.resolve()
     for folder in (path, *path.parents):
         if LaunchPaths(folder).launch.is_file():
-            launch = load_launch(folder)
+            launch = load(folder)
             return Selection(launch=launch, index=_run_of(launch, path.relative_to(folder).parts))
     return None
 
@@ -94,14 +123,22 @@ def _run_of(launch: Launch, parts: Sequence[str]) -> int | None:
     return None
 
 
-def _by_id(reference: str, output_dir: Path) -> Selection:
+def _by_id(reference: str, output_dir: Path, load: Callable[[Path], Launch]) -> Selection:
     text, index = split_run_id(reference)
+    # What strangers put there never stands in the way of the caller's own.
     folders = {folder.name: folder for folder in list_launches(output_dir)}
-    matches = [text] if text in folders else [name for name in folders if name.startswith(text)]
+    matches = _matches(text, folders)
+    if not matches:
+        folders = {folder.name: folder for folder in list_all(output_dir)}
+        matches = _matches(text, folders)
     if len(matches) != 1:
         raise _not_one(reference, matches, list(folders), output_dir)
-    launch = load_launch(folders[matches[0]])
+    launch = load(folders[matches[0]])
     return Selection(launch=launch, index=None if index is None else _checked(launch, index))
+
+
+def _matches(text: str, names: Collection[str]) -> list[str]:
+    return [text] if text in names else [name for name in names if name.startswith(text)]
 
 
 def _checked(launch: Launch, index: int) -> int:

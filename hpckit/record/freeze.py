@@ -19,6 +19,7 @@ from hpckit.record import code
 from hpckit.record.changed import write_sums
 from hpckit.record.identity import code_identity, write_signatures
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
+from hpckit.record.ownership import check_place
 from hpckit.record.search import write_search
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
 
@@ -44,6 +45,7 @@ def freeze(
     outputs = _first_missing(folder.parent)
     try:
         make_folder(part, exist_ok=False)
+        check_place(part)
         _write(plan, LaunchPaths(part), scripts, snapshot)
         _write_configs(plan.runs, LaunchPaths(part), tell)
         write_json(LaunchPaths(part).environment, environment)

@@ -30,9 +30,10 @@ from hpckit.model.states import RunState
 from hpckit.record.index import RunIndex
 from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.metrics import run_metrics
+from hpckit.record.ownership import Stranger, find_stranger, refused
 from hpckit.record.process import this_host
 from hpckit.record.search import asked_config, asked_overrides
-from hpckit.record.store import read_events, read_json
+from hpckit.record.store import open_plain, read_events, read_json
 
 NUMEROUS = frozenset({events.RankExited.kind, events.CheckpointSaved.kind})
 """Kinds of which an attempt may have a hundred thousand, and that a RunRecord does not tell of."""
@@ -62,7 +63,8 @@ class CodeRecord:
 class Launch:
     """A launch as frozen, with the jobs that resumes added. `folder` is where it was found.
 
-    `searched` is whether its runs ask for values when they begin (an adaptive sweep).
+    `searched` is whether its runs ask for values when they begin (an adaptive sweep). `stranger`
+    says why the folder is not the caller's own: then it is evidence, and names no program to run.
     """
 
     id: str
@@ -77,6 +79,7 @@ class Launch:
     code: CodeRecord
     stages: tuple[Stage, ...] = ()
     searched: bool = False
+    stranger: Stranger | None = None
 
     @property
     def paths(self) -> LaunchPaths:
@@ -85,11 +88,41 @@ class Launch:
 
 
 def load_launch(folder: Path) -> Launch:
-    """Read a launch folder.
+    """Read a launch folder that is the caller's own, to act on it.
 
-    Raises NotFoundError where there is no launch, FrozenFolderError where it cannot be read.
+    Raises ForeignError where it is not, NotFoundError where there is no launch, FrozenFolderError
+    where it cannot be read.
     """
     paths = LaunchPaths(folder.absolute())
+    stranger = _stranger(paths)
+    if stranger is not None:
+        raise refused(stranger)
+    return _load(paths)
+
+
+def load_evidence(folder: Path) -> Launch:
+    """Read a launch folder, whoever it belongs to, only to show it. Raises likewise.
+
+    No program that a stranger's folder names is left in what is returned.
+    """
+    paths = LaunchPaths(folder.absolute())
+    stranger = _stranger(paths)
+    launch = _load(paths)
+    if stranger is None:
+        return launch
+    return replace(launch, cluster=replace(launch.cluster, bin_dir=None), stranger=stranger)
+
+
+def _stranger(paths: LaunchPaths) -> Stranger | None:
+    try:
+        return find_stranger(paths.folder)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _no_launch(paths.folder, paths.launch.name) from None
+    except OSError as error:
+        raise _unreadable(paths.launch, str(error)) from error
+
+
+def _load(paths: LaunchPaths) -> Launch:
     record = _read_frozen(paths.launch)
     try:
         heads = from_plain(_Frozen, record)
@@ -97,6 +130,10 @@ def load_launch(folder: Path) -> Launch:
         code = _code_record(paths, record["code"])
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(paths.launch, f"it is not a launch record ({error})") from error
+    try:
+        told = tuple(read_events(paths.events))
+    except OSError as error:
+        raise _unreadable(paths.events, str(error)) from error
     return Launch(
         id=heads.id,
         name=heads.name,
@@ -105,7 +142,7 @@ def load_launch(folder: Path) -> Launch:
         arguments=heads.arguments,
         python=heads.python,
         cluster=heads.cluster,
-        jobs=tuple(read_history(heads.jobs, read_events(paths.events)).jobs),
+        jobs=tuple(read_history(heads.jobs, told).jobs),
         runs=runs,
         code=code,
         stages=heads.stages,
@@ -128,7 +165,7 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
         raise _no_launch(launch.folder, f"{path.parent.name}/{path.name}") from None
     except OSError as error:
         raise _unreadable(path, str(error)) from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise _unreadable(path, f"it holds no configuration of run {index} ({error})") from error
 
 
@@ -138,8 +175,8 @@ def load_frozen(launch: Launch, index: int) -> dict[str, Any]:
 
 
 def _read_config(path: Path, line: int) -> dict[str, Any]:
-    with path.open(encoding="utf-8") as file:
-        config = json.loads(next(islice(file, line, None), ""))
+    with open_plain(path) as file:
+        config = json.loads(next(islice(file, line, None), b""))
     if not isinstance(config, dict):
         raise ValueError(f"line {line + 1} is no JSON object")  # noqa: TRY004  # caught above
     return config

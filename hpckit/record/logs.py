@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpckit.record.launches import Launch, latest_attempt
 from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import open_plain
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log\Z")
 _CHUNK = 1 << 20
@@ -96,7 +97,8 @@ def _holds_anything(path: Path) -> bool:
 def read_text(path: Path) -> str:
     """Return a whole log, empty where there is none; bytes that are no UTF-8 are replaced."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        with open_plain(path) as file:
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
 
@@ -112,7 +114,7 @@ class Tail:
     def lines(self) -> Iterator[str]:
         """Yield the lines that have been completed since the last call."""
         try:
-            file = self.path.open("rb")
+            file = open_plain(self.path)
         except OSError:
             return
         with file:

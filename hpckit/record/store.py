@@ -9,15 +9,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hpckit.model.events import Event, decode, encode
 
 PRIVATE_FOLDER = 0o700
 _TAIL_BYTES = 64 * 1024
 _BOTH_NAMES = 2
+_DEEPEST = 50
 PRIVATE_FILE = 0o600
 
 
@@ -72,7 +75,24 @@ def write_json(path: Path, value: object) -> None:
 
 def read_json(path: Path) -> Any:
     """Read a JSON document; raises OSError or ValueError."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    with open_plain(path) as file:
+        data = file.read()
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file to read; raises OSError, also for what is no file.
+
+    A pipe, which another user may have put there, would wait for a writer that never comes.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(handle, "rb")
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> int:
@@ -98,11 +118,11 @@ def append_line(path: Path, record: Mapping[str, Any]) -> int:
 def read_rows(path: Path, *, start: int = 0) -> Iterator[tuple[Mapping[str, Any], int]]:
     """Yield the JSON lines of a file from byte `start`, each with where the whole lines end by it.
 
-    However long the file is, one line of it is in memory. A missing file has none; a torn line,
-    and what is no JSON object, is left out. Raises OSError.
+    However long the file is, one line of it is in memory. A missing file has none; a torn or
+    damaged line, and what is no JSON object, is left out. Raises OSError.
     """
     try:
-        file = path.open("rb")
+        file = open_plain(path)
     except FileNotFoundError:
         return
     with file:
@@ -116,7 +136,7 @@ def read_rows(path: Path, *, start: int = 0) -> Iterator[tuple[Mapping[str, Any]
 
 def _parsed(line: bytes) -> Mapping[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = None if _is_deep(line) else json.loads(line)
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
@@ -125,6 +145,18 @@ def _parsed(line: bytes) -> Mapping[str, Any] | None:
 def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the JSON lines of a file; a missing file has none, a torn last line is left out."""
     return (record for record, _ in read_rows(path))
+
+
+def _is_deep(line: bytes) -> bool:
+    """Whether a line is nested deeper than any record is: whoever walks through it would fail."""
+    if line.count(b"[") + line.count(b"{") <= _DEEPEST:
+        return False
+    depth = 0
+    for sign in re.findall(rb"[][{}]", re.sub(rb'"(?:[^"\\]|\\.)*"', b"", line)):
+        depth += 1 if sign in b"[{" else -1
+        if depth > _DEEPEST:
+            return True
+    return False
 
 
 def append_event(path: Path, event: Event) -> None:
@@ -143,7 +175,7 @@ def read_events(path: Path, *, without: Collection[str] = ()) -> Iterator[Event]
 def tail(path: Path, lines: int = 12) -> str:
     """Return the last lines of a log, however long it is; empty where there is none."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:

@@ -14,7 +14,7 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.plain import to_plain
 from hpckit.report.launches import LaunchLine
 from hpckit.report.results import ResultRow, Results
-from hpckit.report.rows import RunRow
+from hpckit.report.rows import LaunchHead, RunRow
 
 _RUN_FIELDS = (
     "run",
@@ -93,7 +93,13 @@ def launches_document(launches: Iterable[LaunchLine]) -> dict[str, Any]:
                 "dir": one.head.folder,
                 "created_at": to_plain(one.head.created_at),
                 "states": {str(state): count for state, count in one.counts.items()},
+                "foreign": foreign_object(one.head),
             }
             for one in launches
         ]
     }
+
+
+def foreign_object(head: LaunchHead) -> dict[str, Any] | None:
+    """Return whose a launch is that is not the caller's own; null where it is."""
+    return None if head.foreign is None else dict(to_plain(head.foreign))

@@ -23,6 +23,15 @@ FROZEN_FOLDER_EXIT = 66
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """Whose a launch is that is not the caller's own, and why it is taken for that."""
+
+    uid: int
+    owner: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchHead:
     """What is shown above the runs of a launch."""
 
@@ -30,6 +39,7 @@ class LaunchHead:
     name: str
     folder: str
     created_at: datetime
+    foreign: Foreign | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from hpckit.model.states import RunState
 from hpckit.report import results as sweep
 from hpckit.report.held_up import held_up_lines
 from hpckit.report.launches import LaunchLine, best
-from hpckit.report.rows import LaunchHead, RunRow, count_states
+from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
 
 if TYPE_CHECKING:
@@ -74,9 +74,15 @@ def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page
 def head_line(head: LaunchHead, now: datetime) -> str:
     """Return the line above everything: id, name, folder, moment."""
     age = duration(max(now - head.created_at, timedelta(0)))
+    whose = "" if head.foreign is None else f"\n{_foreign_line(head.foreign)}"
     return (
         f"{head.id}  name {head.name}  created {moment(head.created_at)} ({age} ago)\n{head.folder}"
+        f"{whose}"
     )
+
+
+def _foreign_line(foreign: Foreign) -> str:
+    return f"not yours: {foreign.reason}; this is what its files say, and they may say anything"
 
 
 def count_line(states: Sequence[RunState]) -> str:
@@ -250,18 +256,21 @@ def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) ->
     """Return the page of `ls`, with the metric it is sorted by."""
     values = [number(best(one, key)) for one in launches]
     shown = key is not None and any(values)
+    strange = any(one.head.foreign is not None for one in launches)
     rows = tuple(
         (
             one.head.id,
             moment(one.head.created_at),
             states_text(one.counts),
             *((value,) if shown else ()),
+            *(("" if one.head.foreign is None else one.head.foreign.owner,) if strange else ()),
             one.head.folder,
         )
         for one, value in zip(launches, values, strict=True)
     )
     column = (key.column,) if shown and key is not None else ()
-    return [Sheet(header=("launch", "created", "runs", *column, "folder"), rows=rows)]
+    whose = ("of",) if strange else ()
+    return [Sheet(header=("launch", "created", "runs", *column, *whose, "folder"), rows=rows)]
 
 
 def plain(page: Page) -> str:

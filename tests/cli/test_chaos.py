@@ -22,7 +22,7 @@ from hpckit.cli.chaos import run
 from hpckit.cli.context import Context
 from hpckit.cli.main import verb_parser
 from hpckit.cli.strikes import MissedError
-from hpckit.errors import NotFoundError, SchedulerRefusedError, UsageError
+from hpckit.errors import ForeignError, NotFoundError, SchedulerRefusedError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import load_launch, read_runs
@@ -168,8 +168,8 @@ def test_chaos_refuses_the_run_of_somebody_else(desk: Any, scene: Any) -> None:
     """Faults are for runs of one's own, also for root."""
     launch, (_, rank, _) = scene()
     os.chown(launch.folder, 12345, -1)
-    with pytest.raises(UsageError, match="belongs to user 12345"):
-        desk.say("chaos", "kill")
+    with pytest.raises(ForeignError, match="belongs to uid 12345"):
+        desk.say("chaos", launch.id, "kill")
     assert rank.poll() is None
 
 

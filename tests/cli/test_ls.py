@@ -26,6 +26,7 @@ def test_ls_lists_launches_newest_first(desk: Any, writer: Any) -> None:
                 "dir": str(new.folder),
                 "created_at": "2026-01-01T00:05:00.000+00:00",
                 "states": {"pending": 1},
+                "foreign": None,
             },
             {
                 "launch": old.id,
@@ -33,6 +34,7 @@ def test_ls_lists_launches_newest_first(desk: Any, writer: Any) -> None:
                 "dir": str(old.folder),
                 "created_at": "2026-01-01T00:00:00.000+00:00",
                 "states": {"pending": 1, "completed": 1},
+                "foreign": None,
             },
         ]
     }

@@ -74,7 +74,16 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
     attempt.metrics(9, loss=0.25, accuracy=0.9)
     attempt.fail(traceback=TRACEBACK)
     document = read(desk)
-    names = ("launch", "scheduler", "runs", "janitor", "total", "matching", "queue_age_s")
+    names = (
+        "launch",
+        "scheduler",
+        "runs",
+        "janitor",
+        "total",
+        "matching",
+        "queue_age_s",
+        "foreign",
+    )
     assert list(document) == [*names]
     assert (document["launch"], document["scheduler"]) == (launch.id, "none")
     run = document["runs"][0]
