@@ -47,6 +47,7 @@ class Cluster:
     """Site facts: what is true of the cluster, whoever runs there.
 
     `partitions` lists the partitions that exist (empty: not checked before submission);
+    `cpus_per_node` is what a node has to give to ranks (null: not checked);
     `bin_dir` is where sbatch and its siblings lie when they are not on PATH; `setup` are shell
     lines for the top of the batch script, verbatim; `max_parallel` is how many runs of a sweep
     the local executor keeps going at a time.
@@ -58,7 +59,7 @@ class Cluster:
     account: str | None = None
     qos: str | None = None
     gpus_per_node: int = 0
-    cpus_per_node: int = 1
+    cpus_per_node: int | None = None
     modules: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)

@@ -22,6 +22,7 @@ SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep")
 one budget and one throttle."""
 
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+_LARGEST_SEED = 2**32 - 1
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -60,6 +61,7 @@ def check_settings(settings: LaunchConfig) -> None:
             raise ConfigError(
                 f"{key} is {value:g}; it has to be more than 0", hint=f"for example {key}=60"
             )
+    _check_seed(settings.seed)
     _check_variables(settings)
     _check_nodes(settings.resources, settings.cluster)
     _check_devices(settings.resources, settings.cluster)
@@ -84,7 +86,7 @@ def _check_task(settings: LaunchConfig) -> None:
         raise ConfigError(
             f"both entry_point={settings.entry_point!r} and command={settings.command!r} are set; "
             "a run has exactly one of them",
-            hint="set the other to null: entry_point=null or command=null",
+            hint="experiment=command runs the command alone; experiment=function the function",
         )
     if settings.command is not None:
         command_words(settings.command)
@@ -93,6 +95,12 @@ def _check_task(settings: LaunchConfig) -> None:
             "nothing to run: neither entry_point nor command is set",
             hint="experiment=digits, entry_point=package.module:function, or "
             'experiment=command command="python train.py"',
+        )
+    elif settings.entry_point.partition(":")[0].endswith(".py"):
+        meant = settings.entry_point.replace(".py:", ":").removesuffix(".py").replace("/", ".")
+        raise ConfigError(
+            f"entry_point {settings.entry_point!r} names a file; a module is named without .py",
+            hint=f"write entry_point={meant if ':' in meant else f'{meant}:main'}",
         )
     elif not _ENTRY_POINT.match(settings.entry_point):
         raise ConfigError(
@@ -137,6 +145,15 @@ def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:
         yield "resources.mem_gb", settings.resources.mem_gb
 
 
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed <= _LARGEST_SEED:
+        raise ConfigError(
+            f"seed is {seed}; it has to be from 0 to {_LARGEST_SEED}, as Python's PYTHONHASHSEED "
+            "and numpy take it",
+            hint="for example seed=1",
+        )
+
+
 def _check_variables(settings: LaunchConfig) -> None:
     for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
         for name, value in variables.items():
@@ -175,6 +192,14 @@ def _check_devices(resources: Resources, cluster: Cluster) -> None:
             f"resources.gpus_per_node is {resources.gpus_per_node}, but a node of this cluster "
             f"has {cluster.gpus_per_node} (cluster.gpus_per_node)",
             hint="ask for fewer, or state what the nodes have: cluster.gpus_per_node=N",
+        )
+    cpus = resources.tasks_per_node * resources.cpus_per_task
+    if cluster.cpus_per_node is not None and cpus > cluster.cpus_per_node:
+        raise ConfigError(
+            f"resources.tasks_per_node={resources.tasks_per_node} with "
+            f"resources.cpus_per_task={resources.cpus_per_task} needs {cpus} CPUs, but a node of "
+            f"this cluster has {cluster.cpus_per_node} (cluster.cpus_per_node)",
+            hint="ask for fewer, or state what the nodes have: cluster.cpus_per_node=N",
         )
 
 

@@ -153,7 +153,11 @@ def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, 
     [
         (replace(TASK, entry_point=None), "nothing to run"),
         (replace(TASK, command="true"), "exactly one"),
-        (replace(TASK, entry_point="train.py"), "package.module:function"),
+        (replace(TASK, entry_point="train"), "package.module:function"),
+        (replace(TASK, entry_point="train.py"), "names a file"),
+        (replace(TASK, entry_point="sub/train.py:run"), "names a file"),
+        (replace(TASK, seed=-1), "seed is -1; it has to be from 0 to 4294967295"),
+        (replace(TASK, seed=5_000_000_000), "seed is 5000000000"),
         (replace(TASK, entry_point=None, command=""), "empty"),
         (replace(TASK, entry_point=None, command="echo 'x"), "no closing quotation"),
         (replace(TASK, entry_point=None, command=["echo", {"a": 1}]), "not a word"),
@@ -168,6 +172,12 @@ def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, 
         (asking(nodes=2, min_nodes=3), "resources.min_nodes is 3, more than resources.nodes"),
         (asking(array_parallelism=0), "resources.array_parallelism is 0"),
         (asking(gpus_per_node=8), "a node of this cluster has 4"),
+        (
+            replace(
+                asking(tasks_per_node=4, cpus_per_task=5), cluster=replace(SLURM, cpus_per_node=16)
+            ),
+            "needs 20 CPUs, but a node of this cluster has 16 (cluster.cpus_per_node)",
+        ),
         (asking(partition="bacth"), "'bacth' is not one of this cluster's: batch, urgent"),
         (asking(partition="batch,nope"), "'nope' is not one"),
         (asking(additional_parameters={"x": [1]}), "additional_parameters.x is [1]"),
@@ -207,6 +217,26 @@ def test_plan_refuses_what_does_not_hold_together(settings: LaunchConfig, said: 
     assert said in caught.value.message
     assert caught.value.hint
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1])
+def test_plan_takes_every_seed_that_python_takes(seed: int) -> None:
+    """The ends of the range are seeds like any other."""
+    plan(point(replace(TASK, seed=seed)))
+
+
+def test_plan_asks_for_no_more_cpus_than_are_known_of() -> None:
+    """What exactly fits is taken, and nothing is refused where the site does not say."""
+    asked = asking(tasks_per_node=4, cpus_per_task=4)
+    for known in (16, None):
+        plan(point(replace(asked, cluster=replace(SLURM, cpus_per_node=known))))
+
+
+def test_plan_says_how_a_module_is_named() -> None:
+    """An entry point that names a file is answered with the words that work."""
+    with pytest.raises(ConfigError) as caught:
+        plan(point(replace(TASK, entry_point="sub/train.py:run")))
+    assert caught.value.hint == "write entry_point=sub.train:run"
 
 
 def test_plan_names_the_nearest_partition() -> None:
