@@ -8,6 +8,7 @@ HpckitError                      exit code
 │   ├── NotFoundError            2   no such launch or run
 │   ├── HeldError                2   somebody else is at it this very moment
 │   └── ForeignError             2   a launch folder is not the caller's own
+├── OutputError                  1   standard output cannot be written
 ├── RunError                     1   something on the node went wrong
 │   ├── FrozenFolderError        1   a node cannot read its frozen folder
 │   ├── RankInfoError            1   the environment does not say which rank this is
@@ -69,6 +70,12 @@ class HeldError(UsageError):
 
 class ForeignError(UsageError):
     """A launch folder is not the caller's own, or others may write to it."""
+
+
+class OutputError(HpckitError):
+    """Standard output cannot be written, such as into a file on a full disk."""
+
+    exit_code = 1
 
 
 class RunError(HpckitError):

@@ -68,10 +68,18 @@ class Context:
     def say_json(self, value: object) -> None:
         """Write one JSON document to standard output: in lines for people, unless it is long."""
         plain = to_plain(value)
-        text = json.dumps(plain, ensure_ascii=False)
+        text = self.json_line(plain)
         # Indenting is not done in C: of ten thousand runs it takes seconds.
-        short = len(text) < _LONG
-        self.say(json.dumps(plain, indent=2, ensure_ascii=False) if short else text)
+        self.say(self._json(plain, indent=2) if len(text) < _LONG else text)
+
+    def json_line(self, value: object) -> str:
+        """Return JSON in one line, in characters that standard output has."""
+        return self._json(value, indent=None)
+
+    def _json(self, value: object, *, indent: int | None) -> str:
+        # What an encoding lacks is escaped by Python's rules otherwise, which are not JSON's.
+        whole = (self.stdout.encoding or "utf-8").lower().startswith("utf")
+        return json.dumps(value, indent=indent, ensure_ascii=not whole)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

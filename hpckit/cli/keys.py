@@ -30,7 +30,7 @@ Wait = Callable[[float], str]
 @contextmanager
 def keys(context: Context) -> Iterator[Wait]:
     """Hear keys for a while, where somebody is there; who is not, and no terminal, only sleeps."""
-    if not (context.terminal and sys.stdin.isatty()):
+    if not (context.terminal and sys.stdin is not None and sys.stdin.isatty()):
         yield partial(_sleep, context)
         return
     terminal = sys.stdin.fileno()

@@ -6,7 +6,6 @@ is asked rarely; it must not change anything: after Ctrl-C the runs go on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -245,6 +244,6 @@ class _Lines:
         self.said = progress.states
         if self.live.look.as_json:
             document = live_object(self.live.launch.id, progress)
-            self.live.context.say(json.dumps(document))
+            self.live.context.say(self.live.context.json_line(document))
         else:
             self.live.context.say(live_line(progress))

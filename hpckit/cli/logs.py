@@ -8,7 +8,6 @@ the agents, the batch script or the local executor said instead.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -189,7 +188,7 @@ class _Printer:
         who = str(log.kind) if log.rank is None else str(log.rank)
         if self.as_json:
             record = {"kind": log.kind, "rank": log.rank, "attempt": log.attempt}
-            line = json.dumps({**record, "round": log.round, "line": line}, ensure_ascii=False)
+            line = self.context.json_line({**record, "round": log.round, "line": line})
         elif prefixed:
             line = f"{who}| {line}"
         self.context.stdout.write(line + "\n")

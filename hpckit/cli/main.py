@@ -1,8 +1,8 @@
 """The command line: picks the verb, imports only that, and turns errors into exit codes.
 
 Responsible for the table of verbs and for how an error is shown; it must not do a verb's work.
-Exit codes: 0 fine, 1 a run failed, 2 usage or configuration, 3 the scheduler refused or is away;
-130 after Ctrl-C and 141 after a closed pipe, as shells have it.
+Exit codes: 0 fine, 1 a run failed or standard output cannot be written, 2 usage or configuration,
+3 the scheduler refused or is away; 130 after Ctrl-C and 141 after a closed pipe, as shells have it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import os
 import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from hpckit import __version__
 from hpckit.cli.context import Context
-from hpckit.errors import HpckitError, UsageError
+from hpckit.cli.streams import forget_output, open_standard_streams
+from hpckit.errors import HpckitError, OutputError, UsageError
 from hpckit.runtime.environ import environment
 
 VERBS = {
@@ -50,6 +51,9 @@ INTERRUPTED = 130
 
 PIPE_CLOSED = 141
 
+_UNRECOGNIZED = "unrecognized arguments: "
+"""What argparse says of options that it does not know."""
+
 _EPILOG = """\
 exit codes: 0 fine, 1 a run failed, 2 usage or configuration, 3 the scheduler refused or is away
 
@@ -62,24 +66,29 @@ def main(argv: Sequence[str] | None = None, context: Context | None = None) -> i
     words = sys.argv[1:] if argv is None else list(argv)
     context = context or process_context()
     try:
-        return _dispatch(words, context)
+        code = _dispatch(words, context)
+        context.stdout.flush()
     except HpckitError as error:
         show_error(error, context)
+        if isinstance(error, OutputError):
+            forget_output()
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
+        forget_output()
         return PIPE_CLOSED
+    return code
 
 
 def process_context() -> Context:
     """Return the context of this very process."""
+    stdout, stderr = open_standard_streams()
     return Context(
         environ=environment(),
         cwd=Path.cwd(),
-        stdout=sys.stdout,
-        stderr=sys.stderr,
+        stdout=stdout,
+        stderr=stderr,
         now=lambda: datetime.now(UTC),
         sleep=time.sleep,
     )
@@ -90,6 +99,7 @@ def show_error(error: HpckitError, context: Context) -> None:
     context.note(f"error: {error.message}")
     for line in error.hint.splitlines():
         context.stderr.write(f"  {line}\n")
+    context.stderr.flush()
 
 
 def verb_module(verb: str) -> ModuleType:
@@ -105,7 +115,7 @@ def verb_module(verb: str) -> ModuleType:
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:
     """Return the parser of a verb's words."""
-    parser = _VerbParser(
+    parser = _Parser(
         prog=f"hpckit {verb}",
         description=(VERBS | HIDDEN_VERBS)[verb],
         allow_abbrev=False,
@@ -114,8 +124,26 @@ def verb_parser(verb: str) -> argparse.ArgumentParser:
     return parser
 
 
-class _VerbParser(argparse.ArgumentParser):
-    """Takes `--sort -loss` as people write it: argparse would take `-loss` for an option."""
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as every other error is said, and takes `--sort -loss` as people write it.
+
+    argparse would take `-loss` for an option.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError, naming the option that was probably meant."""
+        unknown = message.removeprefix(_UNRECOGNIZED).split() if _UNRECOGNIZED in message else ()
+        near = [
+            found
+            for word in unknown
+            for found in difflib.get_close_matches(
+                word.partition("=")[0], self._option_string_actions, n=1
+            )
+        ]
+        raise UsageError(
+            message,
+            hint=f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists the options",
+        )
 
     def parse_known_intermixed_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace | None = None
@@ -134,14 +162,17 @@ def _dispatch(words: Sequence[str], context: Context) -> int:
         return _without_verb(words, context)
     module = verb_module(words[0])
     # Overrides may stand anywhere among the flags: `launch a=1 --wait b=2`.
-    arguments = verb_parser(words[0]).parse_intermixed_args(words[1:])
+    try:
+        arguments = verb_parser(words[0]).parse_intermixed_args(words[1:])
+    except SystemExit as end:  # --help has been answered
+        return int(end.code or 0)
     arguments.words = tuple(words)
     code: int = module.run(arguments, context)
     return code
 
 
 def _without_verb(words: Sequence[str], context: Context) -> int:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hpckit",
         description="From a Hydra config to a finished run on Slurm, whatever breaks on the way.",
         epilog=_EPILOG,
@@ -152,11 +183,9 @@ def _without_verb(words: Sequence[str], context: Context) -> int:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
     for verb, help_line in VERBS.items():
         verbs.add_parser(verb, help=help_line, add_help=False)
-    parser.parse_args(words)
+    try:
+        parser.parse_args(words)
+    except SystemExit as end:  # --help or --version has been answered
+        return int(end.code or 0)
     parser.print_help(context.stderr)
     return UsageError.exit_code
-
-
-def _forget_stdout() -> None:
-    """Keep Python from reporting the closed pipe once more when it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,18 +15,15 @@ from hpckit.cli.main import VERBS
 
 def test_main_help_lists_every_verb(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """`hpckit --help` names all verbs, and none that is hidden."""
-    with pytest.raises(SystemExit) as ended:
-        shell("--help")
+    assert shell("--help").code == 0
     out = capsys.readouterr().out
-    assert ended.value.code == 0
     assert all(f"    {verb} " in out for verb in VERBS)
     assert "supervise" not in out
 
 
 def test_main_says_its_version(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """`hpckit --version` says name and version."""
-    with pytest.raises(SystemExit):
-        shell("--version")
+    assert shell("--version").code == 0
     assert capsys.readouterr().out == f"hpckit {hpckit.__version__}\n"
 
 
@@ -82,3 +79,25 @@ def test_main_is_quiet_when_the_reader_leaves(shell: Any) -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (("launch", "--wiat"), "unrecognized arguments: --wiat", "did you mean --wait?"),
+        (("status", "--faild"), "unrecognized arguments: --faild", "did you mean --failed?"),
+        (("launch", "-w"), "unrecognized arguments: -w", "`hpckit launch --help` lists"),
+        (("status", "--limit", "x"), "argument --limit: invalid int value: 'x'", "--help"),
+        (("ls", "--state"), "argument --state: expected one argument", "--help"),
+        (("--versoin",), "unrecognized arguments: --versoin", "did you mean --version?"),
+    ],
+)
+def test_main_refuses_options_as_it_refuses_anything(
+    shell: Any, words: tuple[str, ...], message: str, hint: str
+) -> None:
+    """`hpckit: error:` and what to do, with the option that was probably meant; exit code 2."""
+    said = shell(*words)
+    first, second = said.err.splitlines()
+    assert (said.code, said.out) == (2, "")
+    assert first == f"hpckit: error: {message}"
+    assert hint in second

@@ -1,0 +1,111 @@
+"""The standard streams of a process, such that no state of theirs ends in a traceback.
+
+Responsible for streams that were closed from the start, that are full, or whose encoding lacks
+a character; it must not word anything that a verb says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from typing import BinaryIO, TextIO, cast
+
+from hpckit.errors import OutputError
+
+_STANDARD = 3
+"""0, 1 and 2."""
+
+
+def open_standard_streams() -> tuple[TextIO, TextIO]:
+    """Return standard output and standard error of this process, ready for any text.
+
+    What was closed from the start becomes the null device: otherwise the first file that is
+    opened takes its number. A character that the encoding lacks is shown escaped. Writing to
+    a full standard output raises OutputError, to one whose reader has left BrokenPipeError; what
+    standard error does not take is dropped, since remarks must not end the work.
+    """
+    _fill_closed()
+    # Who has put something else in their place wants to hear what is written.
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _Output.around(sys.stdout, fd=1)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _Remarks.around(sys.stderr, fd=2)
+    return sys.stdout, sys.stderr
+
+
+def forget_output() -> None:
+    """Keep Python from reporting an unwritable stream once more when it flushes at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for fd in (1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def _fill_closed() -> None:
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR)
+        if fd >= _STANDARD:
+            os.close(fd)
+            return
+        os.set_inheritable(fd, True)  # noqa: FBT003  # takes it by position only
+
+
+class _Stream(io.TextIOWrapper):
+    """A standard stream with its own encoding, in which every text can be written."""
+
+    @classmethod
+    def around(cls, stream: TextIO | None, *, fd: int) -> _Stream:
+        """Take over a stream that Python has opened; None is one that was closed."""
+        if stream is None:
+            raw = cast("BinaryIO", open(fd, "wb", closefd=False))  # noqa: SIM115  # as long as we live
+            return cls(raw, encoding="utf-8", errors="backslashreplace")
+        lines = bool(getattr(stream, "line_buffering", False))
+        encoding = stream.encoding
+        inner = cast("BinaryIO", cast("io.TextIOWrapper", stream).detach())
+        return cls(inner, encoding=encoding, errors="backslashreplace", line_buffering=lines)
+
+
+class _Output(_Stream):
+    """Standard output: what it does not take is an error."""
+
+    def write(self, text: str) -> int:
+        """Write text; raises OutputError where it cannot be."""
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _unwritable(error) from error
+
+    def flush(self) -> None:
+        """Write what is held back; raises OutputError where it cannot be."""
+        try:
+            super().flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise _unwritable(error) from error
+
+
+class _Remarks(_Stream):
+    """Standard error: what it does not take is dropped."""
+
+    def write(self, text: str) -> int:
+        """Write text, if it can be."""
+        with contextlib.suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back, if it can be."""
+        with contextlib.suppress(OSError):
+            super().flush()
+
+
+def _unwritable(error: OSError) -> OutputError:
+    return OutputError(
+        f"standard output cannot be written: {error.strerror}",
+        hint="make room where it goes, or send it elsewhere",
+    )
