@@ -73,6 +73,11 @@ class AttemptPaths:
         return self.folder / "agents.log"
 
     @property
+    def reserve(self) -> Path:
+        """Room on the disk for the last word, until there is one."""
+        return self.folder / "reserve"
+
+    @property
     def rounds(self) -> Path:
         """The folder of all rounds."""
         return self.folder / "rounds"

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from hpckit.runtime import control, messages
 from hpckit.runtime.agents import BEAT_S
 from hpckit.runtime.environ import LAST_WILL, environment, rank_info
 from hpckit.runtime.ranks import LocalRanks, RankOutlook
+from hpckit.runtime.silence import Silence
 
 FOLDER_WAIT_S = 30.0
 """How long a node may take to see files that another has just written (NFS attribute caches
@@ -54,6 +56,8 @@ class Agent:
     outlook: RankOutlook
     ranks: LocalRanks | None = None
     reserved: socket.socket | None = None
+    _silence: Silence = field(default_factory=lambda: Silence(tick_s=BEAT_S), init=False)
+    _alone: bool = field(default=False, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def serve(self) -> int:
@@ -69,16 +73,26 @@ class Agent:
                 return 0
             await self._follow(message)
         beating.cancel()
+        self._alone = True
         await self._stop(self.outlook.settings.runtime.stop_grace_s)
         return SUPERVISOR_LOST
 
     async def _receive(self) -> messages.Message | None:
-        """Return the next message; None where the supervisor is gone, or silent for too long."""
+        """Return the next message; None where the supervisor is gone, or silent for too long.
+
+        Time in which this very process did not run is no silence.
+        """
         limit_s = _PATIENCE * self.outlook.settings.runtime.node_timeout_s
-        try:
-            return await asyncio.wait_for(self.channel.receive(), limit_s)
-        except TimeoutError:
-            return None
+        incoming = asyncio.ensure_future(self.channel.receive())
+        while not (await asyncio.wait({incoming}, timeout=BEAT_S))[0]:
+            silent_s = self._silence.look(time.monotonic())
+            if silent_s > limit_s:
+                incoming.cancel()
+                with contextlib.suppress(OSError):
+                    self.channel.post(messages.SupervisorSilent(silent_s=round(silent_s, 3)))
+                return None
+        self._silence.heard()
+        return incoming.result()
 
     async def _beat(self) -> None:
         """Give a sign of life, and tell of ranks that hang."""
@@ -132,7 +146,9 @@ class Agent:
         return int(self.reserved.getsockname()[1])
 
     async def tell(self, message: messages.Message) -> None:
-        """Tell the supervisor; nothing where it is gone (serve() notices)."""
+        """Tell the supervisor; nothing where it is gone (serve() notices), or was given up."""
+        if self._alone:
+            return
         with contextlib.suppress(OSError):
             await self.channel.send(message)
 

@@ -18,6 +18,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_text
 from hpckit.runtime import control, messages
+from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Step
 from hpckit.runtime.clock import now
 from hpckit.runtime.listen import listener
@@ -56,7 +57,11 @@ class Peer:
 
 @dataclass(slots=True, kw_only=True)
 class Agents:
-    """All agents of an attempt that are there. `inbox` carries what they say, with their rank."""
+    """All agents of an attempt that are there. `inbox` carries what they say, with their rank.
+
+    `given_up_s` is for how long agents that left heard nothing of this very process: they left for
+    that, and their nodes are not lost.
+    """
 
     settings: LaunchConfig
     secret: str
@@ -66,6 +71,7 @@ class Agents:
     inbox: asyncio.Queue[tuple[int, messages.Message]] = field(
         default_factory=asyncio.Queue, init=False
     )
+    given_up_s: float = field(default=0.0, init=False)
     _server: asyncio.Server | None = field(default=None, init=False)
     _beating: asyncio.Task[None] | None = field(default=None, init=False)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -80,7 +86,8 @@ class Agents:
             self._welcome, sock=bound, limit=control.LINE_LIMIT
         )
         port = int(bound.getsockname()[1])
-        write_text(paths.address, control.address_record(hosts, port))
+        record = control.address_record(hosts, port)
+        await aside(lambda: write_text(paths.address, record))
         self._beating = asyncio.create_task(self._beat())
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,6 +119,8 @@ class Agents:
                 peer.heard_at = _clock()
                 if isinstance(message, messages.Noticed):
                     self.on_notice(message.signal)
+                elif isinstance(message, messages.SupervisorSilent):
+                    self.given_up_s = max(self.given_up_s, message.silent_s)
                 elif not isinstance(message, messages.Beat):
                     self.inbox.put_nowait((rank, message))
         except ChannelError:
@@ -125,7 +134,8 @@ class Agents:
         if peer is None or self._closing:
             return
         silent_s = round(_clock() - peer.heard_at, 3)
-        self.record(events.NodeLost(at=now(), node=peer.node, silent_s=silent_s))
+        if not self.given_up_s:
+            self.record(events.NodeLost(at=now(), node=peer.node, silent_s=silent_s))
         self.inbox.put_nowait((rank, Lost(node_rank=rank, silent_s=silent_s)))
         peer.channel.abort()
 

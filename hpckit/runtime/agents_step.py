@@ -13,6 +13,7 @@ import os
 import signal
 
 from hpckit.record.store import PRIVATE_FILE
+from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import AgentCommand, Step
 from hpckit.runtime.attempt import Attempt
 from hpckit.runtime.environ import LAST_WILL
@@ -24,7 +25,8 @@ async def start_agents(command: AgentCommand, attempt: Attempt) -> Step:
     environ = {**command.environ, **_last_will(command, attempt)}
     if command.ready is not None:
         return command.ready(arguments, environ, attempt.paths.agents_log)
-    log = os.open(attempt.paths.agents_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+    flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.paths.agents_log
+    log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
     python = (attempt.launch.python, "-P", "-m", "hpckit.runtime.agent")
     try:
         return await asyncio.create_subprocess_exec(

@@ -15,8 +15,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def aside(work: Callable[[], T]) -> T:
-    """Return what the work returns, or raise what it raises; when cancelled, it goes on alone."""
+def _own_thread(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="aside", daemon=True).start()
+
+
+async def aside(
+    work: Callable[[], T], begin: Callable[[Callable[[], None]], object] = _own_thread
+) -> T:
+    """Return what the work returns, or raise what it raises; when cancelled, it goes on alone.
+
+    `begin` has it run by a thread: one of its own, or one that does such work in turn.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -37,5 +46,5 @@ async def aside(work: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(give, result, problem)
 
-    threading.Thread(target=run, name="aside", daemon=True).start()
+    begin(run)
     return await future

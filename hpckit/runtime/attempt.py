@@ -1,16 +1,15 @@
-"""An attempt's folder and journal, as its supervisor keeps them.
+"""An attempt's folder, as its supervisor keeps it.
 
-Responsible for taking an attempt's number, for its secret and for what is recorded of it; it must
-not run anything. A full disk must not end training: what cannot be recorded is said on standard
-error, which is the batch log, and only an attempt that cannot even begin is an error.
+Responsible for taking an attempt's number, for its secret and for how it begins; it must
+not run anything, nor record what happens while it runs (runtime.journal does). An attempt that
+cannot even begin is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +32,7 @@ from hpckit.record.store import append_event, make_folder, read_events, write_js
 from hpckit.runtime import control
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import job_key
-
-_LAST_WORD_TRIES = 5
-_LAST_WORD_PAUSE_S = 1.0
+from hpckit.runtime.journal import reserve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,25 +45,6 @@ class Attempt:
     paths: AttemptPaths
     secret: str
 
-    def record(self, event: events.Event) -> None:
-        """Append an event; what cannot be written is said, and the run goes on."""
-        self._write(event)
-
-    def record_end(self, event: events.AttemptEnded) -> None:
-        """Append the last word on the attempt, which is worth a few tries."""
-        for _ in range(_LAST_WORD_TRIES):
-            if self._write(event):
-                return
-            time.sleep(_LAST_WORD_PAUSE_S)
-
-    def _write(self, event: events.Event) -> bool:
-        try:
-            append_event(self.paths.events, event)
-        except OSError as error:
-            sys.stderr.write(f"hpckit: error: cannot record {event.kind}: {error}\n")
-            return False
-        return True
-
     def settle(self) -> None:
         """Tell the study of an adaptive sweep how the run has ended, where it has."""
         if not self.launch.searched:
@@ -75,7 +53,8 @@ class Attempt:
 
         warning = tell(self.launch, self.index)
         if warning:
-            self.record(events.Warned(at=now(), message=warning))
+            with contextlib.suppress(OSError):
+                append_event(self.paths.events, events.Warned(at=now(), message=warning))
 
     def owns_run(self) -> bool:
         """Whether no later attempt of the run has begun: a cut-off node may wake up again.
@@ -116,6 +95,7 @@ def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[st
         )
         write_text(paths.secret, attempt.secret + "\n")
         _begin(attempt, job_index, environ)
+        reserve(paths)
     except OSError as error:
         raise RunError(
             f"the attempt cannot be recorded in {run.attempts}: {error}",

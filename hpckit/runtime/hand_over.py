@@ -6,7 +6,6 @@ be one (planning.decide does).
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 from hpckit.model import events
@@ -17,6 +16,7 @@ from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.attempt import Attempt
 from hpckit.runtime.clock import now
+from hpckit.runtime.journal import Journal
 from hpckit.runtime.notices import Notices
 
 
@@ -26,6 +26,7 @@ class HandOver:
 
     assignment: Assignment
     attempt: Attempt
+    journal: Journal
     notices: Notices
 
     async def see_to(self, end: EndAttempt, standing: tuple[str, ...]) -> None:
@@ -36,6 +37,8 @@ class HandOver:
         allocation = self.assignment.allocation
         if allocation is None:
             return
+        # The next attempt reads what this one has come to.
+        await self.journal.settle()
         lost = tuple(sorted({*self.assignment.agents.nodes} - {*standing}))
         wish = Wish(excluded=end.excluded, lost=lost)
         if allocation.drop_successor is not None and end.state is not RunState.interrupted:
@@ -54,10 +57,10 @@ class HandOver:
         return self.attempt.owns_run() and not self.attempt.cancelled()
 
     def _record(self, answer: Requeued) -> None:
-        self.attempt.record(
+        self.journal.record(
             events.RequeueAsked(
                 at=now(), outcome=answer.outcome, message=answer.message, excluded=answer.excluded
             )
         )
         if answer.message:
-            sys.stderr.write(f"hpckit: requeue {answer.outcome}: {answer.message}\n")
+            self.journal.say(f"requeue {answer.outcome}: {answer.message}")

@@ -149,6 +149,16 @@ class Beat(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorSilent(Message):
+    """Agent → supervisor: nothing came from you for so long; this node ends its ranks and leaves.
+
+    The last thing it says: a supervisor that was frozen finds it when it goes on.
+    """
+
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hung(Message):
     """Agent → supervisor: a rank has begun no step for longer than its limit."""
 

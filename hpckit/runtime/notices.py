@@ -40,12 +40,14 @@ class Notices:
     """The notice of one attempt, if there is one.
 
     `noticed` is set with the first one, `told` where this very process was told; `cancelled` is
-    whether the scheduler says that the user wanted the end.
+    whether the user wanted the end, by the scheduler or by the launch's record, which
+    `asked_to_cancel` reads: it may block.
     """
 
     assignment: Assignment
     deadline: Deadline
     record: Callable[[events.Event], None]
+    asked_to_cancel: Callable[[], bool]
     notice: Notice | None = field(default=None, init=False)
     cancelled: bool = field(default=False, init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -92,13 +94,24 @@ class Notices:
         return Cause.notice
 
     async def learn_why(self) -> None:
-        """Ask the scheduler what a signal meant that has many meanings; it may be too busy."""
+        """Find out what the notice meant, if there is one: a signal has many meanings."""
+        if self.notice is not None:
+            await asyncio.gather(self.learn_whether_cancelled(), self._ask_scheduler())
+
+    async def learn_whether_cancelled(self) -> None:
+        """Read whether the user has asked for the end, unless that takes too long."""
+        with contextlib.suppress(TimeoutError):
+            asked = await asyncio.wait_for(aside(self.asked_to_cancel), _ANSWER_S)
+            self.cancelled = self.cancelled or asked
+
+    async def _ask_scheduler(self) -> None:
+        """Ask the scheduler, which may be too busy."""
         allocation, notice = self.assignment.allocation, self.notice
         if allocation is None or notice is None or notice.cause is Cause.time_limit:
             return
         with contextlib.suppress(TimeoutError):
             ending = await asyncio.wait_for(aside(allocation.why), _ANSWER_S)
-            self.cancelled = ending.cancelled
+            self.cancelled = self.cancelled or ending.cancelled
             self.notice = replace(notice, cause=ending.cause or notice.cause)
 
     async def await_preemption(self) -> None:

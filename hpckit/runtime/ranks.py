@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from hpckit.errors import ChannelError
 from hpckit.model.failure import Cause, RankExit, RankStack, signal_name
@@ -27,6 +28,7 @@ from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths, RoundPaths, RunPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
 from hpckit.runtime import messages
+from hpckit.runtime.aside import aside
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, rank_variables, without_agent
 from hpckit.runtime.link import BOARD_VARIABLE, VARIABLE, make_board, read_board
@@ -41,6 +43,10 @@ _STACKS = timedelta(seconds=5)
 _STACK_CHARACTERS = 20_000
 _LOG_LINES = 200
 
+_READ_S = 3.0
+"""How long the end of a rank waits for what it left in files; less than the supervisor waits."""
+
+T = TypeVar("T")
 Tell = Callable[[messages.Message], Awaitable[None]]
 
 
@@ -116,7 +122,7 @@ class LocalRanks:
 
     async def start(self) -> None:
         """Start all ranks of this node and begin to watch them."""
-        make_folder(self.paths.folder)
+        await aside(lambda: make_folder(self.paths.folder))
         self._kills = read_kills()
         shared = self.outlook.variables(environment(), self.order)
         for local_rank in range(self.order.local_world_size):
@@ -143,9 +149,8 @@ class LocalRanks:
         ours, theirs = socket.socketpair()
         board = self._boards[info.rank] = make_board()
         handed = {VARIABLE: str(theirs.fileno()), BOARD_VARIABLE: str(board)}
-        log = os.open(
-            self.paths.log(info.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE
-        )
+        flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.log(info.rank)
+        log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "hpckit.runtime.rank"),
@@ -223,7 +228,8 @@ class LocalRanks:
         alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
         pids = {rank: process.pid for rank, process in alive.items()}
         files = {rank: self.paths.stacks(rank) for rank in pids}
-        texts = await dump(pids, files, _STACKS)
+        # It looks at files, which may not answer: in a loop of its own.
+        texts = await aside(lambda: asyncio.run(dump(pids, files, _STACKS)))
         stacks = tuple(
             RankStack(
                 rank=rank,
@@ -244,11 +250,11 @@ class LocalRanks:
         # Its last words came before its end; what holds the line open now is none of the rank.
         await asyncio.wait({listening}, timeout=0.2)
         listening.cancel()
-        record = self._exit_record(rank, code, ended_at)
+        record = await self._exit_record(rank, code, ended_at)
         os.close(self._boards.pop(rank))
-        with contextlib.suppress(OSError):  # the supervisor records the same
-            write_json(self.paths.exit_record(rank), to_plain(record))
         await self.tell(messages.RankEnded(round=self.order.round, exit=record))
+        with contextlib.suppress(OSError):  # the supervisor records the same
+            await aside(lambda: write_json(self.paths.exit_record(rank), to_plain(record)))
 
     def _step(self, rank: int) -> int | None:
         """Return the step a rank is at; what it tells comes too seldom to compare ranks by."""
@@ -259,12 +265,9 @@ class LocalRanks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.processes[rank].pid, signal.SIGKILL)
 
-    def _exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
+    async def _exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
         """Put together what the process status says and what the rank itself left behind."""
-        try:
-            said = from_plain(RankExit, read_json(self.paths.exit_record(rank)))
-        except (OSError, ValueError, TypeError):
-            said = None
+        said = await self._soon(lambda: self._said(rank), None)
         name = signal_name(-code) if code < 0 else None
         ended_by_us = self._stopping and name in {"SIGTERM", "SIGKILL"} and said is None
         seen = RankExit(
@@ -278,11 +281,29 @@ class LocalRanks:
             at=ended_at,
         )
         if said is None:
-            return with_log(seen, tail(self.paths.log(rank), _LOG_LINES)) if code else seen
+            log = self.paths.log(rank)
+            return (
+                with_log(seen, await self._soon(lambda: tail(log, _LOG_LINES), ""))
+                if code
+                else seen
+            )
         step = seen.step if said.step is None else said.step
         return replace(
             said, node=seen.node, code=seen.code, signal=seen.signal, step=step, oom=seen.oom
         )
+
+    def _said(self, rank: int) -> RankExit | None:
+        try:
+            return from_plain(RankExit, read_json(self.paths.exit_record(rank)))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    async def _soon(self, read: Callable[[], T], otherwise: T) -> T:
+        """Return what is read from files, unless they do not answer."""
+        try:
+            return await asyncio.wait_for(aside(read), _READ_S)
+        except TimeoutError:
+            return otherwise
 
     def pass_on(self, message: messages.Message) -> None:
         """Tell every rank what the supervisor says."""

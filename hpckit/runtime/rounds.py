@@ -6,7 +6,6 @@ Responsible for one start of all ranks; it must not decide what follows.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -19,18 +18,15 @@ from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.planning.decide import RoundView, first_failure
 from hpckit.planning.loss import Absence, loss
 from hpckit.planning.stall import Stall, blame
-from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import write_json
 from hpckit.runtime import messages
 from hpckit.runtime.agents import Agents, Lost, Peer
 from hpckit.runtime.clock import now
 from hpckit.runtime.exits import RankExits
 from hpckit.runtime.judge import Judge
+from hpckit.runtime.progress_file import ProgressFile
 
 _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that we have not heard yet."""
-_PROGRESS_S = 1.0
-"""progress.json is replaced at most this often: it is for people, on a shared file system."""
 _GRACE_OF_PEERS_S = 2.0
 _PATIENCE_S = 5.0
 """For agents to report their ranks' ends, beyond the grace period, and since the latest came."""
@@ -55,7 +51,7 @@ class Round:
     members: tuple[Peer, ...]
     between_failures: timedelta
     save_cost: timedelta | None
-    paths: AttemptPaths
+    progress: ProgressFile
     noticed: asyncio.Event
     record: Callable[[events.Event], None]
     on_saved: Callable[[messages.Saved], None]
@@ -75,7 +71,6 @@ class Round:
     _asked: bool = field(default=False, init=False)
     _watching: bool = field(default=False, init=False)
     _cut_short: bool = field(default=False, init=False)
-    _progress_at: float = field(default=0.0, init=False)
     _advanced_at: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +94,8 @@ class Round:
             await self._stop()
         await self._look_closer()
         self._exits.settle()
-        self._tell_progress(force=True)
+        if self.step is not None:
+            self.progress.note(self.number, self.step, last=True)
         return self.view()
 
     @property
@@ -301,7 +297,7 @@ class Round:
         if self.step is None or step > self.step:
             self._time_step(step)
             self.step = step
-        self._tell_progress(force=False)
+        self.progress.note(self.number, self.step)
 
     def _time_step(self, step: int) -> None:
         at, before = time.monotonic(), self._advanced_at
@@ -309,15 +305,6 @@ class Round:
             took = timedelta(seconds=(at - before) / (step - self.step))
             self.longest_step = max(self.longest_step, took)
         self._advanced_at = at
-
-    def _tell_progress(self, *, force: bool) -> None:
-        at = time.monotonic()
-        if self.step is None or (not force and at - self._progress_at < _PROGRESS_S):
-            return
-        self._progress_at = at
-        said = now().isoformat(timespec="milliseconds")
-        with contextlib.suppress(OSError):  # a courtesy; a full disk must not end training
-            write_json(self.paths.progress, {"round": self.number, "step": self.step, "at": said})
 
     def _troubled(self) -> bool:
         return bool(self._lost) or self._exits.failed
@@ -382,6 +369,9 @@ class Round:
             await self._wait(_NOTICE_WAIT_S, self.noticed.is_set)
 
     def _loss(self) -> Failure | None:
+        """Return the failure of agents that left, or were lost, if there is one."""
+        if self.agents.given_up_s and self._exits.missing():
+            return self._given_up()
         absence = Absence(
             nodes=[peer.node for peer in self.members],
             tasks_per_node=self._tasks_per_node,
@@ -391,6 +381,15 @@ class Round:
             step=self.step,
         )
         return loss(absence, self._exits.in_order())
+
+    def _given_up(self) -> Failure:
+        return Failure(
+            cause=Cause.launcher_lost,
+            message=f"the supervisor was held up for {self.agents.given_up_s:.0f} s: "
+            "its agents took it for gone, ended their ranks and left",
+            step=self.step,
+            signature=Cause.launcher_lost,
+        )
 
     def _hang(self) -> Failure | None:
         if self._hung is None or self._loss() is not None:

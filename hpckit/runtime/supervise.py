@@ -42,13 +42,17 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.deadline import Deadline
 from hpckit.runtime.draining import Drained, DrainPoll, Drains
 from hpckit.runtime.hand_over import HandOver
+from hpckit.runtime.journal import Journal
 from hpckit.runtime.judge import judge_of
 from hpckit.runtime.notices import TIME_LIMIT, Notices
+from hpckit.runtime.progress_file import ProgressFile
 from hpckit.runtime.rounds import Round
 
 _LEAVE_S = 3.0
 """How long agents may take to leave after Shutdown before their step is ended."""
 _TICK_S = 1.0
+_READ_S = 10.0
+"""How long to wait for the text of a log that only explains something."""
 
 
 def supervise(assignment: Assignment) -> int:
@@ -68,6 +72,8 @@ def supervise(assignment: Assignment) -> int:
 class _Supervisor:
     assignment: Assignment
     attempt: Attempt
+    journal: Journal = field(init=False)
+    progress: ProgressFile = field(init=False)
     past: Ledger = field(init=False)
     deadline: Deadline = field(init=False)
     notices: Notices = field(init=False)
@@ -78,23 +84,30 @@ class _Supervisor:
     drains: Drains = field(default_factory=Drains, init=False)
 
     def __post_init__(self) -> None:
+        paths = self.attempt.paths
+        self.journal = Journal(paths=paths)
+        self.progress = ProgressFile(path=paths.progress, files=self.journal.files)
         self.past = self.attempt.past()
         lead = timedelta(seconds=self.assignment.settings.runtime.time_limit_lead_s)
         self.deadline = Deadline(lead=lead, warn=self._warn)
         self.notices = Notices(
-            assignment=self.assignment, deadline=self.deadline, record=self.attempt.record
+            assignment=self.assignment,
+            deadline=self.deadline,
+            record=self.journal.record,
+            asked_to_cancel=self.attempt.cancelled,
         )
 
     async def run(self) -> int:
         self.notices.listen()
-        if self.attempt.cancelled():
+        await self.notices.learn_whether_cancelled()
+        if self.notices.cancelled:
             # Asked for before there was a process to tell.
             self.notices.hear_self(signal.SIGTERM.name)
         agents = Agents(
             settings=self.assignment.settings,
             secret=self.attempt.secret,
             on_notice=self.notices.hear,
-            record=self.attempt.record,
+            record=self.journal.record,
         )
         beside = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._ask_drains())]
         end = await self._work(agents)
@@ -102,12 +115,18 @@ class _Supervisor:
             task.cancel()
         # The last word comes before the leave-taking: after a notice, every second counts.
         pruned = self.round is not None and self.round.pruned
-        self.attempt.record_end(attempt_ended(end, now(), pruned=pruned))
+        await self.journal.record_end(attempt_ended(end, now(), pruned=pruned))
         await agents.close(_LEAVE_S)
         if self.step is not None:
             await end_step(self.step, _LEAVE_S)
-        hand_over = HandOver(assignment=self.assignment, attempt=self.attempt, notices=self.notices)
+        hand_over = HandOver(
+            assignment=self.assignment,
+            attempt=self.attempt,
+            journal=self.journal,
+            notices=self.notices,
+        )
         await hand_over.see_to(end, self.standing)
+        await self.journal.settle()
         return end.exit_code
 
     async def _work(self, agents: Agents) -> EndAttempt:
@@ -162,12 +181,12 @@ class _Supervisor:
             return
         action = on_drain(view, self.assignment.settings.recovery, self.past)
         for event in self.drains.news(view.members, action):
-            self.attempt.record(event)
+            self.journal.record(event)
         if not isinstance(action, Stay):
             await self.round.leave()
 
     def _warn(self, message: str) -> None:
-        self.attempt.record(events.Warned(at=now(), message=message))
+        self.journal.record(events.Warned(at=now(), message=message))
 
     def _hosts(self) -> list[str]:
         """Return the names under which other nodes may reach this one, best first."""
@@ -193,9 +212,9 @@ class _Supervisor:
             )
         except AgentsError as error:
             standing = tuple(peer.node for peer in agents.standing)
-            failure = self._with_agents_log(error.failure)
+            failure = await self._with_agents_log(error.failure)
             view = RoundView(round=0, at=now(), exits=(), failure=failure, standing=standing)
-            action = self._decided(view)
+            action = await self._decided(view)
         else:
             action = await self._round(number, nodes, agents)
         while isinstance(action, NewRound):
@@ -211,7 +230,7 @@ class _Supervisor:
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
         if not members:
             failure = Failure(cause=Cause.node_lost, message="no node is left", signature="none")
-            return self._decided(
+            return await self._decided(
                 RoundView(round=number, at=now(), exits=(), failure=failure, members=nodes)
             )
         self.round = Round(
@@ -220,15 +239,15 @@ class _Supervisor:
             members,
             self.past.between_failures(self._expected),
             self.past.save_cost,
-            self.attempt.paths,
+            self.progress,
             self.notices.noticed,
-            self.attempt.record,
+            self.journal.record,
             self._saved,
             judge_of(self.attempt.launch, self.attempt.index, self.assignment.settings),
         )
         view = await self.round.run()
         await self.notices.learn_why()
-        return self._decided(view)
+        return await self._decided(view)
 
     @property
     def _expected(self) -> timedelta:
@@ -238,15 +257,15 @@ class _Supervisor:
         self.deadline.saved(timedelta(seconds=message.duration_s))
         self.past = replace(self.past, save_cost=timedelta(seconds=message.stall_s))
 
-    def _decided(self, view: RoundView) -> Action:
+    async def _decided(self, view: RoundView) -> Action:
         """Decide on an ended round, and record it."""
         if view.failure is not None and view.failure.cause is Cause.node_lost:
-            view = replace(view, failure=self._with_agents_log(view.failure))
+            view = replace(view, failure=await self._with_agents_log(view.failure))
         view = self._known(view)
         self.standing = view.standing
         action = decide(view, self.assignment.settings.recovery, self.past)
         ended = round_ended(view, _failure(action), _word(action))
-        self.attempt.record(ended)
+        self.journal.record(ended)
         self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
         return action
 
@@ -258,17 +277,18 @@ class _Supervisor:
             attempt=self.attempt.number,
             saved=self.deadline.saved_any,
             notice=self.notices.notice,
-            cancelled=self.notices.notice is not None
-            and (self.notices.cancelled or self.attempt.cancelled()),
+            cancelled=self.notices.notice is not None and self.notices.cancelled,
             draining=self.drains.nodes,
             wanted=settings.resources.nodes,
             fewest=settings.resources.min_nodes or settings.resources.nodes,
             requeues=allocation is not None and settings.recovery.requeue,
         )
 
-    def _with_agents_log(self, failure: Failure) -> Failure:
+    async def _with_agents_log(self, failure: Failure) -> Failure:
         """Add what the agents printed: it names the node that cannot read its folder."""
-        text = tail(self.attempt.paths.agents_log)
+        log, text = self.attempt.paths.agents_log, ""
+        with contextlib.suppress(TimeoutError):
+            text = await asyncio.wait_for(aside(lambda: tail(log)), _READ_S)
         if not text:
             return failure
         cause = Cause.frozen_folder if "cannot read its frozen folder" in text else failure.cause

@@ -47,6 +47,7 @@ def test_page_shows_every_path_of_the_layout() -> None:
         *(launch.run(0).checkpoints, launch.run(0).attempts, attempt.folder, attempt.events),
         *(attempt.secret, attempt.address, attempt.progress, attempt.metrics, attempt.agents_log),
         attempt.last_metrics,
+        attempt.reserve,
         *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),
         *(attempt.round(0).exit_record(0), attempt.round(0).stacks(0)),
         *(launch.run(0).chaos_marks, launch.run(0).chaos_log),

@@ -1,0 +1,84 @@
+"""One thread for the file operations of a process whose event loop must never wait for a file.
+
+Responsible for doing them in their order, one after the other, and for bounding how many wait; it
+must not know what they are. A file system that does not answer holds up this thread, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from hpckit.runtime.aside import aside
+
+T = TypeVar("T")
+
+MOST_WAITING = 10_000
+"""So many operations may wait: minutes of a large run, a few megabytes."""
+
+
+@dataclass(slots=True)
+class FileThread:
+    """Does what it is handed.
+
+    Its thread begins with the first work. The process may end without it: await `settled` first.
+    """
+
+    most: int = MOST_WAITING
+    _works: deque[Callable[[], None]] = field(default_factory=deque, init=False)
+    _latest: dict[str, Callable[[], None]] = field(default_factory=dict, init=False)
+    _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _begun: bool = field(default=False, init=False)
+
+    def put(self, work: Callable[[], None], *, droppable: bool = False) -> bool:
+        """Have this done after all before it; false where it was droppable and too much waits.
+
+        The work must not raise.
+        """
+        with self._changed:
+            if droppable and len(self._works) >= self.most:
+                return False
+            self._works.append(work)
+            self._wake()
+        return True
+
+    def put_latest(self, name: str, work: Callable[[], None]) -> None:
+        """Have this done when nothing else waits, unless another of this name replaces it."""
+        with self._changed:
+            self._latest[name] = work
+            self._wake()
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Return what the work returns, or raise what it raises, once its turn has come."""
+        return await aside(work, self.put)
+
+    async def settled(self, limit_s: float) -> bool:
+        """Return whether all that was put so far is done, within so many seconds."""
+        try:
+            idle = aside(lambda: None, partial(self.put_latest, "settled"))
+            await asyncio.wait_for(idle, limit_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def _wake(self) -> None:
+        if not self._begun:
+            self._begun = True
+            threading.Thread(target=self._run, name="files", daemon=True).start()
+        self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._works or self._latest):
+                    self._changed.wait()
+                if self._works:
+                    work = self._works.popleft()
+                else:
+                    work = self._latest.pop(next(iter(self._latest)))
+            work()

@@ -1,0 +1,126 @@
+"""What is recorded of a running attempt: its events and its progress, written by a thread.
+
+Responsible for the order of events, for what is left out where too much waits, and for the room
+that a last word needs on a full disk; it must not know what events mean. Training never ends, and
+the supervisor never waits, because a record cannot be written: that is said on standard error,
+which is the batch log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from hpckit.model import events
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import PRIVATE_FILE, append_event
+from hpckit.runtime.clock import now
+from hpckit.runtime.file_thread import FileThread
+
+_LEFT_OUT_FIRST = (events.Warned, events.CheckpointSaved, events.NodeDraining)
+"""What a reader can do without, where a file system does not answer for long. Never an exit."""
+_KEPT = 1000
+"""So many events that could not be written are tried again, the latest."""
+_LAST_WORD_TRIES = 5
+_LAST_WORD_PAUSE_S = 1.0
+_LAST_WORD_S = 10.0
+"""How long the leave-taking waits for the last word; the process itself waits for longer."""
+_SETTLED_S = 600.0
+_RESERVE = 64 * 1024
+"""Bytes kept on the disk for the last words of an attempt: some rounds' ends and its own."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Journal:
+    """The record of one attempt, as its supervisor keeps it."""
+
+    paths: AttemptPaths
+    files: FileThread = field(default_factory=FileThread)
+    _left_out: int = field(default=0, init=False)
+    _unwritten: list[events.Event] = field(default_factory=list, init=False)
+
+    def record(self, event: events.Event) -> None:
+        """Have an event appended; what cannot be written is said, and the run goes on."""
+        droppable = isinstance(event, _LEFT_OUT_FIRST)
+        if not self.files.put(partial(self._write, event), droppable=droppable):
+            self._left_out += 1
+
+    async def record_end(self, event: events.AttemptEnded) -> None:
+        """Have the last word on the attempt written, which is worth a few tries."""
+        self.files.put(partial(self._write_end, event))
+        await self.files.settled(_LAST_WORD_S)
+
+    async def settle(self) -> None:
+        """Wait until everything is written: what comes next may read it."""
+        if not await self.files.settled(_SETTLED_S):
+            sys.stderr.write("hpckit: error: the record is incomplete: its files do not answer\n")
+
+    def say(self, text: str) -> None:
+        """Have a line written to the batch log, which lies on a file system, too."""
+        self.files.put(lambda: say(text))
+
+    def _write(self, event: events.Event) -> None:
+        """Append an event, and before it those that could not be written."""
+        waiting = [*self._unwritten, *self._confessed(), event]
+        for place, one in enumerate(waiting):
+            try:
+                append_event(self.paths.events, one)
+            except OSError as error:
+                say(f"error: cannot record {event.kind}: {error}")
+                self._unwritten = waiting[place:][-_KEPT:]
+                return
+        self._unwritten = []
+
+    def _confessed(self) -> list[events.Event]:
+        """Return what says how much was left out since this was last said."""
+        count, self._left_out = self._left_out, 0
+        message = f"{count} events were left out: the file system did not answer for too long"
+        return [events.Warned(at=now(), message=message)] if count else []
+
+    def _write_end(self, event: events.AttemptEnded) -> None:
+        self._write(event)
+        release_reserve(self.paths)
+        for _ in range(_LAST_WORD_TRIES):
+            if not self._unwritten:
+                return
+            *before, last = self._unwritten
+            self._unwritten = _fitting(before, _RESERVE // 2)
+            self._write(last)
+            if self._unwritten:
+                time.sleep(_LAST_WORD_PAUSE_S)
+
+
+def _fitting(told: Sequence[events.Event], size: int) -> list[events.Event]:
+    """Return the latest of some events whose lines take no more bytes than this."""
+    sizes = [len(json.dumps(events.encode(event))) for event in told]
+    return [event for place, event in enumerate(told) if sum(sizes[place:]) <= size]
+
+
+def say(text: str) -> None:
+    """Write a line to the batch log."""
+    with contextlib.suppress(OSError):  # it may be on a full disk
+        sys.stderr.write(f"hpckit: {text}\n")
+        sys.stderr.flush()
+
+
+def reserve(paths: AttemptPaths) -> None:
+    """Take room on the disk for an attempt's last words; what cannot be had is done without."""
+    with contextlib.suppress(OSError):
+        handle = os.open(paths.reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        try:
+            # Random: zeros would take no room on a file system that compresses.
+            os.write(handle, os.urandom(_RESERVE))
+        finally:
+            os.close(handle)
+
+
+def release_reserve(paths: AttemptPaths) -> None:
+    """Give that room back, to whoever writes next."""
+    with contextlib.suppress(OSError):
+        paths.reserve.unlink(missing_ok=True)

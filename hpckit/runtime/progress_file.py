@@ -1,0 +1,45 @@
+"""How far an attempt is, for people to look at: a small file on a file system that others share.
+
+Responsible for how often it is replaced, by a thread; it must not decide by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpckit.record.store import write_text
+from hpckit.runtime.clock import now
+from hpckit.runtime.file_thread import FileThread
+
+_SHORTEST_S = 1.0
+_LONGEST_S = 30.0
+_SHARE = 1 / 20
+
+
+@dataclass(slots=True, kw_only=True)
+class ProgressFile:
+    """The progress.json of one attempt: written ever more seldom, by a share of its age."""
+
+    path: Path
+    files: FileThread
+    _began_at: float = field(default_factory=time.monotonic, init=False)
+    _noted_at: float | None = field(default=None, init=False)
+
+    def note(self, round_: int, step: int, *, last: bool = False) -> None:
+        """Have the latest step written, if it is time for that or the `last` of a round."""
+        at = time.monotonic()
+        pause_s = min(max(_SHORTEST_S, _SHARE * (at - self._began_at)), _LONGEST_S)
+        if self._noted_at is not None and not last and at - self._noted_at < pause_s:
+            return
+        self._noted_at = at
+        said = now().isoformat(timespec="milliseconds")
+        text = json.dumps({"round": round_, "step": step, "at": said}) + "\n"
+        self.files.put_latest(self.path.name, lambda: self._replace(text))
+
+    def _replace(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a courtesy
+            write_text(self.path, text, lasting=False)
