@@ -9,6 +9,7 @@ do either while the supervisor lives, or where it is this very node that was cut
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.cli.context import Context
-from hpckit.errors import SchedulerError, UsageError
+from hpckit.errors import ChannelError, SchedulerError, UsageError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.nodes import expand
@@ -26,12 +27,11 @@ from hpckit.record.launches import Launch, is_latest, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.ledgers import counted_events
 from hpckit.record.store import read_events, read_json
+from hpckit.runtime import control
 from hpckit.runtime.environ import job_key
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.requeue import Attempt, requeue_or_cancel
-
-_ANSWER_S = 3.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,12 +113,16 @@ class _Orphan:
         return left_to_do and not self._answers()
 
     def _answers(self) -> bool:
-        """Whether anybody listens where the supervisor did."""
+        """Whether the supervisor answers: it speaks first, and proves that it knows the secret.
+
+        A process that is frozen accepts connections all the same, and its port may be another's
+        by now.
+        """
         try:
-            address = read_json(self.paths.address)
+            address, secret = read_json(self.paths.address), self.paths.secret.read_text().strip()
+            return asyncio.run(_greets(address["hosts"], address["port"], secret))
         except (OSError, ValueError):
             return False
-        return any(_listens(host, address["port"]) for host in address["hosts"])
 
     def lost_nodes(self) -> tuple[str, ...]:
         """Return the host of the supervisor, which is gone with it or no good any more."""
@@ -149,9 +153,10 @@ def _wanted_again(told: Iterable[events.Event]) -> bool:
     return bool(rounds) and rounds[-1].action == "again"
 
 
-def _listens(host: str, port: int) -> bool:
+async def _greets(hosts: Sequence[str], port: int, secret: str) -> bool:
     try:
-        socket.create_connection((host, port), timeout=_ANSWER_S).close()
-    except OSError:
+        channel = await control.connect_any(hosts, port, secret)
+    except ChannelError:
         return False
+    await channel.close()
     return True

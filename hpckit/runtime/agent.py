@@ -167,17 +167,14 @@ async def call_supervisor(paths: AttemptPaths) -> control.Channel:
     """Read where the supervisor listens and call it; raises FrozenFolderError, ChannelError."""
     secret = (await _appeared(paths.secret)).read_text().strip()
     address = read_json(await _appeared(paths.address))
-    problems = []
-    for host in address["hosts"]:
-        try:
-            return await control.connect(host, address["port"], secret)
-        except (OSError, TimeoutError, ChannelError) as error:
-            problems.append(f"{host}: {error or type(error).__name__}")
-    raise ChannelError(
-        f"node {node_name()} cannot reach the supervisor at port {address['port']}: "
-        + "; ".join(problems),
-        hint="nodes of one job must be able to open TCP connections to each other",
-    )
+    try:
+        return await control.connect_any(address["hosts"], address["port"], secret)
+    except ChannelError as error:
+        raise ChannelError(
+            f"node {node_name()} cannot reach the supervisor at port {address['port']}: "
+            f"{error.message}",
+            hint="nodes of one job must be able to open TCP connections to each other",
+        ) from error
 
 
 async def _appeared(path: Path) -> Path:

@@ -95,7 +95,7 @@ class Agents:
         try:
             channel = await control.accept(reader, writer, self.secret)
             hello = await channel.receive()
-        except (ChannelError, ConnectionError):
+        except (ChannelError, OSError):
             writer.close()
             return
         if isinstance(hello, messages.Hello) and hello.node_rank not in self._names:

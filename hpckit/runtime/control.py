@@ -14,6 +14,7 @@ import hmac
 import json
 import secrets
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -23,6 +24,7 @@ from hpckit.runtime.messages import Message, decode, encode
 
 LINE_LIMIT = 1 << 20
 HANDSHAKE_S = 10.0
+_NEXT_HOST_S = 3.0
 _MAC_LENGTH = 64
 
 
@@ -61,10 +63,13 @@ class Channel:
         self.writer.write(mac + b" " + body + b"\n")
 
     async def receive(self) -> Message | None:
-        """Return the next message, None at the end; raises ChannelError for a forged line."""
+        """Return the next message, None at the end; raises ChannelError for a forged line.
+
+        However the connection ends: a dead host behind a router is `No route to host`.
+        """
         try:
             line = await self.reader.readline()
-        except (ConnectionError, ValueError):
+        except (OSError, ValueError):
             return None
         if not line.endswith(b"\n"):
             return None
@@ -113,6 +118,33 @@ async def connect(host: str, port: int, secret: str) -> Channel:
     return _channel(reader, writer, key, server=False)
 
 
+async def connect_any(hosts: Sequence[str], port: int, secret: str) -> Channel:
+    """Call the supervisor under these names and addresses, the best first.
+
+    Each is tried when the one before has failed, or has not answered for a while: a name may take
+    long not to resolve. Raises ChannelError that tells how each of them failed.
+    """
+    left, calls, problems = list(hosts), dict[asyncio.Task[Channel], str](), list[str]()
+    try:
+        while left or calls:
+            if left:
+                host = left.pop(0)
+                calls[asyncio.create_task(connect(host, port, secret))] = host
+            limit_s = _NEXT_HOST_S if left else None
+            await asyncio.wait(calls, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            for call in [call for call in calls if call.done()]:
+                host, error = calls.pop(call), call.exception()
+                if error is None:
+                    return call.result()
+                if not isinstance(error, OSError | ChannelError):
+                    raise error
+                problems.append(f"{host}: {str(error) or type(error).__name__}")
+    finally:
+        for call in calls:
+            call.cancel()
+    raise ChannelError("; ".join(problems))
+
+
 async def _prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes) -> bytes:
     """Do the caller's half of the handshake and return the session key."""
     ours = secrets.token_hex(16).encode()
@@ -126,7 +158,7 @@ async def _prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key
 async def _line(reader: asyncio.StreamReader) -> bytes:
     try:
         line = await asyncio.wait_for(reader.readline(), HANDSHAKE_S)
-    except (TimeoutError, ValueError, ConnectionError):
+    except (OSError, ValueError):
         raise ChannelError("a peer did not complete the handshake") from None
     if not line.endswith(b"\n"):
         raise ChannelError("a peer left during the handshake")

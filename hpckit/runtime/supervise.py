@@ -44,6 +44,7 @@ from hpckit.runtime.draining import Drained, DrainPoll, Drains
 from hpckit.runtime.hand_over import HandOver
 from hpckit.runtime.journal import Journal
 from hpckit.runtime.judge import judge_of
+from hpckit.runtime.listen import own_addresses
 from hpckit.runtime.notices import TIME_LIMIT, Notices
 from hpckit.runtime.progress_file import ProgressFile
 from hpckit.runtime.rounds import Round
@@ -189,11 +190,12 @@ class _Supervisor:
         self.journal.record(events.Warned(at=now(), message=message))
 
     def _hosts(self) -> list[str]:
-        """Return the names under which other nodes may reach this one, best first."""
+        """Return the names and addresses under which other nodes may reach this one, best first."""
         if not self.assignment.agents.prefix:
             return [LOOPBACK]
         name = self.assignment.environ.get("SLURMD_NODENAME")
-        return list(dict.fromkeys(filter(None, [name, socket.gethostname(), socket.getfqdn()])))
+        names = filter(None, [name, socket.gethostname()])
+        return list(dict.fromkeys([*names, *own_addresses()]))
 
     async def _rounds(self, agents: Agents, step: Step) -> EndAttempt:
         """Run rounds until the attempt is to end."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import io
 import json
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +18,17 @@ from cli.conftest import NOW
 
 from hpckit.cli import orphaned
 from hpckit.cli.context import Context
+from hpckit.errors import ChannelError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch
 from hpckit.record.layout import RunPaths
 from hpckit.record.store import make_folder, write_json, write_text
+from hpckit.runtime import control
 from hpckit.runtime.listen import listener
 
+SECRET = control.new_secret()
 PROGRAM = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$(dirname "$0")/calls"
 case "$(basename "$0") $*" in
@@ -148,10 +155,55 @@ def test_run_is_left_alone_where_a_later_attempt_has_begun(bereaved: Bereaved) -
     assert bereaved.act() == []
 
 
-def test_run_is_left_alone_while_its_supervisor_listens(bereaved: Bereaved) -> None:
+@contextlib.contextmanager
+def supervisor(bereaved: Bereaved, secret: str) -> Iterator[None]:
+    """Answer callers as the supervisor of the attempt does, in another thread."""
+    loop = asyncio.new_event_loop()
+
+    async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ChannelError, OSError):
+            await control.accept(reader, writer, secret)
+        writer.close()
+
+    with listener("127.0.0.1") as bound:
+        publish(bereaved, bound.getsockname()[1])
+        server = loop.run_until_complete(asyncio.start_server(welcome, sock=bound))
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            loop.call_soon_threadsafe(server.close)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+
+def publish(bereaved: Bereaved, port: int) -> None:
+    """Say where the supervisor listens, or has listened."""
+    paths = bereaved.run.attempt(1)
+    write_json(paths.address, {"hosts": ["127.0.0.1"], "port": port})
+    write_text(paths.secret, SECRET + "\n")
+
+
+def test_run_is_left_alone_while_its_supervisor_answers(bereaved: Bereaved) -> None:
     """A connection may break without an end of what is behind it."""
-    with listener("127.0.0.1") as socket:
-        address = {"hosts": ["127.0.0.1"], "port": socket.getsockname()[1]}
-        write_json(bereaved.run.attempt(1).address, address)
+    with supervisor(bereaved, SECRET):
         assert bereaved.act() == []
     assert "scontrol requeue 7" in bereaved.act()
+
+
+def test_run_of_a_frozen_supervisor_is_started_anew(
+    bereaved: Bereaved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel accepts connections for a process that is stopped; nothing is said on them."""
+    monkeypatch.setattr(control, "HANDSHAKE_S", 0.5)
+    with listener("127.0.0.1") as bound:
+        publish(bereaved, bound.getsockname()[1])
+        assert "scontrol requeue 7" in bereaved.act()
+
+
+def test_run_is_started_anew_where_another_has_taken_the_port(bereaved: Bereaved) -> None:
+    """Who listens there and does not know the attempt's secret is not its supervisor."""
+    with supervisor(bereaved, control.new_secret()):
+        assert "scontrol requeue 7" in bereaved.act()

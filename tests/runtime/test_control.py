@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from hpckit.errors import ChannelError
 from hpckit.runtime import control, messages
+from hpckit.runtime.listen import listener, own_addresses
 
 Talk = Callable[[control.Channel], Awaitable[None]]
 
@@ -121,3 +124,70 @@ def test_messages_survive_the_wire() -> None:
 
     ended = messages.RankEnded(round=1, exit=RankExit(rank=2, node="n", code=None, signal="SIGHUP"))
     assert messages.decode(messages.encode(ended)) == ended
+
+
+def test_channel_ends_however_its_connection_does() -> None:
+    """An error of the network that is no ConnectionError (No route to host) is an end, too."""
+
+    async def lose() -> list[object]:
+        said = []
+        for number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNRESET):
+            reader = asyncio.StreamReader()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            channel = control.Channel(
+                reader=reader, writer=writer, key=b"", sends_as=b"", hears_as=b"", peer="n2"
+            )
+            reader.set_exception(OSError(number, "as the kernel has it"))
+            said.append(await channel.receive())
+            await channel.close()
+        return said
+
+    with listener("127.0.0.1") as bound:
+        port = bound.getsockname()[1]
+        assert asyncio.run(lose()) == [None] * 4
+
+
+def test_supervisor_is_reached_under_any_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that does not resolve, and one where nothing answers, cost a moment each."""
+    monkeypatch.setattr(control, "_NEXT_HOST_S", 0.2)
+
+    async def call(secret: str) -> object:
+        outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        server, port = await _serve(secret, outcome)
+        # Nothing answers on this address; its neighbour is taken by nobody, and refuses.
+        hosts = ["no-such-name.invalid", "127.0.0.77", "127.0.0.1"]
+        channel = await control.connect_any(hosts, port, secret)
+        await channel.send(HELLO)
+        said = await asyncio.wait_for(outcome, 5)
+        await channel.close()
+        server.close()
+        return said
+
+    assert asyncio.run(call(control.new_secret())) == HELLO
+
+
+def test_supervisor_that_is_not_reached_has_a_reason_for_each_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the error itself has no text, as a timeout."""
+    monkeypatch.setattr(control, "HANDSHAKE_S", 0.2)
+
+    async def slow(*_: object, **__: object) -> object:
+        raise TimeoutError
+
+    monkeypatch.setattr(control, "connect", slow)
+    with pytest.raises(ChannelError, match=r"^n1: TimeoutError; 10\.0\.0\.1: TimeoutError$"):
+        asyncio.run(control.connect_any(["n1", "10.0.0.1"], 1, control.new_secret()))
+
+
+def test_own_addresses_are_those_others_may_reach(tmp_path: Path) -> None:
+    """No loopback and no link-local one; those of IPv6 by the kernel's table."""
+    table = tmp_path / "if_inet6"
+    table.write_text(
+        "00000000000000000000000000000001 01 80 10 80       lo\n"
+        "20010db8000000000000000000000007 02 40 00 80     eth0\n"
+        "fe800000000000000000000000000007 02 40 20 80     eth0\n"
+    )
+    found = own_addresses(table)
+    assert "2001:db8::7" in found
+    assert not [one for one in found if one.startswith(("127.", "169.254.", "fe80", "::1"))]
