@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.failure import Cause, Failure, RankExit, Reason
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
@@ -156,6 +156,7 @@ class RanksExited(Event):
     round: int
     ranks: str
     count: int
+    reason: Reason
     code: int | None
     signal: str | None
     exception: str | None
@@ -247,7 +248,8 @@ class NoticeHeard(Event):
 class AttemptEnded(Event):
     """The supervisor's last word on an attempt.
 
-    `reason` says why a run completed before all was done: `pruned`; empty otherwise.
+    `reason` says why a run completed before all was done: `pruned`, or `returned at step 40 of
+    100` where its own code did; empty otherwise.
     """
 
     kind: ClassVar[str] = "attempt_ended"

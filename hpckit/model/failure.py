@@ -17,7 +17,8 @@ class Cause(StrEnum):
     """Why a run did not complete.
 
     `signal` came from somebody else (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
-    `unsaved`: what was registered is not saved.
+    `left`: a rank was told to leave, and its attempt was not; `unsaved`: what was registered is
+    not saved.
     """
 
     exception = "exception"
@@ -37,6 +38,7 @@ class Cause(StrEnum):
     frozen_folder = "frozen_folder"
     preempted = "preempted"
     drained = "drained"
+    left = "left"
     time_limit = "time_limit"
     notice = "notice"
     launcher_lost = "launcher_lost"
@@ -48,20 +50,78 @@ class Cause(StrEnum):
         return cls.unknown
 
 
+class Reason(StrEnum):
+    """Why a rank left.
+
+    `returned`: the user's function did, or the attached script came to its end; `ended`: a plain
+    command with exit code 0, which says no more; `left`: at a step boundary, as it was told;
+    `pruned`: there, for good; `exited`: with an exit code, and without having returned.
+    """
+
+    returned = "returned"
+    ended = "ended"
+    left = "left"
+    pruned = "pruned"
+    raised = "raised"
+    exited = "exited"
+    killed = "killed"
+
+
+class ToldBy(StrEnum):
+    """Who told a rank to leave: a signal to its own process, the supervisor, or a peer."""
+
+    signal = "signal"
+    supervisor = "supervisor"
+    peer = "peer"
+
+
+class Kept(StrEnum):
+    """Whether what a rank registered is saved as it was when the rank left its step loop."""
+
+    nothing = "nothing"
+    saved = "saved"
+    unsaved = "unsaved"
+
+
+FINE = frozenset({Reason.returned, Reason.ended, Reason.left, Reason.pruned})
+"""Reasons that are no failure of the rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Farewell:
+    """What a rank itself says of its leaving; the agent believes it where the process ended so.
+
+    `signal` names the one that told it to leave; `step` is the last one begun, of `total`.
+    """
+
+    reason: Reason
+    told_by: ToldBy | None = None
+    signal: str | None = None
+    kept: Kept = Kept.nothing
+    step: int | None = None
+    total: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """One rank's exit record. `signal` is a name such as SIGKILL; `step` the last one begun.
+    """One rank's exit record: how its process ended, and why it left.
 
-    `stopped` is true where hpckit itself ended the rank because another had failed; `at` is when
-    the exception was raised or the end was seen; `oom` is what shows that the kernel killed it
-    for want of memory.
+    `signal` is what ended the process, such as SIGKILL; `step` the last one begun, of `total`;
+    `told_by` and `told_signal` say who told it to leave. `stopped` is true where hpckit itself
+    ended the rank because another had failed; `at` is when the exception was raised or the end was
+    seen; `oom` is what shows that the kernel killed it for want of memory.
     """
 
     rank: int
     node: str
     code: int | None
+    reason: Reason = Reason.exited
+    kept: Kept = Kept.nothing
+    told_by: ToldBy | None = None
+    told_signal: str | None = None
     signal: str | None = None
     step: int | None = None
+    total: int | None = None
     exception: str | None = None
     message: str | None = None
     traceback: str | None = None
@@ -71,8 +131,8 @@ class RankExit:
 
     @property
     def failed(self) -> bool:
-        """Whether the rank ended otherwise than with exit code 0."""
-        return self.code != 0
+        """Whether the rank left for a reason that is a failure."""
+        return self.reason not in FINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from hpckit.model.failure import Cause
 
-PLANNED = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice})
+PLANNED = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
 """Causes that are announced: state is saved, so that no work is lost. The rest are failures."""
 
 

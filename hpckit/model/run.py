@@ -43,7 +43,7 @@ class RunRecord:
 
     `supervisor` is (host, pid, start mark of the process) of the latest attempt, `restart_count`
     Slurm's count of restarts when that attempt began; `warnings` the latest few; `reason` why it
-    completed before all was done (`pruned`), else empty.
+    completed before all was done (`pruned`, or at which step its own code returned), else empty.
     """
 
     id: str
@@ -136,6 +136,7 @@ _OUTSIDE = frozenset(
     {
         Cause.signal,
         Cause.notice,
+        Cause.left,
         Cause.node_lost,
         Cause.agents_missing,
         Cause.launcher_lost,

@@ -15,7 +15,9 @@ from pathlib import PurePosixPath
 
 from hpckit.model.failure import Cause, RankExit
 
-_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+FROM_OUTSIDE = frozenset(
+    {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
+)
 """Signals that somebody else sends; others a process brings upon itself."""
 _SHELL_SIGKILL = 137
 """What a shell returns for a child that was killed by SIGKILL."""
@@ -137,7 +139,7 @@ def classify(exit_: RankExit) -> Cause:
         return Cause.exception
     if exit_.signal is None:
         return Cause.exit_code
-    return Cause.signal if exit_.signal in _FROM_OUTSIDE else Cause.crash
+    return Cause.signal if exit_.signal in FROM_OUTSIDE else Cause.crash
 
 
 def _killed(exit_: RankExit) -> bool:

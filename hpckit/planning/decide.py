@@ -15,17 +15,16 @@ from hpckit.model.failure import Cause, Failure, RankExit, shell_code
 from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
-from hpckit.planning.classify import classify, signature
+from hpckit.planning.classify import FROM_OUTSIDE, classify, signature
+from hpckit.planning.ends import End, left_unasked, left_unsaved, read_end, returned_early
 from hpckit.planning.ledger import Ledger
 from hpckit.planning.placement import placed, without
 
 NOTICE_CODE = 143
 """Exit code of an attempt that was told to stop: 128 + SIGTERM."""
 
-_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
-"""Signals that somebody else sends; others a process brings upon itself."""
-
-_SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.notice})
+_COMPLETE = frozenset({End.completed, End.pruned})
+_SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.notice, Cause.left})
 """Ends that say nothing of the run, however alike they are."""
 
 _FELT_EARLIER = timedelta(seconds=1)
@@ -94,12 +93,14 @@ class NewRound:
 class EndAttempt:
     """End the attempt in this state, with this exit code.
 
-    `again` asks for a new attempt, on other nodes than those `excluded`.
+    `again` asks for a new attempt, on other nodes than those `excluded`. `reason` says why a run
+    completed before all was done.
     """
 
     state: RunState
     exit_code: int
     failure: Failure | None = None
+    reason: str = ""
     again: bool = False
     excluded: tuple[str, ...] = ()
 
@@ -121,16 +122,14 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     the rung, the budgets of `policy` are those of the whole run.
     """
     failure = view.failure or first_failure(view.exits)
-    fine = bool(view.exits) and not any(exit_.failed for exit_ in view.exits)
-    if fine and failure is None and not view.cut_short:
-        return EndAttempt(state=RunState.completed, exit_code=0)
+    end = read_end(view.exits, told=view.cut_short)
+    if failure is None and end in _COMPLETE:
+        return _completed(view, end)
     if view.notice is not None:
         return _stopped(view, view.notice, policy, past)
-    if fine and failure is None:
+    if failure is None and end is End.left and view.cut_short:
         return _left_for_drain(view, policy, past)
-    failure = failure or Failure(
-        cause=Cause.unknown, message="all ranks were stopped, nobody said why"
-    )
+    failure = failure or _failure_of(view, end)
     ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
     left_out = _left_out(view, policy, ledger)
     spent = exhausted(ledger, failure, policy, left_out)
@@ -138,6 +137,20 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         message = f"{failure.message}; {spent}" if spent else failure.message
         return _failed(view, replace(failure, message=message))
     return _restart(view, failure, policy, ledger, left_out)
+
+
+def _completed(view: RoundView, end: End) -> EndAttempt:
+    reason = PRUNED if end is End.pruned else returned_early(view.exits)
+    return EndAttempt(state=RunState.completed, exit_code=0, reason=reason)
+
+
+def _failure_of(view: RoundView, end: End) -> Failure:
+    """Return the failure of a round that no rank of it failed."""
+    if end is End.left:
+        return left_unasked(view.exits, view.step)
+    if end is End.unsaved:
+        return left_unsaved(view.exits, view.step)
+    return Failure(cause=Cause.unknown, message="all ranks were stopped, and the reason is unknown")
 
 
 def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
@@ -208,14 +221,14 @@ def round_ended(view: RoundView, failure: Failure | None, action: str) -> events
     )
 
 
-def attempt_ended(end: EndAttempt, at: datetime, *, pruned: bool) -> events.AttemptEnded:
-    """Return the last word on an attempt; `pruned` is whether its ranks left for that."""
+def attempt_ended(end: EndAttempt, at: datetime) -> events.AttemptEnded:
+    """Return the last word on an attempt."""
     return events.AttemptEnded(
         at=at,
         state=end.state,
         exit_code=end.exit_code,
         failure=end.failure,
-        reason=PRUNED if pruned and end.state is RunState.completed else "",
+        reason=end.reason,
     )
 
 
@@ -334,7 +347,7 @@ def guilty_rank(exits: Sequence[RankExit]) -> RankExit | None:
 
 def _failed_at(exit_: RankExit) -> tuple[bool, datetime]:
     at = exit_.at or _LAST
-    killed = exit_.signal in _FROM_OUTSIDE and exit_.exception is None
+    killed = exit_.signal in FROM_OUTSIDE and exit_.exception is None
     felt = classify(exit_) is Cause.communication
     return felt, at - _FELT_EARLIER if killed else at
 
@@ -361,4 +374,9 @@ def _message(exit_: RankExit) -> str:
     if exit_.signal is not None:
         evidence = f" ({exit_.oom})" if exit_.oom else ""
         return f"rank {exit_.rank} was killed by {exit_.signal}{evidence}"
+    if exit_.code == 0:
+        return (
+            f"rank {exit_.rank} ended with exit code 0 before it had come to its end "
+            "(sys.exit or os._exit inside the entry point; return from it instead)"
+        )
     return f"rank {exit_.rank} ended with exit code {exit_.code}"

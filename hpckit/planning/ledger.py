@@ -22,7 +22,7 @@ _OF_A_NODE = frozenset(
 """Causes that may be a node's fault."""
 _LOST = frozenset({Cause.node_lost, Cause.agents_missing})
 """Causes that speak against a node at once, not only when they come again."""
-_TOLD = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice})
+_TOLD = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
 _EXCLUDED_FOR = timedelta(hours=12)
 """A node is given another chance after this: it may have been rebooted or repaired."""
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpckit.model.launch import Direction
+from hpckit.model.run import PRUNED
 from hpckit.model.search import Search
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
@@ -58,7 +59,7 @@ def _rank(row: ResultRow, search: Search) -> tuple[bool, float, int]:
 
 
 def _counts(row: ResultRow, search: Search) -> bool:
-    done = row.state is RunState.completed and not row.reason
+    done = row.state is RunState.completed and row.reason != PRUNED
     return done and _value(row, search) is not None
 
 

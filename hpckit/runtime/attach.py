@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import random
+import sys
+import threading
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -121,8 +125,22 @@ def attach(*, timeout_s: float = 120.0) -> Run:
     info = rank_info(environ)
     agent = info.source is RankSource.agent
     run = _attach_to_agent(environ, info) if agent else _attach_alone(environ, info, timeout_s)
+    run.promise()
     atexit.register(_detach, run)
+    # Earlier than atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
+    threading._register_atexit(_finish, run, os.getpid())  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
     return run
+
+
+def _finish(run: Run, pid: int) -> None:
+    """Say that the script has come to its end, unless it raised; not in a child that it forked."""
+    if os.getpid() != pid or getattr(sys, "last_value", None) is not None:
+        return
+    try:
+        run.finish()
+    except Exception:  # noqa: BLE001  # nothing above would show it
+        traceback.print_exc()
+        run.give_up()
 
 
 def _detach(run: Run) -> None:

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hpckit.errors import UsageError
+from hpckit.model.failure import ToldBy
 from hpckit.model.rank import RankInfo
 from hpckit.runtime import messages
 from hpckit.runtime.link import AgentLink
@@ -28,6 +30,7 @@ _NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _INTERVAL_S = 0.25
 """Agreements are about this far apart: far less than any notice's time, and next to no cost."""
 _MOST_STEPS = 1000
+_WISHES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ class Boundary:
 
     info: RankInfo
     link: AgentLink | None
-    noticed: bool = False
+    told_by: ToldBy | None = None
+    signal: str | None = None
     pruned: bool = False
     _group: Any = field(default=None, init=False)
     _next: int | None = field(default=None, init=False)
@@ -63,6 +67,11 @@ class Boundary:
     def __post_init__(self) -> None:
         if self._together:
             self._group = dist.new_group(backend="gloo")
+
+    @property
+    def noticed(self) -> bool:
+        """Whether this rank has been told to leave; `told_by` says by whom."""
+        return self.told_by is not None
 
     @property
     def _together(self) -> bool:
@@ -88,8 +97,9 @@ class Boundary:
             for number in ours if not self.noticed else ():
                 signal.signal(number, signal.SIG_DFL)
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self.noticed = True
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.told_by is None:
+            self.told_by, self.signal = ToldBy.signal, signal.Signals(number).name
 
     def agree(
         self, step: int, *, save: bool, veto: bool = False, within: int | None = None
@@ -107,19 +117,38 @@ class Boundary:
         if self._next is not None and step < self._next:
             return Agreement()
         ours = [self.noticed, save, veto, self.pruned, self._distance(step)]
-        wishes = torch.tensor(ours, dtype=torch.int64)
-        dist.all_reduce(wishes, op=dist.ReduceOp.MAX, group=self._group)
-        leave, wanted, vetoed, pruned, distance = wishes.tolist()
+        leave, asked, vetoed, pruned, distance = self._most(step, ours, over=False)
         self._next = step + (distance if within is None else min(distance, within))
         # Never the other way: a signal may have come while the ranks were agreeing.
-        self.noticed = self.noticed or bool(leave)
-        save = bool(wanted or leave) and not vetoed
+        if leave and self.told_by is None:
+            self.told_by = ToldBy.peer
+        save = bool(asked or leave) and not vetoed
         return Agreement(save=save, leave=bool(leave), prune=bool(pruned))
+
+    def agree_to_end(self, step: int) -> None:
+        """Agree that the loop is over before this step; raises UsageError where it is not so."""
+        if self._together:
+            self._most(step, [0] * _WISHES, over=True)
+
+    def _most(self, step: int, ours: list[int | bool], *, over: bool) -> list[int]:
+        """Return the maximum of each of all ranks' wishes, where the loop is over for all or none.
+
+        Raises UsageError otherwise, on all of them.
+        """
+        votes = torch.tensor([*ours, over, not over, step, -step], dtype=torch.int64)
+        dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
+        *most, ended, looping, last, first = votes.tolist()
+        if ended and (looping or last != -first):
+            raise UsageError(
+                f"ranks have left the step loop at different steps ({-first} and {last})",
+                hint="break at the same step on every rank, such as by an all_reduce of the reason",
+            )
+        return most
 
     def _poll(self) -> None:
         while self.link is not None and (message := self.link.poll()) is not None:
             if isinstance(message, messages.Notice):
-                self.noticed = True
+                self.told_by = self.told_by or ToldBy.supervisor
             elif isinstance(message, messages.Prune):
                 self.pruned = True
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hpckit.model import events
-from hpckit.model.failure import RankExit
+from hpckit.model.failure import RankExit, Reason
 from hpckit.model.ranges import ranges
 from hpckit.planning.decide import guilty_rank
 from hpckit.runtime.clock import now
@@ -19,6 +19,9 @@ from hpckit.runtime.clock import now
 TOLD_SINGLY = 32
 """So many ends of a round have an event of their own: where one of 8000 ranks fails, the others say
 the same 8000 times, a kilobyte each, and every reader of the record reads it all."""
+
+
+_Alike = tuple[Reason, int | None, str | None, str | None, bool]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,16 +81,18 @@ class RankExits:
         guilty = guilty_rank(self.in_order()) if self._untold else None
         if guilty is not None and self._untold.pop(guilty.rank, None) is not None:
             self._tell(guilty)
-        alike: dict[tuple[int | None, str | None, str | None, bool], list[int]] = defaultdict(list)
+        alike: dict[_Alike, list[int]] = defaultdict(list)
         for rank, exit_ in self._untold.items():
-            alike[exit_.code, exit_.signal, exit_.exception, exit_.stopped].append(rank)
-        for (code, signal, exception, stopped), ranks in alike.items():
+            how = (exit_.reason, exit_.code, exit_.signal, exit_.exception, exit_.stopped)
+            alike[how].append(rank)
+        for (reason, code, signal, exception, stopped), ranks in alike.items():
             self.record(
                 events.RanksExited(
                     at=now(),
                     round=self.round,
                     ranks=ranges(ranks),
                     count=len(ranks),
+                    reason=reason,
                     code=code,
                     signal=signal,
                     exception=exception,

@@ -2,12 +2,14 @@
 
 Responsible for sending and awaiting messages from synchronous code; it must not interpret them.
 Neither has a name or a port: only the rank and its agent hold them, so they need no secret. The
-board holds the number of the step the rank is at, exact even when the rank can say no more.
+board holds the number of the step the rank is at, and what it last said of its leaving: exact even
+when the rank can say no more, or nobody reads the line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import struct
@@ -18,6 +20,8 @@ from datetime import timedelta
 from typing import TypeVar
 
 from hpckit.errors import RendezvousError
+from hpckit.model.failure import Farewell
+from hpckit.model.plain import from_plain, to_plain
 from hpckit.runtime.messages import Message, decode, encode
 
 VARIABLE = "HPCKIT_LINK_FD"
@@ -26,6 +30,8 @@ BOARD_VARIABLE = "HPCKIT_STEP_FD"
 """Names that of the board."""
 
 _STEP = struct.Struct("=q")
+_FAREWELL_AT = 64
+_FAREWELL_BYTES = 4096
 
 M = TypeVar("M", bound=Message)
 
@@ -47,7 +53,13 @@ class AgentLink:
     def note_step(self, step: int) -> None:
         """Put on the board that this step begins; one system call, so every step can be noted."""
         if self.board is not None:
-            os.pwrite(self.board, _STEP.pack(step), 0)
+            os.pwrite(self.board, _STEP.pack(step + 1), 0)
+
+    def note_farewell(self, farewell: Farewell) -> None:
+        """Put on the board what this rank says of its leaving; the latest word counts."""
+        if self.board is not None:
+            text = json.dumps(to_plain(farewell)).encode()
+            os.pwrite(self.board, text.ljust(_FAREWELL_BYTES), _FAREWELL_AT)
 
     def wait_for(self, kind: type[M], timeout: timedelta) -> M:
         """Return the next message of this kind; raises RendezvousError at the timeout."""
@@ -119,4 +131,14 @@ def make_board() -> int:
 def read_board(board: int) -> int | None:
     """Return the step last noted on a board, None before the first."""
     data = os.pread(board, _STEP.size, 0)
-    return _STEP.unpack(data)[0] if len(data) == _STEP.size else None
+    begun = _STEP.unpack(data)[0] - 1 if len(data) == _STEP.size else -1
+    return None if begun < 0 else begun
+
+
+def read_farewell(board: int) -> Farewell | None:
+    """Return what a rank last said of its leaving, None where it said nothing."""
+    try:
+        text = os.pread(board, _FAREWELL_BYTES, _FAREWELL_AT)
+        return from_plain(Farewell, json.loads(text))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

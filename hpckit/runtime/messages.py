@@ -137,13 +137,6 @@ class Prune(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pruned(Message):
-    """Rank 0 → its agent → supervisor: all ranks leave before this step, as they were told."""
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Beat(Message):
     """Supervisor ↔ agent: a sign of life."""
 

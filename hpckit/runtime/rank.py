@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import ctypes
 import importlib
+import inspect
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpckit.errors import ConfigError, HpckitError
-from hpckit.model.failure import RankExit
+from hpckit.model.failure import RankExit, Reason
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
@@ -46,6 +47,7 @@ COMMAND_NOT_EXECUTABLE = 126
 _PR_SET_PDEATHSIG = 1
 _TRACEBACK_CHARACTERS = 20_000
 _LEAVE_S = 10.0
+_LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 
 
 def die_with_agent() -> None:
@@ -88,6 +90,23 @@ def load_entry_point(text: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]  # callable, as just checked
 
 
+def call(function: Callable[..., Any], run: Run) -> None:
+    """Call the user's function; raises ConfigError where that would run none of its lines."""
+    if any(kind(function) for kind in _LAZY):
+        raise _not_run(function)
+    result = function(run.config, run)
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise _not_run(function)
+
+
+def _not_run(function: Callable[..., Any]) -> ConfigError:
+    name = getattr(function, "__qualname__", repr(function))
+    return ConfigError(
+        f"entry_point {name} is a coroutine or generator function: calling it runs none of it",
+        hint="make it a plain `def` without `yield`; inside it, asyncio.run() runs a coroutine",
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class RankProcess:
     """What this process is. `run` is what the user's function was handed, once it was."""
@@ -125,7 +144,8 @@ class RankProcess:
         attach.export_address(self.info, store)
         process_group.initialise(self.info, device, store, timeout)
         attach.seed_everything(settings.seed)
-        function(self.run.config, self.run)
+        call(function, self.run)
+        self.run.finish()
         self.run.registered.clear()
         process_group.close()
 
@@ -136,6 +156,7 @@ class RankProcess:
             rank=self.info.rank,
             node=self.info.node,
             code=1,
+            reason=Reason.raised,
             step=None if self.run is None else self.run.step,
             exception=type(error).__name__,
             message=str(told)[:_TRACEBACK_CHARACTERS],

@@ -24,6 +24,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.classify import with_log
+from hpckit.planning.ends import with_farewell
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths, RoundPaths, RunPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
@@ -31,7 +32,7 @@ from hpckit.runtime import messages
 from hpckit.runtime.aside import aside
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, rank_variables, without_agent
-from hpckit.runtime.link import BOARD_VARIABLE, VARIABLE, make_board, read_board
+from hpckit.runtime.link import BOARD_VARIABLE, VARIABLE, make_board, read_board, read_farewell
 from hpckit.runtime.oom import OomKills, read_kills
 from hpckit.runtime.stacks import dump, process_state
 from hpckit.runtime.stages import stage_variables
@@ -104,6 +105,7 @@ class LocalRanks:
     _kills: OomKills = field(default_factory=OomKills, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _stopping: bool = field(default=False, init=False)
+    _sent: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
@@ -187,13 +189,7 @@ class LocalRanks:
                 self._hangs.resumed(rank, time.monotonic())
             case messages.Watched():
                 self._hangs.paused(rank)
-            case (
-                messages.StoreBound()
-                | messages.Saved()
-                | messages.Warn()
-                | messages.Reported()
-                | messages.Pruned()
-            ):
+            case messages.StoreBound() | messages.Saved() | messages.Warn() | messages.Reported():
                 await self.tell(message)
             case _:
                 pass
@@ -269,7 +265,7 @@ class LocalRanks:
         """Put together what the process status says and what the rank itself left behind."""
         said = await self._soon(lambda: self._said(rank), None)
         name = signal_name(-code) if code < 0 else None
-        ended_by_us = self._stopping and name in {"SIGTERM", "SIGKILL"} and said is None
+        ended_by_us = name in self._sent and said is None
         seen = RankExit(
             rank=rank,
             node=self.outlook.node,
@@ -280,17 +276,16 @@ class LocalRanks:
             oom=read_kills().since(self._kills) if code and not ended_by_us else None,
             at=ended_at,
         )
-        if said is None:
-            log = self.paths.log(rank)
-            return (
-                with_log(seen, await self._soon(lambda: tail(log, _LOG_LINES), ""))
-                if code
-                else seen
+        if said is not None:
+            step = seen.step if said.step is None else said.step
+            seen = replace(
+                said, node=seen.node, code=seen.code, signal=seen.signal, step=step, oom=seen.oom
             )
-        step = seen.step if said.step is None else said.step
-        return replace(
-            said, node=seen.node, code=seen.code, signal=seen.signal, step=step, oom=seen.oom
-        )
+        elif code:
+            log = self.paths.log(rank)
+            seen = with_log(seen, await self._soon(lambda: tail(log, _LOG_LINES), ""))
+        is_command = self.outlook.settings.command is not None
+        return with_farewell(seen, read_farewell(self._boards[rank]), is_command=is_command)
 
     def _said(self, rank: int) -> RankExit | None:
         try:
@@ -322,6 +317,7 @@ class LocalRanks:
         await asyncio.gather(*waiting)
 
     def _signal(self, number: signal.Signals) -> None:
+        self._sent.add(number.name)
         for process in self.processes.values():
             if process.returncode is not None:
                 continue  # its number may be somebody else's by now

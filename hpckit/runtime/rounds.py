@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.failure import Cause, Failure, RankExit, Reason
 from hpckit.planning.decide import RoundView, first_failure
 from hpckit.planning.loss import Absence, loss
 from hpckit.planning.stall import Stall, blame
@@ -43,7 +43,7 @@ class Round:
 
     `noticed` is set when the attempt will be stopped; `between_failures` is the mean time to be
     expected, `save_cost` what a save costs, if known; `on_saved` hears of committed checkpoints;
-    `judge` may end the round early, which makes it `pruned`.
+    `judge` may have the ranks leave early, `pruned`.
     """
 
     number: int
@@ -56,7 +56,6 @@ class Round:
     record: Callable[[events.Event], None]
     on_saved: Callable[[messages.Saved], None]
     judge: Judge | None = None
-    pruned: bool = field(default=False, init=False)
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
     longest_step: timedelta = field(default=timedelta(), init=False)
@@ -237,8 +236,10 @@ class Round:
                 self._advance(message.step)
             case messages.Saved():
                 self._saved(message)
-            case messages.Warn() | messages.Reported() | messages.Pruned():
-                self._take_word(message)
+            case messages.Warn():
+                self.record(events.Warned(at=now(), message=message.message))
+            case messages.Reported() if self.judge is not None:
+                self.judge.hear(message)
             case messages.Hung() if message.round == self.number and self._hung is None:
                 self._hung = message
                 self._silent_s = message.silent_s
@@ -267,15 +268,6 @@ class Round:
                 self._exits.lose(place)
                 self._lost[place] = time.monotonic() - silent_s
                 self._silent_s = max(self._silent_s, silent_s)
-
-    def _take_word(self, message: messages.Warn | messages.Reported | messages.Pruned) -> None:
-        """Take in what rank 0 says of itself."""
-        if isinstance(message, messages.Warn):
-            self.record(events.Warned(at=now(), message=message.message))
-        elif isinstance(message, messages.Pruned):
-            self.pruned = True
-        elif self.judge is not None:
-            self.judge.hear(message)
 
     def _saved(self, message: messages.Saved) -> None:
         self.on_saved(message)
@@ -354,18 +346,19 @@ class Round:
             await self._hear(None, left)
 
     async def _look_closer(self) -> None:
-        """Wait a little where what the ranks died of may have a cause not heard of yet.
+        """Wait a little where what the ranks ended of may have a cause not heard of yet.
 
-        A rank that a signal ended may have died of a notice; one that lost its connection, of a
-        node that has fallen silent.
+        A rank that a signal ended or told to leave may have had a notice; one that lost its
+        connection has lost it to a node that has fallen silent.
         """
         if self._hung is not None or self._lost or self.noticed.is_set():
             return
-        failure = first_failure(self._exits.in_order())
+        ends = self._exits.in_order()
+        failure = first_failure(ends)
         if failure is not None and failure.cause is Cause.communication:
             limit_s = self.agents.settings.runtime.node_timeout_s + 2.0
             await self._wait(limit_s, lambda: bool(self._lost) or self.noticed.is_set())
-        elif any(exit_.signal for exit_ in self._exits.in_order()):
+        elif not self._asked and any(one.signal or one.reason is Reason.left for one in ends):
             await self._wait(_NOTICE_WAIT_S, self.noticed.is_set)
 
     def _loss(self) -> Failure | None:

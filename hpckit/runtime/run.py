@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hpckit.errors import NonFiniteLossError, UsageError
+from hpckit.model.failure import Farewell, Kept, Reason
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
+from hpckit.planning.ends import LEFT_CODE
 from hpckit.record.launches import is_latest
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics import MetricsLog
@@ -33,6 +35,7 @@ from hpckit.runtime.link import AgentLink
 from hpckit.runtime.reporting import Reporting
 from hpckit.runtime.settings import Config
 from hpckit.runtime.stages import EarlierRun, RunStage
+from hpckit.runtime.steps import StepLoop
 
 if TYPE_CHECKING:
     from hpckit.runtime.checkpoint.saving import SaveOutcome
@@ -72,6 +75,8 @@ class Run:
     samples: int = 0
     _stage: RunStage | None = None
     _link: AgentLink | None = None
+    _loop: StepLoop | None = None
+    _farewell: Farewell | None = None
     _injector: Injector = field(default_factory=lambda: Injector(marks=Path(), due={}))
     _reporting: Reporting = field(default_factory=Reporting)
     _told_at: float = 0.0
@@ -148,45 +153,64 @@ class Run:
                 "run.steps() was already called, and run.state() holds state that it saves by "
                 "step; loop over all steps of the run in one run.steps()"
             )
-        boundary = Boundary(info=self.info, link=self._link)
-        keeper = self._keeper() if self.registered else None
-        at = Position(step=start)
-        if keeper is not None:
-            at = keeper.restore(at)
-        with boundary.hearing():
-            for step in range(at.step, total):
-                done = step - at.step
-                self.samples = at.samples + done * samples_per_step
-                self._pass(boundary, keeper, Position(step=step, samples=self.samples))
+        if self._farewell is not None:
+            raise SystemExit(LEFT_CODE)
+        loop = self._loop = self._new_loop(total, start, samples_per_step)
+        with loop.boundary.hearing():
+            for step in loop.restore():
+                self.samples = loop.samples(step)
+                self._leave_if(loop.cross(step, veto=self._non_finite > 0))
                 self._begin(step, last=step == total - 1)
                 yield step
         self._tell(messages.Watched(on=False))
-        self.samples = at.samples + max(total - at.step, 0) * samples_per_step
-        if keeper is not None:
-            keeper.save(Position(step=max(total, at.step), samples=self.samples), wait=True)
-            keeper.close()
+        done = max(total, loop.start.step)
+        self.samples = loop.samples(done)
+        loop.end(done)
 
-    def _pass(self, boundary: Boundary, keeper: Keeper | None, here: Position) -> None:
-        """Pass a step boundary: save or leave, as all ranks agree."""
-        wanted = keeper is not None and keeper.due(here.step)
-        within = None if keeper is None else keeper.cadence.steps_left(here.step)
-        agreed = boundary.agree(here.step, save=wanted, veto=self._non_finite > 0, within=within)
-        if agreed.prune and not agreed.leave:
-            self._leave_pruned(keeper, here.step)
-        if keeper is not None and agreed.save:
-            keeper.save(here, wait=agreed.leave, patience=self.notice_grace)
-        if agreed.leave:
-            self.logger.info("left before step=%d: told to stop", here.step)
-            raise SystemExit(0)
+    def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
+        return StepLoop(
+            total=total,
+            samples_per_step=samples_per_step,
+            boundary=Boundary(info=self.info, link=self._link),
+            keeper=self._keeper() if self.registered else None,
+            logger=self.logger,
+            grace=self.notice_grace,
+            start=Position(step=start),
+        )
 
-    def _leave_pruned(self, keeper: Keeper | None, step: int) -> None:
-        """Leave for good, without another save: the sweep has better runs than this one."""
-        if self.is_main:
-            self._tell(messages.Pruned(step=step))
-        self.logger.info("left before step=%d: pruned", step)
-        if keeper is not None:
-            keeper.close()
-        raise SystemExit(0)
+    def _leave_if(self, farewell: Farewell | None) -> None:
+        """Leave where that is what the ranks agreed on, and let the agent know why."""
+        if farewell is None:
+            return
+        self._say(farewell)
+        raise SystemExit(0 if farewell.reason is Reason.pruned else LEFT_CODE)
+
+    def finish(self) -> None:
+        """Say that the user's code came to its end; a loop that it broke off is ended and saved.
+
+        hpckit calls this itself. Raises UsageError where ranks broke off at different steps.
+        """
+        if self._farewell is not None:
+            return
+        if self._loop is None:
+            self._say(Farewell(reason=Reason.returned))
+            return
+        self._loop.break_off()
+        self._say(self._loop.farewell(Reason.returned))
+
+    def give_up(self) -> None:
+        """Say that the user's code came to its end, and that its state could not be saved."""
+        self._say(Farewell(reason=Reason.returned, kept=Kept.unsaved, step=self.step))
+
+    def promise(self) -> None:
+        """Say that this rank will tell when it has come to its end: not before, it has not."""
+        if self._link is not None:
+            self._link.note_farewell(Farewell(reason=Reason.exited))
+
+    def _say(self, farewell: Farewell) -> None:
+        self._farewell = farewell
+        if self._link is not None:
+            self._link.note_farewell(farewell)
 
     def _keeper(self) -> Keeper:
         # Imported here: runs that keep no state need none of it.

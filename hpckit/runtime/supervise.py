@@ -115,8 +115,7 @@ class _Supervisor:
         for task in beside:
             task.cancel()
         # The last word comes before the leave-taking: after a notice, every second counts.
-        pruned = self.round is not None and self.round.pruned
-        await self.journal.record_end(attempt_ended(end, now(), pruned=pruned))
+        await self.journal.record_end(attempt_ended(end, now()))
         await agents.close(_LEAVE_S)
         if self.step is not None:
             await end_step(self.step, _LEAVE_S)

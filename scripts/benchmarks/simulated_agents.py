@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.scale import Scale
-from hpckit.model.failure import RankExit
+from hpckit.model.failure import RankExit, Reason
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.runtime import control, messages
 from hpckit.runtime.agent import call_supervisor
@@ -99,6 +99,7 @@ class Cast:
             rank=rank,
             node=f"n{node:05d}",
             code=1,
+            reason=Reason.raised,
             exception=exception,
             message=message,
             traceback=trace,

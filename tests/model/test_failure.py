@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from hpckit.model.failure import Cause, RankExit, shell_code, signal_name
+from hpckit.model.failure import Cause, RankExit, Reason, shell_code, signal_name
 
 
 @pytest.mark.parametrize("number", range(1, signal.NSIG))
@@ -32,7 +32,8 @@ def test_cause_of_a_newer_version_is_unknown() -> None:
     assert Cause("cosmic_ray") is Cause.unknown
 
 
-def test_only_exit_code_zero_is_no_failure() -> None:
-    """A rank without a code (killed) has failed."""
-    assert not RankExit(rank=0, node="n1", code=0).failed
-    assert RankExit(rank=0, node="n1", code=None).failed
+def test_rank_that_only_vanished_has_failed() -> None:
+    """Why a rank left says whether it failed; exit code 0 alone does not."""
+    assert not RankExit(rank=0, node="n1", code=0, reason=Reason.returned).failed
+    assert not RankExit(rank=0, node="n1", code=75, reason=Reason.left).failed
+    assert RankExit(rank=0, node="n1", code=0).failed

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.failure import Cause, Failure, Kept, RankExit, Reason
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RunState
 from hpckit.planning.decide import (
@@ -42,7 +42,7 @@ def decide(ended: RoundView, policy: Recovery) -> Action:
 
 def fine(rank: int) -> RankExit:
     """Return the record of a rank that ended well."""
-    return RankExit(rank=rank, node="n1", code=0, at=NOON)
+    return RankExit(rank=rank, node="n1", code=0, reason=Reason.returned, at=NOON)
 
 
 def raised(rank: int, name: str = "ValueError", *, after_s: float = 0) -> RankExit:
@@ -51,6 +51,7 @@ def raised(rank: int, name: str = "ValueError", *, after_s: float = 0) -> RankEx
         rank=rank,
         node="n1",
         code=1,
+        reason=Reason.raised,
         exception=name,
         message="boom",
         at=NOON + timedelta(seconds=after_s),
@@ -59,7 +60,20 @@ def raised(rank: int, name: str = "ValueError", *, after_s: float = 0) -> RankEx
 
 def killed(rank: int, name: str = "SIGKILL", *, stopped: bool = False) -> RankExit:
     """Return the record of a rank that a signal ended."""
-    return RankExit(rank=rank, node="n1", code=None, signal=name, stopped=stopped, at=NOON)
+    return RankExit(
+        rank=rank,
+        node="n1",
+        code=None,
+        reason=Reason.killed,
+        signal=name,
+        stopped=stopped,
+        at=NOON,
+    )
+
+
+def left(rank: int, kept: Kept = Kept.saved) -> RankExit:
+    """Return the record of a rank that left as it was told."""
+    return RankExit(rank=rank, node="n1", code=75, reason=Reason.left, kept=kept, at=NOON)
 
 
 def test_decide_completes_when_every_rank_ended_well() -> None:
@@ -193,7 +207,7 @@ def test_decide_pauses_ever_longer_between_rounds_without_progress() -> None:
 def test_decide_asks_for_a_new_attempt_at_the_time_limit_only() -> None:
     """Slurm starts a preempted job again by itself; a job at its time limit it does not."""
     limit = Notice(signal="SIGUSR1", cause=Cause.time_limit)
-    ended = view(exits=[fine(0)], cut_short=True, step=7, requeues=True, saved=True)
+    ended = view(exits=[left(0)], cut_short=True, step=7, requeues=True, saved=True)
     unsaved = decide(replace(ended, notice=limit, saved=False), ONCE)
     assert isinstance(unsaved, EndAttempt)
     assert not unsaved.again, "it would only come to the same limit once more"
@@ -251,7 +265,7 @@ def test_decide_never_completes_while_a_rank_is_unaccounted_for() -> None:
 
 def test_decide_calls_ranks_that_left_on_notice_interrupted() -> None:
     """Exit code 0 after a notice is a graceful answer to it, not the end of the work."""
-    ended = view(exits=[fine(0)], notice=TERM, cut_short=True)
+    ended = view(exits=[left(0)], notice=TERM, cut_short=True)
     action = decide(ended, ONCE)
     assert isinstance(action, EndAttempt)
     assert action.state is RunState.interrupted

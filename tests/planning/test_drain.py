@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.failure import Cause, Failure, RankExit, Reason
 from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.states import RunState
 from hpckit.planning.decide import (
@@ -28,7 +28,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MOVE = Recovery(restarts={"drained": 1, "signal": 1, "node_lost": 1}, requeue=True)
 LEAVE = replace(MOVE, on_drain=DrainPolicy.leave)
 NOTHING = Ledger()
-LEFT = tuple(RankExit(rank=rank, node="n", code=0, at=NOON) for rank in (0, 1))
+LEFT = tuple(RankExit(rank=rank, node="n", code=75, reason=Reason.left, at=NOON) for rank in (0, 1))
 
 
 def view(**about: Any) -> RoundView:

@@ -1,0 +1,241 @@
+"""An end is what the ranks say it is: nothing that stops one rank makes a run complete."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adversarial.campaign_programs import FILES, STEPS, logged
+from runtime.conftest import Workshop, ranks, workshop
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Kept, RankExit, Reason
+from hpckit.model.launch import Checkpoint, Recovery
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch, read_runs
+from hpckit.record.store import read_events
+
+__all__ = ["workshop"]
+
+pytestmark = pytest.mark.training
+
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "function": {"entry_point": "whole:main"},
+    "attach": {"entry_point": None, "command": [sys.executable, "attached.py"]},
+    "command": {"entry_point": None, "command": [sys.executable, "plain.py"]},
+}
+"""How a run is brought to hpckit (adversarial.campaign_programs)."""
+
+LONGEST_S = 240
+
+
+def prepare(shop: Workshop, way: str, **more: Any) -> Launch:
+    """Freeze a run of two ranks that trains in this way."""
+    shop.project.mkdir(exist_ok=True)
+    for name, text in FILES.items():
+        (shop.project / name).write_text(text)
+    settings = {
+        "recovery": Recovery(restarts={"left": 20, "signal": 5, "communication": 5}),
+        "checkpoint": Checkpoint(interval_steps=5),
+        **more,
+    }
+    return shop.freeze("", **ranks(2, **WAYS[way], **settings))
+
+
+def wait_for_step(launch: Launch, step: int) -> None:
+    """Wait until a run has logged this step."""
+    deadline = time.monotonic() + LONGEST_S
+    while max((at for at, _ in logged(launch.paths.run(0).folder)), default=-1) < step:
+        assert time.monotonic() < deadline, "the run stands still"
+        time.sleep(0.05)
+
+
+def rank_pid(pid: int, rank: int) -> int | None:
+    """Return the process of a rank below a supervisor, None while it is not there."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            if f"RANK={rank}".encode() in Path(f"/proc/{parent}/environ").read_bytes().split(b"\0"):
+                return parent
+            for file in Path(f"/proc/{parent}/task").glob("*/children"):
+                found += map(int, file.read_text().split())
+    return None
+
+
+def strike(process: subprocess.Popen[str], number: signal.Signals, rank: int) -> None:
+    """Send a signal to a rank, as somebody does who knows nothing of hpckit."""
+    pid = rank_pid(process.pid, rank)
+    assert pid is not None, "the rank is gone"
+    os.kill(pid, number)
+
+
+def losses(launch: Launch) -> dict[int, float]:
+    """Return the loss of each step; a step that was done again must have had the same."""
+    found: dict[int, float] = {}
+    for step, loss in logged(launch.paths.run(0).folder):
+        assert found.setdefault(step, loss) == loss, f"step {step} has two losses"
+    return found
+
+
+def exits(launch: Launch, attempt: int = 1) -> list[RankExit]:
+    """Return the exit records of an attempt, in their order."""
+    history = read_events(launch.paths.run(0).attempt(attempt).events)
+    return [event.exit for event in history if isinstance(event, events.RankExited)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Return the losses of a run that nothing happens to."""
+    launch = prepare(Workshop(tmp_path_factory.mktemp("undisturbed") / "project"), "function")
+    process = Workshop(Path()).start(launch)
+    output, _ = process.communicate(timeout=LONGEST_S)
+    assert process.returncode == 0, output
+    return losses(launch)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_signal_to_one_rank_costs_a_round_and_no_step(
+    workshop: Workshop, undisturbed: dict[int, float], way: str
+) -> None:
+    """SIGTERM and SIGUSR1 to one rank: the run does its last step, with the very same losses."""
+    launch = prepare(workshop, way)
+    process = workshop.start(launch)
+    for at, number in ((5, signal.SIGTERM), (30, signal.SIGUSR1)):
+        wait_for_step(launch, at + random.randrange(10))  # noqa: S311  # any step will do
+        strike(process, number, random.randrange(2))  # noqa: S311
+    output, _ = process.communicate(timeout=LONGEST_S)
+    assert process.returncode == 0, output
+    (record,) = read_runs(launch)
+    assert (record.state, record.round, record.reason) == (RunState.completed, 2, "")
+    assert losses(launch) == undisturbed
+    assert max(undisturbed) == STEPS - 1
+    if way != "command":
+        reasons = [one.reason for one in exits(launch)]
+        assert reasons == [Reason.left] * 4 + [Reason.returned] * 2
+        told = [one.told_signal for one in exits(launch) if one.told_signal]
+        assert sorted(told) == ["SIGTERM", "SIGUSR1"]
+        assert all(one.kept is Kept.saved for one in exits(launch))
+
+
+def test_left_rank_ends_a_run_that_has_no_restart_as_failed(workshop: Workshop) -> None:
+    """Without a budget the end of a run whose rank was told to leave is no success either."""
+    launch = prepare(workshop, "attach", recovery=Recovery())
+    process = workshop.start(launch)
+    wait_for_step(launch, 3)
+    strike(process, signal.SIGTERM, 1)
+    output, _ = process.communicate(timeout=LONGEST_S)
+    assert process.returncode != 0, output
+    (record,) = read_runs(launch)
+    assert record.state is RunState.failed
+    assert record.failure is not None
+    assert (record.failure.cause, record.failure.rank) == (Cause.left, 1)
+
+
+VANISH = "import os\ndef main(config, run):\n    os._exit(0) if run.rank else run.steps(3)\n"
+STOP = """
+import torch, torch.distributed as dist
+def main(config, run):
+    model = torch.nn.Linear(2, 2)
+    run.state(model=model)
+    for step in run.steps(100):
+        dist.all_reduce(torch.ones(1))
+        run.log(loss=1.0)
+        if step == 40:
+            break
+"""
+STOP_ATTACHED = """
+import torch, torch.distributed as dist, hpckit
+run = hpckit.attach()
+model = torch.nn.Linear(2, 2)
+run.state(model=model)
+for step in run.steps(100):
+    dist.all_reduce(torch.ones(1))
+    run.log(loss=1.0)
+    if step == 40:
+        break
+"""
+VANISH_ATTACHED = """
+import os, hpckit
+run = hpckit.attach()
+for step in run.steps(3):
+    if run.rank:
+        os._exit(0)
+"""
+SWALLOW = """
+import os, signal
+def main(config, run):
+    try:
+        for step in run.steps(100_000):
+            if step == 5 and run.round == 0 and run.rank == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if run.round:
+                return
+    except SystemExit:
+        pass
+"""
+
+
+@pytest.mark.parametrize("way", ["function", "attach"])
+def test_early_stopping_is_complete_and_saved(workshop: Workshop, way: str) -> None:
+    """`break` on all ranks is the run's own word: completed, shown as such, and saved as it is."""
+    code = STOP if way == "function" else STOP_ATTACHED
+    how = {} if way == "function" else {"entry_point": None, "command": "python task.py"}
+    ended = workshop.attempt(code, **ranks(2, **how))
+    assert (ended.code, ended.record.state) == (0, RunState.completed), ended.output
+    assert ended.record.reason == "returned at step 40 of 100"
+    assert {one.kept for one in ended.exits()} == {Kept.saved}
+    steps = [folder.name for folder in _checkpoints(ended.launch)]
+    assert any(name.startswith("step-00000041.") for name in steps), steps
+
+
+def _checkpoints(launch: Launch) -> Iterator[Path]:
+    for manifest in launch.paths.run(0).folder.rglob("manifest.json"):
+        assert json.loads(manifest.read_text())
+        yield manifest.parent
+
+
+@pytest.mark.parametrize("way", ["function", "attach"])
+def test_rank_that_vanishes_with_code_zero_is_not_complete(workshop: Workshop, way: str) -> None:
+    """`os._exit(0)` before the code came to its end is a failure, with the rank that did it."""
+    code = VANISH if way == "function" else VANISH_ATTACHED
+    how = {} if way == "function" else {"entry_point": None, "command": "python task.py"}
+    ended = workshop.attempt(code, **ranks(2, **how))
+    assert (ended.code, ended.record.state) == (1, RunState.failed)
+    assert ended.record.failure is not None
+    assert (ended.record.failure.cause, ended.record.failure.rank) == (Cause.exit_code, 1)
+    assert "before it had come to its end" in ended.record.failure.message
+
+
+def test_user_code_that_swallows_the_leaving_does_not_complete(workshop: Workshop) -> None:
+    """A rank that left has left, also where its function catches SystemExit and returns."""
+    ended = workshop.attempt(SWALLOW, **ranks(1, recovery=Recovery(restarts={"left": 1})))
+    assert (ended.code, ended.record.round) == (0, 1), ended.output
+    assert [one.reason for one in ended.exits()] == [Reason.left, Reason.returned]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "async def main(config, run): run.log(x=1)\n",
+        "def main(config, run):\n    yield run.log(x=1)\n",
+        "async def work(run): run.log(x=1)\nmain = lambda config, run: work(run)\n",
+    ],
+    ids=["coroutine", "generator", "returned-coroutine"],
+)
+def test_function_that_runs_none_of_its_lines_is_refused(workshop: Workshop, code: str) -> None:
+    """Coroutine and generator functions do nothing when called: one clear error, not success."""
+    ended = workshop.attempt(code, **ranks(1))
+    assert (ended.code, ended.record.state) == (1, RunState.failed)
+    assert ended.record.failure is not None
+    assert "is a coroutine or generator function" in ended.record.failure.message
+    assert "Traceback" not in ended.log(0)
