@@ -13,9 +13,10 @@ from datetime import timedelta
 from hpckit.cli.context import Context
 from hpckit.errors import HeldError, UsageError
 from hpckit.model.events import JobAdded
+from hpckit.record.launch_events import record_event, renew_listing
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lock import exclusive
-from hpckit.record.store import append_event, write_text
+from hpckit.record.store import write_text
 
 _LOOK_S = 0.5
 
@@ -33,6 +34,7 @@ def alone(
         while not _taken(stack, launch, context, final=context.now() >= deadline):
             # Supervisors of an array begin at the same moment: not all at the same beat.
             context.sleep(_LOOK_S + context.now().microsecond / 1e6)
+        renew_listing(launch.paths)
         yield load_launch(launch.folder)
 
 
@@ -52,7 +54,7 @@ def add_job(launch: Launch, added: JobAdded, script: str) -> None:
     paths = launch.paths
     try:
         write_text(paths.script(added.job.index), script)
-        append_event(paths.events, added)
+        record_event(paths, added)
     except OSError as error:
         raise UsageError(
             f"the launch folder {paths.folder} cannot be written: {error.strerror or error}",

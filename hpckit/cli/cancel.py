@@ -33,9 +33,9 @@ from hpckit.model.pool import read_pools
 from hpckit.model.ranges import ranges
 from hpckit.model.run import RunView
 from hpckit.record.find import Selection
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, read_launch_history, read_runs
 from hpckit.record.process import alive
-from hpckit.record.store import append_event
 from hpckit.report.rows import count_states
 from hpckit.report.selection import Filter
 from hpckit.report.text import states_text
@@ -117,7 +117,7 @@ def _announce(wishes: Sequence[_Wish], context: Context) -> None:
 def _record(launch: Launch, targets: Iterable[RunView], context: Context) -> None:
     wished = tuple(one.record.index for one in targets if not one.record.cancel_requested)
     if wished:
-        append_event(launch.paths.events, CancelRequested(at=context.now(), runs=wished))
+        record_event(launch.paths, CancelRequested(at=context.now(), runs=wished))
 
 
 def _tell(wishes: Iterable[_Wish], context: Context) -> None:

@@ -16,8 +16,8 @@ from hpckit.cli.views import unconfirmed
 from hpckit.model.events import CancelRequested, SubmitRefused, Submitted
 from hpckit.model.plan import JobSpec
 from hpckit.record.find import find, list_launches
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch
-from hpckit.record.store import append_event
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import find_by_name
@@ -89,20 +89,20 @@ def _commands(launch: Launch, context: Context) -> SlurmCommands:
 def _settle(orphan: Orphan, arguments: argparse.Namespace, context: Context) -> Outcome:
     if not (arguments.adopt or arguments.cancel):
         return Outcome.untouched
-    events = orphan.launch.paths.events
+    paths = orphan.launch.paths
     if not orphan.jobs:
         message = f"Slurm has no job named {orphan.job.name}"
         refused = SubmitRefused(at=context.now(), job_index=orphan.job.index, message=message)
-        append_event(events, refused)
+        record_event(paths, refused)
         return Outcome.closed
     if arguments.cancel:
         runs = orphan.job.runs
-        append_event(events, CancelRequested(at=context.now(), runs=runs))
+        record_event(paths, CancelRequested(at=context.now(), runs=runs))
         cancel(orphan.jobs, _commands(orphan.launch, context))
     adopted = Submitted(
         at=context.now(), job_index=orphan.job.index, job=orphan.jobs[-1], adopted=True
     )
-    append_event(events, adopted)
+    record_event(paths, adopted)
     return Outcome.cancelled if arguments.cancel else Outcome.adopted
 
 

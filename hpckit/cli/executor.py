@@ -20,9 +20,9 @@ from hpckit.cli.supervisors import signal_supervisor, start_supervisor
 from hpckit.model.events import LocalStarted
 from hpckit.model.history import LaunchHistory
 from hpckit.model.stages import followed
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, latest_attempt, read_launch_history
 from hpckit.record.process import start_mark, this_host
-from hpckit.record.store import append_event
 from hpckit.runtime.assignment import Step
 
 
@@ -65,7 +65,7 @@ class _Executor:
             started=start_mark(os.getpid()) or "",
             jobs=self.jobs,
         )
-        append_event(self.launch.paths.events, event)
+        record_event(self.launch.paths, event)
 
     async def _in_turn(self, gate: asyncio.Semaphore, run: int) -> int:
         """Begin a run when those that it follows are over, unless one it needs did not complete."""

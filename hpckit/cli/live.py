@@ -22,6 +22,7 @@ from hpckit.cli.wait import Rhythm, Watch
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
 from hpckit.planning.estimate import Lasting, estimate
+from hpckit.record.launch_events import Mark, events_mark
 from hpckit.record.launches import Launch, load_evidence, read_launch_history
 from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
 from hpckit.report.rows import RunRow, run_row
@@ -105,7 +106,7 @@ def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]
 class _Live:
     """A launch while it is looked at, and the `page` of its runs.
 
-    `size` is that of its events when it was last read whole, `janitor_at` when a job that resumes
+    `mark` is that of its events when it was last read whole, `janitor_at` when a job that resumes
     runs was last seen.
     """
 
@@ -113,7 +114,7 @@ class _Live:
     look: Look
     context: Context
     watch: Watch = field(init=False)
-    size: int = field(default=0, init=False)
+    mark: Mark = field(default=(), init=False)
     janitor_at: datetime | None = field(default=None, init=False)
     looks: int = field(default=0, init=False)
     page: int = field(default=0, init=False)
@@ -122,7 +123,7 @@ class _Live:
         self.watch = Watch(
             launch=self.launch, context=self.context, indices=self._indices, rhythm=RHYTHM
         )
-        self.size = self._events_size
+        self.mark = self._events_mark
 
     @property
     def interval_s(self) -> float:
@@ -139,10 +140,10 @@ class _Live:
 
     def see(self) -> None:
         """Look once: first at our record alone, so that there is something to see at once."""
-        size = self._events_size
-        if size != self.size:
+        mark = self._events_mark
+        if mark != self.mark:
             # Somebody has resumed, cancelled or submitted runs: those that had ended may go on.
-            self.size = size
+            self.mark = mark
             self.watch.launch = load_evidence(self.launch.folder)
             self.watch.settled.clear()
         if self.looks == 1:
@@ -164,7 +165,7 @@ class _Live:
         self.janitor_at = now
         seen = launch_view(self.launch, self.context, indices=left[:1], freshness=Freshness())
         waits = seen.janitor is not None or seen.scheduler is Scheduler.away
-        return waits or self._events_size != self.size
+        return waits or self._events_mark != self.mark
 
     def progress(self, rows: Sequence[RunRow]) -> Progress:
         """Return how far these runs are."""
@@ -200,11 +201,11 @@ class _Live:
         return [one.index for one in heads if wanted.takes(RunState.pending, one.overrides)]
 
     @property
-    def _events_size(self) -> int:
+    def _events_mark(self) -> Mark:
         try:
-            return self.launch.paths.events.stat().st_size
+            return events_mark(self.launch.paths)
         except OSError:
-            return 0
+            return ()
 
 
 @contextmanager

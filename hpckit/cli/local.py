@@ -17,6 +17,7 @@ from pathlib import Path
 from hpckit.cli.context import Context
 from hpckit.errors import RunError
 from hpckit.model.events import CancelRequested, LocalStarted
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import (
     Launch,
     load_launch,
@@ -25,7 +26,7 @@ from hpckit.record.launches import (
     read_runs,
 )
 from hpckit.record.process import alive
-from hpckit.record.store import PRIVATE_FILE, append_event
+from hpckit.record.store import PRIVATE_FILE
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
@@ -85,7 +86,7 @@ def start(launch: Launch, context: Context, jobs: Sequence[int] = ()) -> LocalSt
 
 def stop(launch: Launch, runs: Sequence[int], context: Context) -> None:
     """Record that these runs are not wanted, and end the executor with all it supervises."""
-    append_event(launch.paths.events, CancelRequested(at=context.now(), runs=tuple(runs)))
+    record_event(launch.paths, CancelRequested(at=context.now(), runs=tuple(runs)))
     given = read_launch_history(launch).executors
     executors = {(one.host, one.pid, one.started) for run in runs if (one := given.get(run))}
     supervisors = [record.supervisor for record in read_runs(launch, runs) if record.supervisor]

@@ -29,6 +29,7 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec, PackSpec
 from hpckit.planning.packing import due
 from hpckit.record.claims import Holder, claimed, held_before, take
+from hpckit.record.launch_events import Mark, events_mark, renew_listing
 from hpckit.record.launches import Launch, latest_attempt, read_launch_history
 from hpckit.record.process import start_mark, this_host
 from hpckit.record.store import make_folder
@@ -79,7 +80,7 @@ class _Pack:
     closing: bool = field(default=False, init=False)
     failed: bool = field(default=False, init=False)
     shared: dict[str, str] = field(default_factory=dict, init=False)
-    history: tuple[tuple[int, int], LaunchHistory] | None = field(default=None, init=False)
+    history: tuple[Mark, LaunchHistory] | None = field(default=None, init=False)
 
     @property
     def spec(self) -> PackSpec:
@@ -164,13 +165,12 @@ class _Pack:
         return due(self.job, self._read_history(), claimed(self.claims))
 
     def _read_history(self) -> LaunchHistory:
-        """Return what the launch's record says now; opened, as NFS shows news only then."""
+        """Return what the launch's record says now."""
+        renew_listing(self.launch.paths)
         try:
-            with self.launch.paths.events.open("rb") as file:
-                seen = os.fstat(file.fileno())
+            mark = events_mark(self.launch.paths)
         except OSError:
             return read_launch_history(self.launch)
-        mark = (seen.st_size, seen.st_mtime_ns)
         if self.history is None or self.history[0] != mark:
             self.history = mark, read_launch_history(self.launch)
         return self.history[1]

@@ -26,8 +26,8 @@ from hpckit.model.history import job_ids
 from hpckit.model.plan import JobSpec
 from hpckit.planning.waits import waits
 from hpckit.record.freeze import remove
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history
-from hpckit.record.store import append_event
 from hpckit.slurm.commands import SlurmCommands
 
 _PAUSE_S = 5.0
@@ -66,7 +66,7 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
             if found
             else SubmitRefused(at=now, job_index=index, message=f"Slurm has no job named {name}")
         )
-        append_event(launch.paths.events, settled)
+        record_event(launch.paths, settled)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -263,4 +263,4 @@ class Submission:
         return self.context.now()
 
     def _record(self, event: Event) -> None:
-        append_event(self.launch.paths.events, event)
+        record_event(self.launch.paths, event)

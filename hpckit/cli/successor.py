@@ -19,8 +19,8 @@ from hpckit.model.events import JobAdded, SubmitRefused
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec
 from hpckit.planning.janitor import successor_job
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, latest_attempt, load_launch, read_launch_history
-from hpckit.record.store import append_event
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.query import find_by_name, observe
 from hpckit.slurm.requeue import Answer, Attempt, Outcome, leave_out
@@ -150,5 +150,5 @@ def _dropped(launch: Launch, index: int, slurm_job: str, context: Context) -> bo
     if jobs or known is None:
         message = "not needed any more: it was cancelled while it waited"
         dropped = SubmitRefused(at=context.now(), job_index=successor.job_index, message=message)
-        append_event(launch.paths.events, dropped)
+        record_event(launch.paths, dropped)
     return True

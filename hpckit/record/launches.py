@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import FrozenFolderError, NotFoundError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.goodput import Progress
@@ -27,36 +26,26 @@ from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunRecord
 from hpckit.model.stages import Stage
 from hpckit.model.states import RunState
+from hpckit.record.frozen import (
+    CodeRecord,
+    Frozen,
+    RunHead,
+    code_record,
+    no_launch,
+    read_frozen,
+    run_head,
+    unreadable,
+)
 from hpckit.record.index import RunIndex
+from hpckit.record.launch_events import merged_events, renew_listing
 from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.metrics import run_metrics
 from hpckit.record.ownership import Stranger, find_stranger, refused
-from hpckit.record.process import this_host
 from hpckit.record.search import asked_config, asked_overrides
 from hpckit.record.store import open_plain, read_events, read_json
 
 NUMEROUS = frozenset({events.RankExited.kind, events.CheckpointSaved.kind})
 """Kinds of which an attempt may have a hundred thousand, and that a RunRecord does not tell of."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunHead:
-    """A run as launch.json lists it."""
-
-    index: int
-    id: str
-    overrides: tuple[str, ...]
-    signature: str
-    stage: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeRecord:
-    """Where the code of a launch lies: absolute folders; `project` is where it came from."""
-
-    working_dir: str
-    python_path: tuple[str, ...]
-    project: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,23 +106,23 @@ def _stranger(paths: LaunchPaths) -> Stranger | None:
     try:
         return find_stranger(paths.folder)
     except (FileNotFoundError, NotADirectoryError):
-        raise _no_launch(paths.folder, paths.launch.name) from None
+        raise no_launch(paths.folder, paths.launch.name) from None
     except OSError as error:
-        raise _unreadable(paths.launch, str(error)) from error
+        raise unreadable(paths.launch, str(error)) from error
 
 
 def _load(paths: LaunchPaths) -> Launch:
-    record = _read_frozen(paths.launch)
+    record = read_frozen(paths.launch)
     try:
-        heads = from_plain(_Frozen, record)
-        runs = tuple(_run_head(run) for run in record["runs"])
-        code = _code_record(paths, record["code"])
+        heads = from_plain(Frozen, record)
+        runs = tuple(run_head(run) for run in record["runs"])
+        code = code_record(paths, record["code"])
     except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(paths.launch, f"it is not a launch record ({error})") from error
+        raise unreadable(paths.launch, f"it is not a launch record ({error})") from error
     try:
-        told = tuple(read_events(paths.events))
+        told = tuple(merged_events(paths))
     except OSError as error:
-        raise _unreadable(paths.events, str(error)) from error
+        raise unreadable(paths.events, str(error)) from error
     return Launch(
         id=heads.id,
         name=heads.name,
@@ -162,11 +151,11 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
             config = asked_config(launch.paths, index, config)
         return from_plain(LaunchConfig, config), config
     except FileNotFoundError:
-        raise _no_launch(launch.folder, f"{path.parent.name}/{path.name}") from None
+        raise no_launch(launch.folder, f"{path.parent.name}/{path.name}") from None
     except OSError as error:
-        raise _unreadable(path, str(error)) from error
+        raise unreadable(path, str(error)) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise _unreadable(path, f"it holds no configuration of run {index} ({error})") from error
+        raise unreadable(path, f"it holds no configuration of run {index} ({error})") from error
 
 
 def load_frozen(launch: Launch, index: int) -> dict[str, Any]:
@@ -189,72 +178,9 @@ def checkpoint_folder(launch: Launch, index: int, settings: LaunchConfig) -> Pat
     return Path(settings.checkpoint.dir).expanduser() / launch.id / f"{index:05d}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Frozen:
-    """The part of launch.json that reads back by itself."""
-
-    id: str
-    name: str
-    created_at: datetime
-    arguments: tuple[str, ...]
-    python: str
-    cluster: Cluster
-    jobs: tuple[JobSpec, ...]
-    stages: tuple[Stage, ...] = ()
-    searched: bool = False
-
-
-def _run_head(run: Mapping[str, Any]) -> RunHead:
-    # By hand: of ten thousand runs, from_plain makes a second.
-    return RunHead(
-        index=run["index"],
-        id=run["id"],
-        overrides=tuple(run["overrides"]),
-        signature=run["signature"],
-        stage=run.get("stage"),
-    )
-
-
-def _code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
-    base = paths.code if record["snapshot"] else Path(record["project"])
-    return CodeRecord(
-        working_dir=str(base / record["working_dir"]),
-        python_path=tuple(str(base / path) for path in record["python_path"]),
-        project=str(record["project"]),
-    )
-
-
-def _read_frozen(path: Path) -> dict[str, Any]:
-    try:
-        record = read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise _no_launch(path.parent, path.name) from None
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, str(error)) from error
-    if not isinstance(record, dict):
-        raise _unreadable(path, "it holds no JSON object")
-    return record
-
-
-def _no_launch(folder: Path, missing: str) -> NotFoundError:
-    return NotFoundError(
-        f"there is no launch in {folder}: {missing} is missing (seen from {this_host()})",
-        hint="on a node this means that its file systems do not show the folder: put launches "
-        "on one that all nodes see with output_dir=DIR",
-    )
-
-
-def _unreadable(path: Path, why: str) -> FrozenFolderError:
-    return FrozenFolderError(
-        f"{this_host()} cannot read {path}: {why}",
-        hint="check that the file system is mounted there, that the folder belongs to you, and "
-        "that nobody edited it",
-    )
-
-
 def read_launch_events(launch: Launch) -> tuple[events.Event, ...]:
     """Return what the launcher and later verbs recorded, in order."""
-    return tuple(read_events(launch.paths.events))
+    return tuple(merged_events(launch.paths))
 
 
 def read_launch_history(launch: Launch) -> LaunchHistory:
@@ -286,6 +212,7 @@ def read_runs(
 
 def is_cancelled(launch: Launch, index: int) -> bool:
     """Whether the user has asked to cancel a run; read from the launch's events alone."""
+    renew_listing(launch.paths)
     return index in read_launch_history(launch).cancelled
 
 

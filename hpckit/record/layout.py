@@ -141,8 +141,8 @@ class LaunchPaths:
 
     @property
     def events(self) -> Path:
-        """What the launcher and later verbs did."""
-        return self.folder / "events.jsonl"
+        """The folder of what the launcher and later verbs did: a file for each that recorded."""
+        return self.folder / "events"
 
     @property
     def signatures(self) -> Path:

@@ -12,12 +12,12 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpckit.errors import RunError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.planning.ledger import Ledger, read_ledger
+from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import (
     Launch,
     is_cancelled,
@@ -25,10 +25,10 @@ from hpckit.record.launches import (
     latest_attempt,
     load_settings,
 )
-from hpckit.record.layout import AttemptPaths, RunPaths
+from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.ledgers import counted_events
 from hpckit.record.process import start_mark
-from hpckit.record.store import append_event, make_folder, read_events, write_json, write_text
+from hpckit.record.store import append_event, make_folder, write_json, write_text
 from hpckit.runtime import control
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import job_key
@@ -139,7 +139,7 @@ def _begin(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None
     on_slurm = attempt.launch.cluster.kind is ClusterKind.slurm
     job, restarts = job_key(environ) if on_slurm else (None, 0)
     if job is not None:
-        _adopt(attempt.launch.paths.events, job_index, job.partition("_")[0])
+        _adopt(attempt.launch.paths, job_index, job.partition("_")[0])
     append_event(
         attempt.paths.events,
         events.AttemptStarted(
@@ -154,13 +154,13 @@ def _begin(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None
     )
 
 
-def _adopt(path: Path, job_index: int, main: str) -> None:
+def _adopt(paths: LaunchPaths, job_index: int, main: str) -> None:
     """Record a job that was submitted by hand from a rendered script."""
-    history = [event for event in read_events(path) if _concerns(event, job_index)]
+    history = [event for event in merged_events(paths) if _concerns(event, job_index)]
     known = any(isinstance(event, events.Submitted) and event.job == main for event in history)
     intended = bool(history) and isinstance(history[-1], events.SubmitIntended)
     if not known and not intended:
-        append_event(path, events.Submitted(at=now(), job_index=job_index, job=main, adopted=True))
+        record_event(paths, events.Submitted(at=now(), job_index=job_index, job=main, adopted=True))
 
 
 def _concerns(event: events.Event, job_index: int) -> bool:

@@ -71,7 +71,7 @@ def _resumed(folder: Path, environ: Mapping[str, str]) -> bool:
 
 
 def _events(folder: Path) -> str:
-    return "".join(path.read_text() for path in folder.glob("outputs/*/events.jsonl"))
+    return "".join(path.read_text() for path in folder.glob("outputs/*/events/*.jsonl"))
 
 
 def _count(ran: Path, launch: str) -> None:

@@ -25,13 +25,13 @@ from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, make_plan
 from hpckit.record.code import CodeFile, CodeSnapshot
 from hpckit.record.freeze import freeze
+from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.store import (
     append_event,
     append_line,
     make_folder,
-    read_events,
     write_json,
     write_text,
 )
@@ -113,7 +113,7 @@ class Desk:
     def tell(self, launch: Launch, *history: events.Event) -> None:
         """Append events of the launch."""
         for event in history:
-            append_event(launch.paths.events, event)
+            record_event(launch.paths, event)
 
     def say(
         self, verb: str, *words: str, terminal: bool = False, answer: Callable[[], str] = str
@@ -274,7 +274,7 @@ class Shell:
 
     def events(self, folder: Path) -> list[events.Event]:
         """Return the events of a launch folder."""
-        return list(read_events(LaunchPaths(folder).events))
+        return list(merged_events(LaunchPaths(folder)))
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from hpckit.cli.views import unconfirmed
 from hpckit.model.events import JobAdded, SubmitIntended
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import load_launch, read_runs
-from hpckit.record.store import append_event
 
 TASK = ("experiment=command", "command=sleep 60", "cluster=slurm", "code.snapshot=false")
 
@@ -21,8 +21,8 @@ def orphan(slurm_shell: Any, fake_slurm: Any) -> Any:
     """Make a launch whose job Slurm has, while the launcher ended before it could note it."""
     rendered = json.loads(slurm_shell("render", "--json", *TASK).out)
     launch = load_launch(slurm_shell.outputs[0])
-    append_event(
-        launch.paths.events,
+    record_event(
+        launch.paths,
         SubmitIntended(at=launch.created_at, job_index=0, job_name=launch.jobs[0].name),
     )
     fake_slurm.slurm("sbatch", "--hold", rendered["scripts"][0])
@@ -72,8 +72,8 @@ def test_unconfirmed_knows_a_job_that_was_added_meanwhile(slurm_shell: Any) -> N
     launch = load_launch(slurm_shell.outputs[0])
     janitor = replace(launch.jobs[0], index=1, name="later", runs=())
     at = launch.created_at
-    append_event(launch.paths.events, JobAdded(at=at, job=janitor, after=()))
-    append_event(launch.paths.events, SubmitIntended(at=at, job_index=1, job_name="later"))
+    record_event(launch.paths, JobAdded(at=at, job=janitor, after=()))
+    record_event(launch.paths, SubmitIntended(at=at, job_index=1, job_name="later"))
     assert unconfirmed(launch) == (janitor,)
     assert "whether Slurm accepted later" in slurm_shell("status").err
 
@@ -92,7 +92,7 @@ def test_doctor_closes_an_intent_slurm_never_heard_of(slurm_shell: Any) -> None:
     assert slurm_shell("render", *TASK).code == 0
     launch = load_launch(slurm_shell.outputs[0])
     intent = SubmitIntended(at=launch.created_at, job_index=0, job_name=launch.jobs[0].name)
-    append_event(launch.paths.events, intent)
+    record_event(launch.paths, intent)
     assert orphans(slurm_shell)[0]["jobs"] == []
     assert orphans(slurm_shell, "--adopt")[0]["outcome"] == "closed"
     assert orphans(slurm_shell) == []

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hpckit.model import events
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import load_launch, read_launch_history, read_runs
 from hpckit.record.lock import exclusive
-from hpckit.record.store import append_event
 
 pytestmark = pytest.mark.slow
 
@@ -161,7 +161,7 @@ def test_janitor_settles_a_submission_without_an_answer(
     long_ago = datetime(2025, 1, 1, tzinfo=UTC)
     job = launch.jobs[0]
     intent = events.SubmitIntended(at=long_ago, job_index=0, job_name=job.name)
-    append_event(launch.paths.events, intent)
+    record_event(launch.paths, intent)
     said = slurm_shell("janitor", str(launch.folder), "--job", "9")
     assert said.code == 0, said.err
     adopted = [one for one in slurm_shell.events(launch.folder) if getattr(one, "adopted", False)]
@@ -284,7 +284,7 @@ def test_janitor_leaves_a_submission_that_is_under_way(slurm_shell: Any) -> None
     launch = load_launch(slurm_shell.outputs[0])
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=9)
     intent = events.SubmitIntended(at=at, job_index=0, job_name=launch.jobs[0].name)
-    append_event(launch.paths.events, intent)
+    record_event(launch.paths, intent)
     said = slurm_shell("janitor", str(launch.folder), "--job", "9")
     assert said.code == 0, said.err
     assert "is being submitted" in said.err

@@ -40,7 +40,7 @@ def environ(fake_slurm: Any) -> dict[str, str]:
 
 def lines(folder: Path) -> int:
     """Return how many events the launch has by now."""
-    return sum(path.read_text().count("\n") for path in folder.glob("outputs/*/events.jsonl"))
+    return sum(path.read_text().count("\n") for path in folder.glob("outputs/*/events/*.jsonl"))
 
 
 def launch_and_kill(folder: Path, environ: dict[str, str], *, events: int, after_s: float) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from hpckit.errors import HeldError
 from hpckit.model import events
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import load_launch, read_runs
 from hpckit.record.lock import exclusive
 from hpckit.record.process import alive
-from hpckit.record.store import append_event
 
 pytestmark = pytest.mark.slow
 
@@ -206,7 +206,7 @@ def test_resume_leaves_a_submission_of_unknown_fate_to_doctor(slurm_shell: Any) 
     )
     intent = events.SubmitIntended(at=launch.created_at, job_index=1, job_name="x-1")
     for event in (added, intent):
-        append_event(launch.paths.events, event)
+        record_event(launch.paths, event)
     said = slurm_shell("resume")
     assert said.code == 0
     assert "hpckit doctor" in said.out

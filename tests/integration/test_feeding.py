@@ -102,8 +102,8 @@ def test_launcher_that_is_killed_loses_no_run_and_starts_none_twice(
     events = ""
     while "submitted" not in events:
         time.sleep(0.01)
-        found = list(project.outputs.glob("*/events.jsonl"))
-        events = found[0].read_text() if found else ""
+        found = list(project.outputs.glob("*/events/*.jsonl"))
+        events = "".join(path.read_text() for path in found)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     watched = project.hpckit("watch", timeout=240)

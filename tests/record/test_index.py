@@ -26,6 +26,7 @@ from hpckit.record import launches
 from hpckit.record.code import CodeSnapshot
 from hpckit.record.freeze import freeze
 from hpckit.record.index import LEAST_RUNS, QUIET, RunIndex, open_index
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_runs
 from hpckit.record.store import append_event, append_line, make_folder, write_json
 
@@ -179,7 +180,7 @@ def test_resumed_run_is_looked_at_however_old(sweep: Sweep) -> None:
     sweep.look(LATER)
     (job,) = sweep.launch.jobs
     again = replace(job, index=1, name="again", runs=(8,))
-    append_event(sweep.launch.paths.events, events.JobAdded(at=LATER, job=again, after=(1,)))
+    record_event(sweep.launch.paths, events.JobAdded(at=LATER, job=again, after=(1,)))
     sweep.launch = load_launch(sweep.launch.folder)
     assert sweep.look(LATER)[8].state is RunState.pending
     sweep.attempt(8, 2, state=RunState.failed)

@@ -17,6 +17,7 @@ from hpckit.model.goodput import Progress
 from hpckit.model.launch import Checkpoint, LaunchConfig
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.states import RunState
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import (
     Launch,
     checkpoint_folder,
@@ -38,7 +39,7 @@ Planned = Callable[..., LaunchPlan]
 def record(launch: Launch, *history: Event) -> None:
     """Append events of the launch."""
     for event in history:
-        append_event(launch.paths.events, event)
+        record_event(launch.paths, event)
 
 
 def attempt(launch: Launch, index: int, number: int, *history: Event) -> AttemptPaths:
@@ -113,7 +114,9 @@ def test_launch_of_a_newer_version_still_reads(frozen: Frozen) -> None:
     content = json.loads(launch.paths.launch.read_text())
     content["new"] = content["jobs"][0]["new"] = content["cluster"]["new"] = 1
     launch.paths.launch.write_text(json.dumps(content))
-    append_line(launch.paths.events, {"v": 2, "event": "from_the_future", "at": "x"})
+    record(launch, events.CancelRequested(at=launch.created_at, runs=()))
+    (file,) = launch.paths.events.iterdir()
+    append_line(file, {"v": 2, "event": "from_the_future", "at": "x"})
     again = load_launch(launch.folder)
     assert again.jobs == launch.jobs
     assert read_runs(again)[0].state is RunState.pending

@@ -11,6 +11,7 @@ import pytest
 from hpckit.model import events
 from hpckit.model.failure import Cause
 from hpckit.model.states import RunState
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch
 from hpckit.record.ledgers import counted_events
 from hpckit.record.store import append_event, make_folder, write_json
@@ -93,7 +94,7 @@ def test_attempts_before_a_resume_by_hand_do_not_count(launch: Launch) -> None:
         added = events.JobAdded(
             at=AT, job=replace(job, index=index, name=f"j{index}"), after=(after,), fresh=fresh
         )
-        append_event(launch.paths.events, added)
+        record_event(launch.paths, added)
     history = counted_events(launch, 0)
     attempts = [one.attempt for one in history if isinstance(one, events.AttemptStarted)]
     assert attempts == [2, 3]

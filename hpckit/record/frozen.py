@@ -1,0 +1,108 @@
+"""launch.json as it was frozen, and what is said where it cannot be read.
+
+Responsible for that file; it must not read what was recorded since (record.launches does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hpckit.errors import FrozenFolderError, NotFoundError
+from hpckit.model.launch import Cluster
+from hpckit.model.plan import JobSpec
+from hpckit.model.stages import Stage
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.process import this_host
+from hpckit.record.store import read_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHead:
+    """A run as launch.json lists it."""
+
+    index: int
+    id: str
+    overrides: tuple[str, ...]
+    signature: str
+    stage: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeRecord:
+    """Where the code of a launch lies: absolute folders; `project` is where it came from."""
+
+    working_dir: str
+    python_path: tuple[str, ...]
+    project: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """The part of launch.json that reads back by itself."""
+
+    id: str
+    name: str
+    created_at: datetime
+    arguments: tuple[str, ...]
+    python: str
+    cluster: Cluster
+    jobs: tuple[JobSpec, ...]
+    stages: tuple[Stage, ...] = ()
+    searched: bool = False
+
+
+def run_head(run: Mapping[str, Any]) -> RunHead:
+    """Return a run of launch.json; raises KeyError, TypeError."""
+    # By hand: of ten thousand runs, from_plain makes a second.
+    return RunHead(
+        index=run["index"],
+        id=run["id"],
+        overrides=tuple(run["overrides"]),
+        signature=run["signature"],
+        stage=run.get("stage"),
+    )
+
+
+def code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
+    """Return where its code lies; raises KeyError, TypeError."""
+    base = paths.code if record["snapshot"] else Path(record["project"])
+    return CodeRecord(
+        working_dir=str(base / record["working_dir"]),
+        python_path=tuple(str(base / path) for path in record["python_path"]),
+        project=str(record["project"]),
+    )
+
+
+def read_frozen(path: Path) -> dict[str, Any]:
+    """Return launch.json; raises NotFoundError without one, FrozenFolderError."""
+    try:
+        record = read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise no_launch(path.parent, path.name) from None
+    except (OSError, ValueError) as error:
+        raise unreadable(path, str(error)) from error
+    if not isinstance(record, dict):
+        raise unreadable(path, "it holds no JSON object")
+    return record
+
+
+def no_launch(folder: Path, missing: str) -> NotFoundError:
+    """Return the error for a folder without this file of a launch."""
+    return NotFoundError(
+        f"there is no launch in {folder}: {missing} is missing (seen from {this_host()})",
+        hint="on a node this means that its file systems do not show the folder: put launches "
+        "on one that all nodes see with output_dir=DIR",
+    )
+
+
+def unreadable(path: Path, why: str) -> FrozenFolderError:
+    """Return the error for a file that is there and cannot be read."""
+    return FrozenFolderError(
+        f"{this_host()} cannot read {path}: {why}",
+        hint="check that the file system is mounted there, that the folder belongs to you, and "
+        "that nobody edited it",
+    )

@@ -1,0 +1,125 @@
+"""The events of a launch: a file for each process that records some, merged when they are read.
+
+Responsible for their order, on a shared file system too; it must not know what they mean. Over NFS,
+lines that two hosts append to one file overwrite each other: no file here has two writers.
+
+Clocks of hosts differ, so that time alone is no order. Every event carries a number, `n`, greater
+than those of all events that its writer could see (Lamport, 1978): what was done in the knowledge
+of an event comes after it. Events of which neither knew the other are in the order of their times.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpckit.model.events import Event, decode, encode
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.process import this_host
+from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, append_line, open_plain, read_rows
+
+_SUFFIX = ".jsonl"
+Mark = tuple[tuple[str, int, int], ...]
+"""What tells whether events were added: name, size and time of every file."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Writer:
+    """What a process records of one launch: its file, and how far it has seen the others."""
+
+    path: Path
+    number: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, paths: LaunchPaths) -> Writer:
+        """Make a file of one's own; raises OSError."""
+        return cls(path=_new_file(paths.events))
+
+    def append(self, event: Event) -> None:
+        """Append an event behind all that can be seen now; raises OSError."""
+        for path in _files(self.path.parent):
+            if path != self.path:
+                self._look(path)
+        append_line(self.path, {**encode(event), "n": self.number + 1})
+        self.number += 1
+
+    def _look(self, path: Path) -> None:
+        """Note the numbers of what was added to another's file."""
+        for row, end in read_rows(path, start=self.seen.get(path.name, 0)):
+            self.number = max(self.number, _number(row))
+            self.seen[path.name] = end
+
+
+_writers: dict[tuple[int, Path], Writer] = {}
+_one_at_a_time = threading.Lock()
+
+
+def record_event(paths: LaunchPaths, event: Event) -> None:
+    """Record an event of a launch, in this process's own file; raises OSError."""
+    key = (os.getpid(), paths.events)
+    with _one_at_a_time:
+        if key not in _writers or not _writers[key].path.exists():
+            _writers[key] = Writer.begin(paths)
+        _writers[key].append(event)
+
+
+def merged_events(paths: LaunchPaths) -> Iterator[Event]:
+    """Yield the events of a launch in order, without those this version does not know."""
+    rows = [row for path in _files(paths.events) for row in _keyed(path)]
+    for *_, record in sorted(rows, key=lambda row: row[:4]):
+        event = decode(record)
+        if event is not None:
+            yield event
+
+
+def events_mark(paths: LaunchPaths) -> Mark:
+    """Return what differs once an event was added; opens the files, as NFS needs for news."""
+    return tuple((path.name, *_opened(path)) for path in _files(paths.events))
+
+
+def renew_listing(paths: LaunchPaths) -> None:
+    """Have this host see every file of events, where somebody decides by them.
+
+    A client of NFS may show a listing that is a minute old, unless it changes the folder itself.
+    """
+    with suppress(OSError):
+        _new_file(paths.events, suffix=".look").unlink()
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == _SUFFIX)
+    except FileNotFoundError:
+        return []
+
+
+def _new_file(folder: Path, suffix: str = _SUFFIX) -> Path:
+    folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    path = folder / f"{this_host()}-{os.getpid()}-{os.urandom(4).hex()}{suffix}"
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+    return path
+
+
+def _opened(path: Path) -> tuple[int, int]:
+    with open_plain(path) as file:
+        seen = os.fstat(file.fileno())
+    return seen.st_size, seen.st_mtime_ns
+
+
+def _keyed(path: Path) -> Iterator[tuple[int, str, str, int, Mapping[str, Any]]]:
+    """Yield the rows of a file, each with its place among all; a writer's stay in order."""
+    number, at = 0, ""
+    for place, (row, _) in enumerate(read_rows(path)):
+        number, at = max(number, _number(row)), max(at, str(row.get("at", "")))
+        yield number, at, path.name, place, row
+
+
+def _number(row: Mapping[str, Any]) -> int:
+    number = row.get("n")
+    return number if isinstance(number, int) else 0
