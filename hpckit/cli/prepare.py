@@ -121,6 +121,7 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
     from hpckit.config.compose import compose  # noqa: PLC0415  # lazy: as above
     from hpckit.config.near_miss import slips  # noqa: PLC0415
     from hpckit.config.search_path import template_folders  # noqa: PLC0415
+    from hpckit.slurm.clusters import refuse_other_clusters  # noqa: PLC0415
     from hpckit.slurm.script import render  # noqa: PLC0415
 
     request = compose_request(arguments, context)
@@ -132,6 +133,8 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
         )
     plan = _plan(points, tuple(arguments.words), context)
     check_search(plan, context)
+    if plan.cluster.kind is ClusterKind.slurm:
+        refuse_other_clusters(context.environ)
     folders = template_folders(request)
     return Prepared(
         plan=plan,

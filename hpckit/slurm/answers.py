@@ -175,7 +175,7 @@ def find_shelf(environ: Mapping[str, str], bin_dir: str | None, *, make: bool) -
     if base is None:
         return None
     squeue = shutil.which("squeue", path=bin_dir or environ.get("PATH", os.defpath))
-    where = (socket.gethostname(), squeue, environ.get("SLURM_CONF"), environ.get("SLURM_CLUSTERS"))
+    where = (socket.gethostname(), squeue, environ.get("SLURM_CONF"))
     name = hashlib.sha256(repr(where).encode()).hexdigest()[:16]
     folder = base / "hpckit" / f"queue-{name}"
     try:

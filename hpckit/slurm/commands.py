@@ -25,7 +25,7 @@ PATIENCE = timedelta(seconds=60)
 """How long a program may take: sbatch itself retries for up to half a minute."""
 
 _DROPPED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_")
-_KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
+_KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
 _SITE_DEFAULTS = frozenset({"SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"})
 
 _FOR_PROGRAMS = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "%s"}
@@ -89,7 +89,8 @@ def clean(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what an enclosing job or the user's display habits set.
 
     Inside a job, SLURM_* describes that job, and SBATCH_* takes precedence over #SBATCH lines.
-    Which cluster to talk to, and the user's defaults for account, partition and QOS, stay.
+    Which controller to talk to, and the user's defaults for account, partition and QOS, stay;
+    other clusters do not (slurm.clusters says why).
     """
     return {
         name: value

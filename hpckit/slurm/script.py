@@ -18,6 +18,7 @@ import jinja2
 from hpckit.errors import TemplateError
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.record.layout import LaunchPaths
+from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted
 
 SHIPPED = "hpckit"
@@ -28,6 +29,8 @@ JANITOR = "janitor.sbatch.j2"
 
 _STATED = {
     "array": "sweep to get an array; resources.array_parallelism bounds it",
+    "cluster-constraint": HINT,
+    "clusters": HINT,
     "chdir": "a run starts in its own folder",
     "cpus-per-task": "set resources.cpus_per_task",
     "error": "logs go to the launch folder",

@@ -20,6 +20,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from hpckit.errors import SchedulerError, SchedulerRefusedError, TemplateError
 from hpckit.model.plan import JobSpec
 from hpckit.record.layout import LaunchPaths
+from hpckit.slurm.clusters import HINT, elsewhere
 from hpckit.slurm.commands import SlurmCommands, failure
 from hpckit.slurm.script import stated_variables
 from hpckit.slurm.shared import forget
@@ -86,7 +87,7 @@ class FrozenScriptExecutor(SlurmExecutor):
     def _get_job_id_from_submission_command(string: str | bytes) -> str:
         said = string.decode(errors="replace") if isinstance(string, bytes) else string
         match = _ACCEPTED.search(said)
-        if match is None:
+        if match is None or elsewhere(said):
             raise FailedSubmissionError(said)
         return match[1]
 
@@ -124,12 +125,27 @@ def submit(
         except FailedJobError as error:
             raise _failure(error, commands) from error
         except FailedSubmissionError as error:
+            _take_back(str(error), commands)
             raise SchedulerRefusedError(
                 f"sbatch answered with {str(error)!r}, not with a job id",
                 hint="a wrapper may stand in front of sbatch: set cluster.bin_dir to Slurm's own",
             ) from error
         finally:
             forget(commands)
+
+
+def _take_back(answer: str, commands: SlurmCommands) -> None:
+    """Cancel a job that went to another cluster, which a user's template or the site may do."""
+    found = elsewhere(answer)
+    if found is None:
+        return
+    job, cluster = found
+    try:
+        commands.run("scancel", f"--clusters={cluster}", job)
+        then = "it was cancelled"
+    except SchedulerError as error:
+        then = f"cancel it: scancel --clusters={cluster} {job} ({error.message})"
+    raise SchedulerRefusedError(f"job {job} went to the cluster {cluster}; {then}", hint=HINT)
 
 
 def _behind(job: JobSpec, behind: str | None, waits: str | None) -> list[str]:

@@ -87,7 +87,7 @@ def test_refusal_keeps_slurms_words_and_adds_a_hint(words: str, hint: str) -> No
 
 
 def test_environment_of_an_enclosing_job_is_left_behind() -> None:
-    """Launching from inside a job tells Slurm nothing of that job, but which cluster to ask."""
+    """Launching from inside a job tells Slurm nothing of that job, but which controller to ask."""
     environ = {
         "HOME": "/home/me",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
