@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -259,9 +258,10 @@ class _Stage:
         )
 
     def _say(self, line: _Line) -> None:
-        self.context.say(
-            json.dumps(asdict(line), ensure_ascii=False) if self.arguments.json else line.text
-        )
+        if self.arguments.json:
+            self.context.say(self.context.json_line(asdict(line)))
+        else:
+            self.context.say(line.text)
 
     def _wait(self, due: datetime) -> bool:
         """Sleep until then; false once the run is over for good."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hpckit.model.plain import to_plain
+from hpckit.report.escape import escaped, escaped_json
 
 _LONG = 2**20
 
@@ -56,13 +57,19 @@ class Context:
         return self.stdout.isatty()
 
     def say(self, text: str) -> None:
-        """Write a line to standard output."""
-        self.stdout.write(text + "\n")
+        """Write a line to standard output; control characters in it are shown, not obeyed."""
+        self.stdout.write(escaped(text) + "\n")
         self.stdout.flush()
 
     def note(self, text: str) -> None:
         """Write a remark to standard error, so that standard output stays what was asked for."""
-        self.stderr.write(f"hpckit: {text}\n")
+        self.stderr.write(f"hpckit: {escaped(text)}\n")
+        self.stderr.flush()
+
+    def note_more(self, text: str) -> None:
+        """Write what belongs to the remark before, indented."""
+        for line in text.splitlines():
+            self.stderr.write(f"  {escaped(line)}\n")
         self.stderr.flush()
 
     def say_json(self, value: object) -> None:
@@ -79,7 +86,7 @@ class Context:
     def _json(self, value: object, *, indent: int | None) -> str:
         # What an encoding lacks is escaped by Python's rules otherwise, which are not JSON's.
         whole = (self.stdout.encoding or "utf-8").lower().startswith("utf")
-        return json.dumps(value, indent=indent, ensure_ascii=not whole)
+        return escaped_json(json.dumps(value, indent=indent, ensure_ascii=not whole))
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -189,8 +189,7 @@ def may_start(prepared: Prepared, context: Context) -> bool:
         context.note(f"not checked: {reason}")
     for finding in (*checked.warnings, *checked.errors):
         context.note(f"{finding.severity}: {finding.message}")
-        for line in finding.hint.splitlines():
-            context.stderr.write(f"  {line}\n")
+        context.note_more(finding.hint)
     if checked.errors:
         context.note("nothing was written or submitted; --no-check launches all the same")
     return not checked.errors

@@ -25,6 +25,7 @@ from hpckit.model.states import RunState
 from hpckit.record.find import Selection, find_evidence
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.logs import Log, Tail, attempts, other_logs, rank_logs, read_text
+from hpckit.report.escape import escaped
 
 POLL_S = 0.5
 _RHYTHM = Rhythm(
@@ -63,7 +64,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.json and not arguments.follow:
         context.say_json(_document(choice, choice.logs()))
         return 0
-    printer = _Printer(context=context, as_json=arguments.json)
+    own = selection.launch.stranger is None
+    printer = _Printer(context=context, as_json=arguments.json, own=own)
     if arguments.follow:
         with only_a_view(choice.launch, context):
             _follow(choice, printer, context)
@@ -169,6 +171,7 @@ class _Printer:
 
     context: Context
     as_json: bool
+    own: bool
     tails: dict[Path, Tail] = field(default_factory=dict)
 
     def print(self, logs: Sequence[Log], *, last: bool = False) -> None:
@@ -191,7 +194,9 @@ class _Printer:
             line = self.context.json_line({**record, "round": log.round, "line": line})
         elif prefixed:
             line = f"{who}| {line}"
-        self.context.stdout.write(line + "\n")
+        # What one's own program printed is passed on as it is: bars redraw, colours stay.
+        own = self.own or self.as_json
+        self.context.stdout.write((line if own else escaped(line)) + "\n")
 
 
 def _title(log: Log) -> str:

@@ -97,9 +97,7 @@ def process_context() -> Context:
 def show_error(error: HpckitError, context: Context) -> None:
     """Write an error and what to do about it to standard error."""
     context.note(f"error: {error.message}")
-    for line in error.hint.splitlines():
-        context.stderr.write(f"  {line}\n")
-    context.stderr.flush()
+    context.note_more(error.hint)
 
 
 def verb_module(verb: str) -> ModuleType:

@@ -21,6 +21,7 @@ from hpckit.cli.uncollected import uncollected
 from hpckit.model.search import Search
 from hpckit.record.search import read_search
 from hpckit.report.best import best, best_first, best_line, best_object
+from hpckit.report.escape import escaped
 from hpckit.report.machine import results_document
 from hpckit.report.results import (
     ACCOUNT_COLUMNS,
@@ -113,8 +114,9 @@ def _results(chosen: Sequence[Chosen], arguments: argparse.Namespace, now: datet
 def _write_csv(results: Results, context: Context) -> None:
     """Write a header and one line per run; numbers in full, `time` in seconds, nothing as empty."""
     writer = csv.writer(context.stdout, lineterminator="\n")
-    writer.writerow((*header(results), *ACCOUNT_COLUMNS))
+    writer.writerow((*map(escaped, header(results)), *ACCOUNT_COLUMNS))
     for line, row in zip(cells(results), results.rows, strict=True):
         account = account_values(row.goodput)
-        writer.writerow((*line, *(account.get(name) for name in ACCOUNT_COLUMNS)))
+        words = (escaped(one) if isinstance(one, str) else one for one in line)
+        writer.writerow((*words, *(account.get(name) for name in ACCOUNT_COLUMNS)))
     context.stdout.flush()

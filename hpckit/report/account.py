@@ -11,6 +11,7 @@ from datetime import UTC, timedelta
 
 from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, Parts
+from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
 from hpckit.report.text import Page, Sheet, duration, percent
 
@@ -107,7 +108,7 @@ def _interruption_cells(one: Interruption) -> tuple[str, ...]:
 
 def _shortened(message: str) -> str:
     line = next(iter(message.strip().splitlines()), "")
-    return line if len(line) <= _MESSAGE_WIDTH else line[: _MESSAGE_WIDTH - 1] + "…"
+    return shortened(line, _MESSAGE_WIDTH)
 
 
 def _remarks(account: Goodput) -> Page:

@@ -17,6 +17,7 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.nodes import compress
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
+from hpckit.report.escape import escaped, escaped_cell, shortened
 from hpckit.report.held_up import held_up_lines
 from hpckit.report.launches import LaunchLine, best
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 TRACEBACK_LINES = 12
 SHOWN_FAILURES = 5
 SHOWN_METRICS = 3
+CELL_WIDTH = 120
+MESSAGE_CHARACTERS = 1000
+"""What is longer is cut in texts; JSON and logs have the whole."""
 
 _OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli)[/\\]')
 _FRAME = re.compile(r'\s*File "')
@@ -165,7 +169,7 @@ def number(value: Any) -> str:
     """Return a value in at most four significant digits; None as nothing."""
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else shortened(str(value), CELL_WIDTH)
 
 
 def duration(span: timedelta | None) -> str:
@@ -201,7 +205,8 @@ def _where(failure: Failure) -> str:
         "" if failure.step is None else f"at step {failure.step}",
     ]
     place = " ".join(place for place in places if place)
-    return f"{failure.cause}{f' ({place})' if place else ''}: {failure.message}"
+    message = shortened(failure.message, MESSAGE_CHARACTERS)
+    return f"{failure.cause}{f' ({place})' if place else ''}: {message}"
 
 
 def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str, ...]:
@@ -275,7 +280,16 @@ def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) ->
 
 def plain(page: Page) -> str:
     """Return a page as lines without colour, the same whatever the width of the terminal."""
-    return "\n".join(part if isinstance(part, str) else _aligned(part) for part in page)
+    return "\n".join(
+        escaped(part) if isinstance(part, str) else _aligned(_harmless(part)) for part in page
+    )
+
+
+def _harmless(sheet: Sheet) -> Sheet:
+    return Sheet(
+        header=tuple(map(escaped_cell, sheet.header)),
+        rows=tuple(tuple(map(escaped_cell, row)) for row in sheet.rows),
+    )
 
 
 def _aligned(sheet: Sheet) -> str:
@@ -296,14 +310,15 @@ def drawn(page: Page) -> Group:
     parts: list[Table | Text] = []
     for part in page:
         if isinstance(part, str):
-            parts.append(Text(part))
+            parts.append(Text(escaped(part)))
             continue
+        sheet = _harmless(part)
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in part.header:
+        for name in sheet.header:
             table.add_column(name, overflow="fold")
-        for row in part.rows:
+        for row in sheet.rows:
             table.add_row(
-                *(_styled(cell, name) for cell, name in zip(row, part.header, strict=True))
+                *(_styled(cell, name) for cell, name in zip(row, sheet.header, strict=True))
             )
         parts.append(table)
     return Group(*parts)
