@@ -6,6 +6,7 @@ pack asks Slurm for all of its runs, and starts them again itself.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +28,13 @@ def allocation_in_pack(spec: PackSpec, context: Context) -> Allocation | None:
     folder = context.environ.get(VARIABLE)
     if folder is None:
         return None
-    notes, began = PackNotes(Path(folder)), context.now()
-    own_end = None if spec.each.timeout is None else began + spec.each.timeout
+    notes, each = PackNotes(Path(folder)), spec.each.timeout
+    own_end = None if each is None else time.monotonic() + each.total_seconds()
 
     def limits() -> Limits:
         told = notes.limits()
-        ends = [end for end in (told.end_at, own_end) if end is not None]
-        return replace(told, end_at=min(ends, default=None))
+        ends = [end for end in (told.end_s, own_end) if end is not None]
+        return replace(told, end_s=min(ends, default=None))
 
     return Allocation(
         limits=limits,

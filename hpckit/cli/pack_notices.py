@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import secrets
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from hpckit.record.claims import Holder
 from hpckit.runtime.aside import aside
+from hpckit.runtime.draining import pause_s
 from hpckit.runtime.pack_notes import PackNotes
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.deadlines import PreemptMode, ending, job_limits
+from hpckit.slurm.deadlines import JobLimits, LimitsOfJob, PreemptMode, ending
 from hpckit.slurm.step import listening_step, step_environment
 
 _NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -28,6 +32,8 @@ _CLOSING = timedelta(seconds=60)
 """So close to the job's time limit no run is begun any more, and of a short job its last tenth."""
 _LEAVING = timedelta(seconds=25)
 """So close to it all runs have to leave: Slurm queues a job again only before its limit."""
+_ASKING_S = 600.0
+_LOOK_S = 30.0
 _GRACE_AT_MOST_S = 900.0
 """How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
 
@@ -49,6 +55,7 @@ class PackNotices:
     tell: Callable[[signal.Signals], None]
     close: Callable[[], None]
     told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    end_s: float = field(default=math.inf, init=False)
     by_step: bool = field(default=False, init=False)
     asking: asyncio.Task[None] | None = field(default=None, init=False)
 
@@ -67,16 +74,32 @@ class PackNotices:
 
     async def keep_time(self) -> None:
         """Tell how long the job has, and have its runs leave in time to queue it again."""
-        ask = partial(job_limits, self.commands, self.holder.job, self.environ)
-        known = await aside(ask)
-        with contextlib.suppress(OSError):
-            self.notes.tell_limits(known.told())
+        limits = LimitsOfJob(commands=self.commands, job=self.holder.job, environ=self.environ)
+        known = await aside(limits.ask)
+        if known is None:
+            return
+        self._tell(known)
         graceful = known.preempt_mode is not PreemptMode.off and known.grace != timedelta()
         async with asyncio.TaskGroup() as group:
             if graceful:
                 group.create_task(self._hear_step())
-            if known.end_at is not None:
-                group.create_task(self._leave_before(known.end_at))
+            group.create_task(self._leave_before())
+            group.create_task(self._ask_again(limits))
+
+    def _tell(self, known: JobLimits) -> None:
+        self.end_s = math.inf if known.end_s is None else known.end_s
+        with contextlib.suppress(OSError):
+            self.notes.tell_limits(known.told())
+
+    async def _ask_again(self, limits: LimitsOfJob) -> None:
+        """Hear of a limit that was changed, on behalf of all supervisors."""
+        bad = 0
+        while True:
+            await asyncio.sleep(pause_s(_ASKING_S, bad, secrets.randbelow(1000) / 1000))
+            known = await aside(limits.ask)
+            bad = bad + 1 if known is None else 0
+            if known is not None:
+                self._tell(known)
 
     async def await_preemption(self) -> None:
         """Hold the job where only its step was told: one that leaves by itself is not requeued."""
@@ -84,15 +107,22 @@ class PackNotices:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
 
-    async def _leave_before(self, end: datetime) -> None:
-        left = end - datetime.now(UTC)
+    async def _leave_before(self) -> None:
+        left_s, closing_s = self.end_s - time.monotonic(), _CLOSING.total_seconds()
         # A job that lasts little longer than a run begins its first ones all the same.
-        lead = min(_CLOSING, left / 10) if self.takes is None else min(self.takes, left * 0.9)
-        await asyncio.sleep((left - lead).total_seconds())
+        lead_s = min(closing_s, left_s / 10)
+        if self.takes is not None:
+            lead_s = min(self.takes.total_seconds(), left_s * 0.9)
+        await self._until(lead_s)
         self.close()
-        await asyncio.sleep((end - _LEAVING - datetime.now(UTC)).total_seconds())
+        await self._until(_LEAVING.total_seconds())
         if self.requeues:
             self.tell(signal.SIGUSR1)
+
+    async def _until(self, lead_s: float) -> None:
+        """Wait until so long before the end, which may be moved meanwhile."""
+        while (left_s := self.end_s - lead_s - time.monotonic()) > 0:  # noqa: ASYNC110  # as is time
+            await asyncio.sleep(min(left_s, _LOOK_S))
 
     async def _hear_step(self) -> None:
         """Keep a step that does nothing: a grace period is announced to steps alone (22.05)."""

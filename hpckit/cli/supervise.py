@@ -26,7 +26,7 @@ from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import job_key, without_rank
 from hpckit.runtime.supervise import supervise
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.deadlines import ending, job_limits
+from hpckit.slurm.deadlines import LimitsOfJob, ending
 from hpckit.slurm.query import draining_nodes
 from hpckit.slurm.requeue import Attempt, requeue
 from hpckit.slurm.step import agent_step, step_environment
@@ -130,8 +130,9 @@ class _SlurmJob:
             restarts=restarts,
         )
         successor = load_settings(launch, index)[0].recovery.successor
+        limits = LimitsOfJob(commands=ours.commands, job=job, environ=context.environ)
         return Allocation(
-            limits=ours.limits,
+            limits=lambda: told(limits),
             why=ours.why,
             requeue=ours.requeue,
             draining=ours.draining,
@@ -139,10 +140,6 @@ class _SlurmJob:
             hand_to_successor=ours.hand_to_successor if successor else None,
             drop_successor=ours.drop_successor if successor else None,
         )
-
-    def limits(self) -> Limits:
-        """Return how long the job has."""
-        return job_limits(self.commands, self.job, self.context.environ).told()
 
     def why(self) -> Ending:
         """Return why Slurm is ending the job."""
@@ -177,6 +174,12 @@ class _SlurmJob:
     def drop_successor(self) -> None:
         """Take the next attempt out of the queue."""
         drop_successor(self.launch, self.index, self.job, self.context)
+
+
+def told(limits: LimitsOfJob) -> Limits | None:
+    """Ask for limits; returns what a supervisor is told of them."""
+    known = limits.ask()
+    return None if known is None else known.told()
 
 
 def _job(launch: Launch, index: int) -> JobSpec:

@@ -6,7 +6,7 @@ Responsible for these few terms; it must not know a scheduler.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from hpckit.model.failure import Cause
 
@@ -15,11 +15,12 @@ from hpckit.model.failure import Cause
 class Limits:
     """How long an attempt has: when it ends at the latest, and how long a notice leaves it.
 
-    `kill_wait` is the time between SIGTERM and SIGKILL; `grace` what a preemption gives before
-    that. Null means not known, or without end.
+    `end_s` is in seconds of the monotonic clock of the host that asked; `kill_wait` is the time
+    between SIGTERM and SIGKILL; `grace` what a preemption gives before that. Null means not known,
+    or without end.
     """
 
-    end_at: datetime | None = None
+    end_s: float | None = None
     kill_wait: timedelta = timedelta(seconds=30)
     grace: timedelta | None = None
 

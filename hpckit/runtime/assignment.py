@@ -51,13 +51,14 @@ class AgentCommand:
 class Allocation:
     """What the supervisor may ask of its scheduler. All of it blocks, and is run in a thread.
 
-    `why` tells why the attempt is being ended; `requeue` is also given whether the attempt still
-    owns its run; `draining` which nodes are being drained, and why, null where nobody says. A
-    successor waits in the queue for the end of this attempt; `hand_to_successor` tells it which
-    nodes to leave out, `drop_successor` takes it out again.
+    `limits` is asked now and then, null where there is no answer; `why` tells why the attempt is
+    being ended; `requeue` is also given whether the attempt still owns its run; `draining` which
+    nodes are being drained, and why, null where nobody says. A successor waits in the queue for the
+    end of this attempt; `hand_to_successor` tells it which nodes to leave out, `drop_successor`
+    takes it out again.
     """
 
-    limits: Callable[[], Limits]
+    limits: Callable[[], Limits | None]
     why: Callable[[], Ending]
     requeue: Callable[[Wish, Callable[[], bool]], Requeued]
     draining: Callable[[], Mapping[str, str] | None]

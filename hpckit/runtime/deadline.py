@@ -2,14 +2,14 @@
 
 Responsible for this arithmetic, from what saves were measured to take; it must not stop anything.
 Slurm's own warning comes up to a minute early or not at all, and its time limit is no preemption:
-what it kills it does not start again.
+what it kills it does not start again. Moments are seconds of the monotonic clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from hpckit.model.allocation import Limits
 
@@ -17,7 +17,7 @@ _MARGIN = timedelta(seconds=5)
 """For leaving Python, for the agents and for the record, beside the save itself."""
 _SAFETY = 2
 """A save takes up to so many times what the longest one took: file systems have bad moments."""
-_AT_THE_LIMIT = timedelta(seconds=5)
+_AT_THE_LIMIT_S = 5.0
 """SIGTERM this close to the end of the job is the time limit's."""
 
 
@@ -49,15 +49,15 @@ class Deadline:
         """Whether a save has been measured in this attempt."""
         return self._longest_save is not None
 
-    def leave_at(self, longest_step: timedelta) -> datetime | None:
+    def leave_at(self, longest_step: timedelta) -> float | None:
         """Return when ranks have to be told to save and leave; None where there is no limit."""
-        if self.limits.end_at is None or not self.lead:
+        if self.limits.end_s is None or not self.lead:
             return None
         lead = self.lead
         if self._longest_save is not None:
             lead = _SAFETY * (self._longest_save + longest_step) + _MARGIN
-        return self.limits.end_at - lead
+        return self.limits.end_s - lead.total_seconds()
 
-    def reached(self, at: datetime) -> bool:
+    def reached(self, at: float) -> bool:
         """Whether a signal to stop that came at this moment was the time limit's."""
-        return self.limits.end_at is not None and at >= self.limits.end_at - _AT_THE_LIMIT
+        return self.limits.end_s is not None and at >= self.limits.end_s - _AT_THE_LIMIT_S

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -41,7 +42,7 @@ class Notices:
 
     `noticed` is set with the first one, `told` where this very process was told; `cancelled` is
     whether the user wanted the end, by the scheduler or by the launch's record, which
-    `asked_to_cancel` reads: it may block.
+    `asked_to_cancel` reads: it may block. What comes once the attempt is `over` is no notice.
     """
 
     assignment: Assignment
@@ -50,6 +51,7 @@ class Notices:
     asked_to_cancel: Callable[[], bool]
     notice: Notice | None = field(default=None, init=False)
     cancelled: bool = field(default=False, init=False)
+    over: bool = field(default=False, init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
@@ -62,17 +64,33 @@ class Notices:
         for number in (signal.SIGCONT, signal.SIGHUP):
             loop.add_signal_handler(number, lambda: None)
 
+    @staticmethod
+    def ignore() -> None:
+        """Ignore them, as the process leaves: its exit code says how the attempt ended.
+
+        Before the event loop closes, which hears signals by a pipe that it closes first.
+        """
+        for number in _NOTICES:
+            signal.signal(number, signal.SIG_IGN)
+
     def hear(self, name: str) -> None:
         """Remember a notice; the rounds look at it. Slurm sends the same one several times."""
-        if self.notice is not None:
+        if self.notice is not None or self.over:
             return
         cause = self._cause_of(name)
         self.notice = Notice(signal=name, cause=cause)
         self.noticed.set()
         self._heard_at = at = now()
-        limits = self.deadline.limits
-        end = limits.end_at if cause is Cause.time_limit else at + limits.window
+        end = self._end(cause, at)
         self.record(events.NoticeHeard(at=at, signal=name, cause=cause, deadline=end))
+
+    def _end(self, cause: Cause, at: datetime) -> datetime | None:
+        """Return when the attempt will be ended, as far as that is known."""
+        limits = self.deadline.limits
+        if cause is not Cause.time_limit:
+            return at + limits.window
+        left_s = None if limits.end_s is None else limits.end_s - time.monotonic()
+        return None if left_s is None else at + timedelta(seconds=left_s)
 
     def hear_self(self, name: str) -> None:
         """Remember a notice that this very process was given."""
@@ -85,7 +103,7 @@ class Notices:
 
     def _cause_of(self, name: str) -> Cause:
         warned = name in {number.name for number in _WARNINGS}
-        if warned or name == TIME_LIMIT or self.deadline.reached(now()):
+        if warned or name == TIME_LIMIT or self.deadline.reached(time.monotonic()):
             return Cause.time_limit
         on_slurm = bool(self.assignment.agents.prefix)
         if on_slurm and name == signal.SIGTERM.name and not self.told.is_set():

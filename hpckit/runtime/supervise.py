@@ -48,10 +48,10 @@ from hpckit.runtime.listen import own_addresses
 from hpckit.runtime.notices import TIME_LIMIT, Notices
 from hpckit.runtime.progress_file import ProgressFile
 from hpckit.runtime.rounds import Round
+from hpckit.runtime.time_limit import TimeLimit
 
 _LEAVE_S = 3.0
 """How long agents may take to leave after Shutdown before their step is ended."""
-_TICK_S = 1.0
 _READ_S = 10.0
 """How long to wait for the text of a log that only explains something."""
 
@@ -115,6 +115,7 @@ class _Supervisor:
         for task in beside:
             task.cancel()
         # The last word comes before the leave-taking: after a notice, every second counts.
+        self.notices.over = True
         await self.journal.record_end(attempt_ended(end, now()))
         await agents.close(_LEAVE_S)
         if self.step is not None:
@@ -127,6 +128,7 @@ class _Supervisor:
         )
         await hand_over.see_to(end, self.standing)
         await self.journal.settle()
+        self.notices.ignore()
         return end.exit_code
 
     async def _work(self, agents: Agents) -> EndAttempt:
@@ -144,16 +146,21 @@ class _Supervisor:
         allocation = self.assignment.allocation
         if allocation is None:
             return
-        self.deadline.limits = await aside(allocation.limits)
+        limit = TimeLimit(deadline=self.deadline, ask=allocation.limits)
+        await limit.learn()
         if allocation.queue_successor is not None:
             self.queueing = asyncio.create_task(aside(allocation.queue_successor))
-        while self.notices.notice is None:
-            # Only a step loop can save and leave; a command is left alone until its very limit.
-            if self.round is not None and self.round.step is not None:
-                leave_at = self.deadline.leave_at(self.round.longest_step)
-                if leave_at is not None and now() >= leave_at:
-                    self.notices.hear(TIME_LIMIT)
-            await asyncio.sleep(_TICK_S)
+        await limit.watch(self._longest_step)
+        self.notices.hear(TIME_LIMIT)
+
+    def _longest_step(self) -> timedelta | None:
+        """Return how long a step takes; only a step loop can save and leave.
+
+        A command is left alone until its very limit.
+        """
+        if self.round is None or self.round.step is None:
+            return None
+        return self.round.longest_step
 
     async def _ask_drains(self) -> None:
         """Ask now and then whether nodes are being drained, while the run could act on it."""

@@ -45,6 +45,7 @@ _NODE = re.compile(r"NodeName=(\S+).*?\sState=(\S+)")
 _NODE_REASON = re.compile(r"\sReason=(.*?)(?:\s+\[[^\s\[\]]+@[^\s\[\]]+\]|$)")
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "None assigned"})
 _SETTING = re.compile(r"(\w+)[ \t]*=[ \t]*(\S*)")
+_AS_OF = re.compile(r"Configuration data as of (?P<at>\S+)")
 _ARRAY = re.compile(r"(?P<main>\d+)_\[(?P<ranges>[\d,-]+)(?P<cut>\.\.\.)?(?:%\d+)?\]\Z")
 _SINGLE = re.compile(r"\d+(?:_\d+)?\Z")
 _JOB = re.compile(r"\d+(?:[_+.]|\Z)")
@@ -118,6 +119,12 @@ def moment(text: str) -> datetime | None:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def read_controllers_time(text: str) -> datetime | None:
+    """Return what the controller's clock said when it answered `scontrol show config`."""
+    found = _AS_OF.match(text)
+    return moment(found["at"]) if found else None
 
 
 def read_settings(text: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ from hpckit.slurm.listing import (
     Terms,
     job_ids,
     node_names,
+    read_controllers_time,
     read_draining,
     read_living,
     read_sacct,
@@ -157,6 +158,12 @@ def excluded_nodes(job: str, commands: SlurmCommands) -> tuple[str, ...]:
 def settings(commands: SlurmCommands, *what: str) -> dict[str, str]:
     """Return what `scontrol show` says of `config`, or of `partition NAME`; raises as `terms`."""
     return read_settings(commands.run("scontrol", "show", *what))
+
+
+def controller(commands: SlurmCommands) -> tuple[dict[str, str], datetime | None]:
+    """Return the controller's settings, and its clock; raises as `terms`."""
+    text = commands.run("scontrol", "show", "config")
+    return read_settings(text), read_controllers_time(text)
 
 
 def draining_nodes(nodes: str, commands: SlurmCommands) -> dict[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from hpckit.model.allocation import Limits
 from hpckit.runtime.deadline import Deadline
 
-END = datetime(2026, 1, 1, 12, tzinfo=UTC)
+END = 43_200.0
 
 
 def seconds(count: float) -> timedelta:
@@ -16,25 +16,25 @@ def seconds(count: float) -> timedelta:
 
 
 def deadline(warnings: list[str], **limits: object) -> Deadline:
-    """Return the deadline of an attempt that ends at noon."""
-    known = Limits(end_at=END, **limits)  # type: ignore[arg-type]
+    """Return the deadline of an attempt that ends then."""
+    known = Limits(end_s=END, **limits)  # type: ignore[arg-type]
     return Deadline(lead=seconds(60), warn=warnings.append, limits=known)
 
 
 def test_deadline_leaves_time_for_two_measured_saves() -> None:
     """Until a save is measured the configured lead holds, then twice what it took and a step."""
     one = deadline([])
-    assert one.leave_at(seconds(0)) == END - seconds(60)
+    assert one.leave_at(seconds(0)) == END - 60
     one.saved(seconds(3))
     one.saved(seconds(1))
-    assert one.leave_at(seconds(2)) == END - seconds(2 * (3 + 2) + 5)
+    assert one.leave_at(seconds(2)) == END - (2 * (3 + 2) + 5)
 
 
 def test_deadline_is_none_without_a_limit_or_without_a_lead() -> None:
     """An endless job is never told to leave, nor one whose lead is 0."""
     endless = Deadline(lead=seconds(60), warn=[].append)
     assert endless.leave_at(seconds(1)) is None
-    unwanted = Deadline(lead=seconds(0), warn=[].append, limits=Limits(end_at=END))
+    unwanted = Deadline(lead=seconds(0), warn=[].append, limits=Limits(end_s=END))
     assert unwanted.leave_at(seconds(1)) is None
 
 
@@ -55,4 +55,4 @@ def test_deadline_knows_a_signal_of_the_time_limit() -> None:
     """SIGTERM at the end of the job is the time limit's; long before it is not."""
     one = deadline([])
     assert one.reached(END)
-    assert not one.reached(END - seconds(60))
+    assert not one.reached(END - 60)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from hpckit.slurm.deadlines import (
     EndCause,
     Ending,
     JobLimits,
+    LimitsOfJob,
     PreemptMode,
     ending,
     job_limits,
@@ -20,6 +23,8 @@ from hpckit.slurm.deadlines import (
 from hpckit.slurm.listing import moment, node_names, read_settings
 
 END = datetime(2026, 11, 21, 6, 51, 21, tzinfo=UTC)
+AS_OF = datetime.fromisoformat("2026-11-21T06:36:25").astimezone(UTC)
+"""The controller's clock, in local time, as it prints it."""
 
 CONFIG = """Configuration data as of 2026-11-21T06:36:25
 AccountingStorageBackupHost =
@@ -69,12 +74,26 @@ def slurm(tmp_path: Path) -> SlurmMaker:
     return make
 
 
+def left(limits: JobLimits | None) -> float:
+    """Return how many seconds are left; about 14.9 minutes in the texts above."""
+    assert limits is not None
+    assert limits.end_s is not None
+    return limits.end_s - time.monotonic()
+
+
+LEFT = pytest.approx((END - AS_OF).total_seconds(), abs=30)
+
+
 def test_limits_are_read_from_three_answers(slurm: SlurmMaker, tmp_path: Path) -> None:
-    """End, KillWait, grace and the kind of preemption: one question each."""
+    """End, KillWait, grace and the kind of preemption: one question each.
+
+    The time left is by the controller's clock alone, which is years from this machine's.
+    """
     terms = f"|batch|{END.timestamp():.0f}|N/A|\n"
     commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
-    assert job_limits(commands, "7_3", {}) == JobLimits(
-        end_at=END,
+    found = job_limits(commands, "7_3", {})
+    assert left(found) == LEFT
+    assert replace(found, end_s=None) == JobLimits(
         kill_wait=timedelta(seconds=5),
         grace=timedelta(seconds=10),
         preempt_mode=PreemptMode.cancel,
@@ -91,8 +110,37 @@ def test_limits_take_the_environments_end(slurm: SlurmMaker, tmp_path: Path) -> 
         "SLURM_JOB_PARTITION": "batch",
     }
     commands = slurm(config=BY_PARTITION, partition=PARTITION)
-    assert job_limits(commands, "7", environ).end_at == END
+    assert left(job_limits(commands, "7", environ)) == LEFT
     assert len((tmp_path / "calls").read_text().splitlines()) == 2
+
+
+def test_limits_take_the_environments_length_where_the_controller_is_away(
+    slurm: SlurmMaker,
+) -> None:
+    """The job began about when its script did, whatever this node's clock says."""
+    environ = {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1900"}
+    assert left(job_limits(slurm(), "7", environ)) == pytest.approx(900, abs=30)
+
+
+def test_limits_that_were_changed_are_seen(slurm: SlurmMaker, tmp_path: Path) -> None:
+    """`scontrol update TimeLimit`: two questions later it is known; no answer is none."""
+    terms = f"|batch|{END.timestamp():.0f}|N/A|\n"
+    commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
+    environ = {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1900"}
+    asked = LimitsOfJob(commands=commands, job="7", environ=environ)
+    asked.ask()
+    assert left(asked.ask()) == LEFT
+    later = END + timedelta(hours=2)
+    (tmp_path / "terms").write_text(f"|batch|{later.timestamp():.0f}|N/A|\n")
+    (tmp_path / "calls").unlink()
+    assert left(asked.ask()) == pytest.approx((later - AS_OF).total_seconds(), abs=30)
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
+    (tmp_path / "terms").write_text("|batch|N/A|N/A|\n")
+    unlimited = asked.ask()
+    assert unlimited is not None
+    assert unlimited.end_s is None
+    (tmp_path / "config").unlink()
+    assert asked.ask() is None
 
 
 def test_limits_fall_back_to_slurms_defaults(slurm: SlurmMaker) -> None:
@@ -112,7 +160,7 @@ def test_limits_know_no_grace_where_the_partition_does_not_set_it(slurm: SlurmMa
 def test_limits_of_a_job_without_a_time_limit_are_open(slurm: SlurmMaker) -> None:
     """UNLIMITED has no end."""
     commands = slurm(terms="|batch|N/A|N/A|\n", config=BY_PARTITION, partition=PARTITION)
-    assert job_limits(commands, "7", {}).end_at is None
+    assert job_limits(commands, "7", {}).end_s is None
 
 
 @pytest.mark.parametrize(
