@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.store import read_json
 from hpckit.runtime import control, messages
 from hpckit.runtime.agents import BEAT_S
+from hpckit.runtime.descriptors import allow_many_files
 from hpckit.runtime.environ import LAST_WILL, environment, rank_info
 from hpckit.runtime.ranks import LocalRanks, RankOutlook
 from hpckit.runtime.silence import Silence
@@ -41,6 +43,8 @@ UNREADABLE = 66
 """Exit code where the frozen folder cannot be read (EX_NOINPUT of sysexits.h)."""
 
 
+_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
+"""At most so long an agent waits before it calls once more; the last call is the last."""
 _TURN_S = 3.0
 _PATIENCE = 5
 """How many node timeouts an agent waits for its silent supervisor, which may only be held up by a
@@ -167,14 +171,17 @@ async def call_supervisor(paths: AttemptPaths) -> control.Channel:
     """Read where the supervisor listens and call it; raises FrozenFolderError, ChannelError."""
     secret = (await _appeared(paths.secret)).read_text().strip()
     address = read_json(await _appeared(paths.address))
-    try:
-        return await control.connect_any(address["hosts"], address["port"], secret)
-    except ChannelError as error:
-        raise ChannelError(
-            f"node {node_name()} cannot reach the supervisor at port {address['port']}: "
-            f"{error.message}",
-            hint="nodes of one job must be able to open TCP connections to each other",
-        ) from error
+    for pause_s in _PAUSES_S:
+        try:
+            return await control.connect_any(address["hosts"], address["port"], secret)
+        except ChannelError as error:
+            problem = error.message
+        # All agents of a job call at once: those that found no room do not come back at once, too.
+        await asyncio.sleep(pause_s * random.random())  # noqa: S311  # no secret
+    raise ChannelError(
+        f"node {node_name()} cannot reach the supervisor at port {address['port']}: {problem}",
+        hint="nodes of one job must be able to open TCP connections to each other",
+    )
 
 
 async def _appeared(path: Path) -> Path:
@@ -231,6 +238,7 @@ def main(arguments: list[str]) -> int:
     """Run the agent; prints one clear line for what keeps this node from taking part."""
     folder, index, attempt = arguments
     try:
+        allow_many_files()
         return asyncio.run(attend(load_launch(Path(folder)), int(index), int(attempt)))
     except (FrozenFolderError, NotFoundError) as error:
         say(f"node {node_name()} cannot read its frozen folder: {error.message}", error.hint)

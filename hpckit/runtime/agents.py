@@ -20,7 +20,9 @@ from hpckit.record.store import write_text
 from hpckit.runtime import control, messages
 from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Step
+from hpckit.runtime.callers import SPARE_FILES, Callers
 from hpckit.runtime.clock import now
+from hpckit.runtime.descriptors import files_allowed
 from hpckit.runtime.listen import listener
 
 LOOPBACK = "127.0.0.1"
@@ -72,7 +74,7 @@ class Agents:
         default_factory=asyncio.Queue, init=False
     )
     given_up_s: float = field(default=0.0, init=False)
-    _server: asyncio.Server | None = field(default=None, init=False)
+    _accepting: asyncio.Task[None] | None = field(default=None, init=False)
     _beating: asyncio.Task[None] | None = field(default=None, init=False)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _problem: str = field(default="", init=False)
@@ -82,22 +84,19 @@ class Agents:
     async def listen(self, paths: AttemptPaths, hosts: list[str]) -> None:
         """Bind first, then publish the address."""
         bound = listener(hosts[0] if hosts == [LOOPBACK] else "")
-        self._server = await asyncio.start_server(
-            self._welcome, sock=bound, limit=control.LINE_LIMIT
-        )
+        callers = Callers(bound=bound, secret=self.secret, attend=self._welcome)
         port = int(bound.getsockname()[1])
         record = control.address_record(hosts, port)
+        self._accepting = asyncio.create_task(callers.accept())
         await aside(lambda: write_text(paths.address, record))
         self._beating = asyncio.create_task(self._beat())
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take in one caller; whoever does not know the secret is turned away, and said so."""
+    async def _welcome(self, channel: control.Channel) -> None:
+        """Take in one caller that knows the secret."""
         try:
-            channel = await control.accept(reader, writer, self.secret)
             hello = await channel.receive()
         except (ChannelError, OSError):
-            writer.close()
-            return
+            hello = None
         if isinstance(hello, messages.Hello) and hello.node_rank not in self._names:
             await self._attend(channel, hello)
         elif isinstance(hello, messages.Hello):
@@ -145,7 +144,7 @@ class Agents:
         Where this very process was held up (a file system that does not answer), nobody else's
         silence can be told from its own: then all get their time anew.
         """
-        before = _clock()
+        before, beat = _clock(), messages.encode(messages.Beat())
         while True:
             await asyncio.sleep(BEAT_S)
             at, held_up = _clock(), _clock() - before > 2 * BEAT_S
@@ -156,7 +155,7 @@ class Agents:
                 elif at - peer.heard_at > self.settings.runtime.node_timeout_s:
                     self._lose(peer.node_rank)
                 else:
-                    peer.channel.post(messages.Beat())
+                    peer.channel.post_body(beat)
 
     async def gather(
         self,
@@ -167,6 +166,8 @@ class Agents:
         names: tuple[str, ...],
     ) -> None:
         """Return once all agents have come; raises AgentsError naming those that have not."""
+        if wanted > files_allowed() - SPARE_FILES:
+            raise AgentsError(_too_many(wanted))
         deadline = _clock() + self.settings.runtime.agent_timeout_s
         ended = asyncio.ensure_future(step.wait())
         stopped = asyncio.ensure_future(noticed.wait())
@@ -225,9 +226,11 @@ class Agents:
         return tuple(self.peers[rank] for rank in sorted(self.peers))
 
     async def broadcast(self, message: messages.Message) -> None:
-        """Send to every agent; one that is gone is noticed by its own reader."""
-        for rank in list(self.peers):
-            await self.send(rank, message)
+        """Send to every agent, and wait for none; one that is gone is noticed by its own reader."""
+        body = messages.encode(message)
+        for peer in list(self.peers.values()):
+            with contextlib.suppress(OSError):
+                peer.channel.post_body(body)
 
     async def send(self, node_rank: int, message: messages.Message) -> None:
         """Send to one agent; nothing where it is gone."""
@@ -239,14 +242,22 @@ class Agents:
     async def close(self, leave_s: float) -> None:
         """Tell all agents to leave and stop listening."""
         self._closing = True
-        if self._beating is not None:
-            self._beating.cancel()
+        for task in filter(None, (self._accepting, self._beating)):
+            task.cancel()
         await self.broadcast(messages.Shutdown())
         leaving = [asyncio.ensure_future(peer.channel.close()) for peer in self.standing]
         if leaving:
             await asyncio.wait(leaving, timeout=leave_s)
-        if self._server is not None:
-            self._server.close()
+
+
+def _too_many(nodes: int) -> Failure:
+    return Failure(
+        cause=Cause.agents_missing,
+        message=f"the supervisor of {nodes} nodes needs {nodes + SPARE_FILES} open files and may "
+        f"have {files_allowed()}: have the hard limit raised (`ulimit -Hn`; for jobs LimitNOFILE "
+        "of slurmd)",
+        signature=Cause.agents_missing,
+    )
 
 
 def _clock() -> float:

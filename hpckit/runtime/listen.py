@@ -15,8 +15,12 @@ _SIOCGIFADDR = 0x8915
 """Asks for the IPv4 address of an interface (linux/sockios.h)."""
 _GLOBAL_SCOPE = "00"
 
+_BACKLOG = 4096
+"""All agents of a job call at once; a full queue costs each left out seconds. The kernel may allow
+less (net.core.somaxconn)."""
 
-def listener(host: str = "", *, backlog: int = 1024) -> socket.socket:
+
+def listener(host: str = "", *, backlog: int = _BACKLOG) -> socket.socket:
     """Return a socket that listens on a port of the kernel's choice, on all interfaces or one."""
     if not host and socket.has_dualstack_ipv6():
         try:

@@ -168,11 +168,18 @@ class SaveStacks(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StacksSaved(Message):
-    """Agent → supervisor: what its ranks were doing."""
+class StackSaved(Message):
+    """Agent → supervisor: what one of its ranks was doing."""
 
     round: int
-    stacks: tuple[RankStack, ...]
+    stack: RankStack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StacksSaved(Message):
+    """Agent → supervisor: what all of its ranks were doing has been said."""
+
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

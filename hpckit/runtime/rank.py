@@ -36,6 +36,7 @@ from hpckit.record.store import write_json
 from hpckit.runtime import stacks
 from hpckit.runtime.children import shield_children, shield_this_child
 from hpckit.runtime.clock import now
+from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import environment, rank_info
 from hpckit.runtime.link import open_link
 
@@ -159,7 +160,7 @@ class RankProcess:
             reason=Reason.raised,
             step=None if self.run is None else self.run.step,
             exception=type(error).__name__,
-            message=str(told)[:_TRACEBACK_CHARACTERS],
+            message=with_hint(str(told)[:_TRACEBACK_CHARACTERS]),
             # Our own errors say what to do; their frames would only hide it.
             traceback=None
             if isinstance(error, HpckitError)
@@ -216,6 +217,7 @@ class Leaving:
 def main() -> int:
     """Run this rank; returns its exit code. The user's own SystemExit keeps its code."""
     die_with_agent()
+    allow_many_files()
     leaving = Leaving()
     environ = environment()
     rank = RankProcess(environ=environ, info=rank_info(environ))

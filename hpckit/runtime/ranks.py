@@ -31,6 +31,7 @@ from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, writ
 from hpckit.runtime import messages
 from hpckit.runtime.aside import aside
 from hpckit.runtime.clock import now
+from hpckit.runtime.control import LINE_LIMIT
 from hpckit.runtime.environ import environment, rank_variables, without_agent
 from hpckit.runtime.link import BOARD_VARIABLE, VARIABLE, make_board, read_board, read_farewell
 from hpckit.runtime.oom import OomKills, read_kills
@@ -42,6 +43,8 @@ _TELL_S = 0.5
 """Steps are passed on at most this often; the supervisor needs liveness, not every number."""
 _STACKS = timedelta(seconds=5)
 _STACK_CHARACTERS = 20_000
+_ALL_STACKS_CHARACTERS = 32_000_000
+"""Of all ranks together: the supervisor keeps them to compare. The main thread comes last."""
 _LOG_LINES = 200
 
 _READ_S = 3.0
@@ -173,7 +176,7 @@ class LocalRanks:
 
     async def _listen(self, rank: int, line: socket.socket) -> None:
         """Pass on what a rank says. Forged or broken lines end the listening, not the agent."""
-        reader, writer = await asyncio.open_unix_connection(sock=line)
+        reader, writer = await asyncio.open_unix_connection(sock=line, limit=LINE_LIMIT)
         with contextlib.suppress(ChannelError, ConnectionError, ValueError):
             while data := await reader.readline():
                 await self._heed(rank, messages.decode(data))
@@ -226,17 +229,18 @@ class LocalRanks:
         files = {rank: self.paths.stacks(rank) for rank in pids}
         # It looks at files, which may not answer: in a loop of its own.
         texts = await aside(lambda: asyncio.run(dump(pids, files, _STACKS)))
-        stacks = tuple(
-            RankStack(
+        most = min(_STACK_CHARACTERS, _ALL_STACKS_CHARACTERS // self.order.world_size)
+        # One rank a message: those of a large node are too much for one line.
+        for rank, pid in pids.items():
+            stack = RankStack(
                 rank=rank,
                 node=self.outlook.node,
                 state=process_state(pid),
                 step=self._step(rank),
-                text=texts[rank][-_STACK_CHARACTERS:],
+                text=texts[rank][-most:],
             )
-            for rank, pid in pids.items()
-        )
-        await self.tell(messages.StacksSaved(round=self.order.round, stacks=stacks))
+            await self.tell(messages.StackSaved(round=self.order.round, stack=stack))
+        await self.tell(messages.StacksSaved(round=self.order.round))
 
     async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
         code = await self.processes[rank].wait()

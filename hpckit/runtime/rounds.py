@@ -17,11 +17,11 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, Reason
 from hpckit.planning.decide import RoundView, first_failure
 from hpckit.planning.loss import Absence, loss
-from hpckit.planning.stall import Stall, blame
 from hpckit.runtime import messages
 from hpckit.runtime.agents import Agents, Lost, Peer
 from hpckit.runtime.clock import now
 from hpckit.runtime.exits import RankExits
+from hpckit.runtime.hang import Hang
 from hpckit.runtime.judge import Judge
 from hpckit.runtime.progress_file import ProgressFile
 
@@ -64,8 +64,7 @@ class Round:
     _failed_at: float = field(default=math.inf, init=False)
     _lost: dict[int, float] = field(default_factory=dict, init=False)
     """By the place of a member that is lost: since when nothing had been heard of it."""
-    _hung: messages.Hung | None = field(default=None, init=False)
-    _stacks: dict[int, messages.StacksSaved] = field(default_factory=dict, init=False)
+    _hang: Hang = field(default_factory=Hang, init=False)
     _silent_s: float = field(default=0.0, init=False)
     _asked: bool = field(default=False, init=False)
     _watching: bool = field(default=False, init=False)
@@ -85,9 +84,9 @@ class Round:
         if not await self._start():
             return self.view()
         await self._watch_judged()
-        if self._hung is not None and not self._troubled():
+        if self._hang.found is not None and not self._troubled():
             await self._save_stacks()
-        if self.noticed.is_set() and self.step is not None and self._hung is None:
+        if self.noticed.is_set() and self.step is not None and self._hang.found is None:
             await self._let_leave()
         if not self._exits.complete or self._troubled():
             await self._stop()
@@ -120,10 +119,10 @@ class Round:
             first_step=self.first_step,
             step=self.step,
             cut_short=self._cut_short,
-            failure=None if self._watching else self._loss() or self._hang(),
+            failure=None if self._watching else self._loss() or self._hang.failure(),
             members=tuple(peer.node for peer in self.members),
             standing=tuple(peer.node for peer in self.agents.standing),
-            silent=timedelta(seconds=self._silent_s),
+            silent=timedelta(seconds=max(self._silent_s, self._hang.silent_s)),
             ran=timedelta(seconds=time.monotonic() - self._began_at),
         )
 
@@ -205,7 +204,7 @@ class Round:
         stopped = asyncio.ensure_future(self.noticed.wait())
         self._watching = True
         try:
-            while not (self._exits.complete or self._troubled() or self._hung or stopped.done()):
+            while not (self._over() or stopped.done()):
                 await self._hear(stopped, None)
         finally:
             self._watching = False
@@ -240,11 +239,10 @@ class Round:
                 self.record(events.Warned(at=now(), message=message.message))
             case messages.Reported() if self.judge is not None:
                 self.judge.hear(message)
-            case messages.Hung() if message.round == self.number and self._hung is None:
-                self._hung = message
-                self._silent_s = message.silent_s
-            case messages.StacksSaved() if message.round == self.number:
-                self._stacks[sender] = message
+            case messages.Hung() | messages.StackSaved() | messages.StacksSaved() if (
+                message.round == self.number
+            ):
+                self._hang.take(sender, message)
             case messages.RankEnded() if message.round == self.number:
                 self._end_rank(message.exit)
             case Lost():
@@ -298,6 +296,9 @@ class Round:
             self.longest_step = max(self.longest_step, took)
         self._advanced_at = at
 
+    def _over(self) -> bool:
+        return self._exits.complete or self._troubled() or self._hang.found is not None
+
     def _troubled(self) -> bool:
         return bool(self._lost) or self._exits.failed
 
@@ -313,13 +314,13 @@ class Round:
         """Have every member save what its ranks are doing, before they are killed for it."""
         await self.agents.broadcast(messages.SaveStacks())
         await self._wait(
-            _STACKS_S, lambda: len(self._stacks) >= len(self.members) - len(self._lost)
+            _STACKS_S, lambda: len(self._hang.complete) >= len(self.members) - len(self._lost)
         )
 
     async def _stop(self) -> None:
         """End what is left and take in every exit record that still comes."""
         grace_s = self.agents.settings.runtime.stop_grace_s
-        if self._troubled() or self._hung is not None:
+        if self._troubled() or self._hang.found is not None:
             # The peers of a failed rank wait in a collective: nothing is gained by patience.
             grace_s = min(grace_s, _GRACE_OF_PEERS_S)
         await self.agents.broadcast(messages.StopRound(grace_s=grace_s))
@@ -351,7 +352,7 @@ class Round:
         A rank that a signal ended or told to leave may have had a notice; one that lost its
         connection has lost it to a node that has fallen silent.
         """
-        if self._hung is not None or self._lost or self.noticed.is_set():
+        if self._hang.found is not None or self._lost or self.noticed.is_set():
             return
         ends = self._exits.in_order()
         failure = first_failure(ends)
@@ -383,10 +384,3 @@ class Round:
             step=self.step,
             signature=Cause.launcher_lost,
         )
-
-    def _hang(self) -> Failure | None:
-        if self._hung is None or self._loss() is not None:
-            return None
-        hung = self._hung
-        stall = Stall(rank=hung.rank, step=hung.step, silent_s=hung.silent_s, limit_s=hung.limit_s)
-        return blame(stall, [one for saved in self._stacks.values() for one in saved.stacks])

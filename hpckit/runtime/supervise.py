@@ -40,6 +40,7 @@ from hpckit.runtime.assignment import Assignment, Step
 from hpckit.runtime.attempt import Attempt, open_attempt
 from hpckit.runtime.clock import now
 from hpckit.runtime.deadline import Deadline
+from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.draining import Drained, DrainPoll, Drains
 from hpckit.runtime.hand_over import HandOver
 from hpckit.runtime.journal import Journal
@@ -61,6 +62,7 @@ def supervise(assignment: Assignment) -> int:
 
     Raises RunError where the attempt cannot even be recorded.
     """
+    allow_many_files()
     attempt = open_attempt(
         assignment.launch, assignment.index, assignment.job_index, assignment.environ
     )
@@ -138,7 +140,9 @@ class _Supervisor:
             self.step = await start_agents(self.assignment.agents, self.attempt)
             return await self._rounds(agents, self.step)
         except OSError as error:
-            failure = Failure(cause=Cause.unknown, message=f"the supervisor failed: {error}")
+            failure = Failure(
+                cause=Cause.unknown, message=with_hint(f"the supervisor failed: {error}")
+            )
             return EndAttempt(state=RunState.failed, exit_code=1, failure=failure)
 
     async def _keep_time(self) -> None:

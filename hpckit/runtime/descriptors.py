@@ -1,0 +1,45 @@
+"""How many files this process may have open, sockets among them.
+
+Responsible for using what the system allows, and for saying what to do where it is too little.
+Slurm passes on the soft limit of the login shell, 1024 by custom for programs that call select(2);
+a rank of gloo has a socket for each of its peers, a supervisor one for each node.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+_MOST = 1 << 20
+"""The kernel's own bound where an administrator has not changed it (fs.nr_open)."""
+_SAID = os.strerror(errno.EMFILE)
+
+
+def allow_many_files() -> int:
+    """Raise the soft limit to the hard one; return it. Processes started from now on inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _bounded(hard)
+    if _bounded(soft) < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(_bounded(soft), wanted)
+
+
+def files_allowed() -> int:
+    """Return how many files this process may have open."""
+    return _bounded(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def with_hint(message: str) -> str:
+    """Return a message; one of too many open files says how many, and what to do."""
+    if _SAID not in message:
+        return message
+    return (
+        f"{message}; this process may have {files_allowed()} files open: "
+        "have the hard limit raised (`ulimit -Hn`; for jobs LimitNOFILE of slurmd), "
+        "or use fewer ranks"
+    )
+
+
+def _bounded(limit: int) -> int:
+    return _MOST if limit == resource.RLIM_INFINITY else min(limit, _MOST)

@@ -1,0 +1,207 @@
+"""Strangers at the supervisor's port: they neither keep agents out nor lose events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.model.failure import RankStack
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.store import read_events
+from hpckit.runtime import callers, control, descriptors, messages
+from hpckit.runtime.callers import Callers
+from hpckit.runtime.listen import listener
+
+FLOOD = """
+import os, resource, socket, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (4000, 4000))
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+port, number, held = int(sys.argv[1]), int(sys.argv[2]), []
+while len(held) < number:
+    caller = socket.socket()
+    caller.settimeout(1)
+    try:
+        caller.connect(("127.0.0.1", port))
+        held.append(caller)
+    except OSError:
+        break
+print(len(held), flush=True)
+time.sleep(60)
+"""
+
+
+@asynccontextmanager
+async def answering(attend: callers.Attend, secret: str) -> AsyncIterator[int]:
+    """Accept callers on loopback; the value is the port."""
+    bound = listener("127.0.0.1")
+    port = bound.getsockname()[1]
+    task = asyncio.create_task(Callers(bound=bound, secret=secret, attend=attend).accept())
+    yield port
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def called_among(strangers: int) -> object:
+    """Return what an agent says that calls behind so many who hold their tongues."""
+    secret = control.new_secret()
+    heard: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    async def attend(channel: control.Channel) -> None:
+        heard.set_result(await channel.receive())
+        await channel.close()
+
+    async with answering(attend, secret) as port:
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(strangers)]
+        channel = await control.connect("127.0.0.1", port, secret)
+        channel.post(messages.Beat())
+        said = await asyncio.wait_for(heard, 30)
+        await channel.close()
+        for one in silent:
+            one.close()
+        return said
+
+
+def test_callers_that_say_nothing_do_not_keep_an_agent_out() -> None:
+    """The oldest strangers have to go where others wait; who knows the secret comes in."""
+    assert asyncio.run(called_among(3 * callers.PENDING)) == messages.Beat()
+
+
+async def call_while_busy(number: int) -> None:
+    """Call so often while the supervisor does something else; raises TimeoutError."""
+
+    async def attend(channel: control.Channel) -> None:
+        await channel.close()
+
+    async with answering(attend, control.new_secret()) as port:
+        await asyncio.sleep(0.1)
+        address = ("127.0.0.1", port)
+        waiting = [socket.create_connection(address, timeout=0.5) for _ in range(number)]
+        for one in waiting:
+            one.close()
+
+
+def test_callers_wait_in_a_queue_for_a_thousand() -> None:
+    """The kernel keeps as many callers waiting as it allows, not the hundred of asyncio."""
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text(encoding="utf-8"))
+    asyncio.run(call_while_busy(min(most, 1024)))
+
+
+def wait_for(ready: Callable[[], Any]) -> Any:
+    """Poll, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not (found := ready()):
+        assert time.monotonic() < deadline, "waited for nothing"
+        time.sleep(0.05)
+    return found
+
+
+def limited(files: str, *words: str) -> list[str]:
+    """Return a command that may have so few files open."""
+    return ["/bin/sh", "-c", f'ulimit {files}; exec "$@"', "sh", sys.executable, *words]
+
+
+@pytest.fixture
+def sleeping(tmp_path: Path) -> Path:
+    """Return a launch of one rank that sleeps."""
+    words = ["render", "--json", "cluster=local", "experiment=command", "command=[sleep,300]"]
+    done = subprocess.run(
+        [sys.executable, "-m", "hpckit", *words, "code.snapshot=false", "recovery=never"],
+        env={**os.environ, "HPCKIT_OUTPUTS": str(tmp_path / "outputs")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return Path(json.loads(done.stdout)["dir"])
+
+
+@pytest.mark.slow
+def test_flood_of_strangers_loses_no_event_of_a_supervisor_with_few_descriptors(
+    sleeping: Path,
+) -> None:
+    """A rank that dies meanwhile is recorded, and so are the round and the attempt."""
+    attempt = LaunchPaths(sleeping).run(0).attempt(1)
+    words = ("-m", "hpckit", "supervise", str(sleeping), "--job", "0", "--run", "0")
+    supervisor = subprocess.Popen(
+        limited("-n 256", *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    flood = None
+    try:
+        rank = wait_for(lambda: _sleeper(supervisor.pid))
+        port = json.loads(attempt.address.read_text())["port"]
+        flood = subprocess.Popen(
+            [sys.executable, "-c", FLOOD, str(port), "400"], stdout=subprocess.PIPE, text=True
+        )
+        assert flood.stdout is not None
+        assert int(flood.stdout.readline()) == 400
+        os.kill(rank, signal.SIGKILL)
+        output, _ = supervisor.communicate(timeout=60)
+    finally:
+        supervisor.kill()
+        if flood is not None:
+            flood.kill()
+            flood.communicate()
+    told = [event.kind for event in read_events(attempt.events)]
+    assert {"rank_exited", "round_ended", "attempt_ended"} <= set(told), (told, output)
+    assert "cannot record" not in output
+
+
+def _sleeper(root: int) -> int | None:
+    """Return the process of the rank below a supervisor."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if words[:2] == [b"sleep", b"300"] and _below(int(folder.name), root):
+                return int(folder.name)
+    return None
+
+
+def _below(pid: int, root: int) -> bool:
+    while pid > 1:
+        if pid == root:
+            return True
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        pid = int(text.rpartition(")")[2].split()[1])
+    return False
+
+
+def test_descriptors_are_raised_to_what_the_system_allows_and_told_where_too_few() -> None:
+    """A process of a login shell's 1024 has the hard limit; too many open files get a hint."""
+    program = (
+        "import resource; from hpckit.runtime.descriptors import allow_many_files, with_hint\n"
+        "allow_many_files()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
+        "print(with_hint('socket: Too many open files'))"
+    )
+    done = subprocess.run(
+        limited("-S -n 64; ulimit -H -n 512", "-c", program),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    limits, hint = done.stdout.splitlines()
+    assert limits == "(512, 512)"
+    assert "may have 512 files open" in hint
+    assert descriptors.with_hint("something else") == "something else"
+
+
+def test_stacks_of_a_large_node_fit_through_the_channel() -> None:
+    """What 128 ranks were doing is said a rank a message, each below a line's limit."""
+    text = "\N{GRINNING FACE}" * 20_000
+    stack = RankStack(rank=0, node="n", state="S (sleeping)", step=1, text=text)
+    assert len(messages.encode(messages.StackSaved(round=0, stack=stack))) < control.LINE_LIMIT / 2
