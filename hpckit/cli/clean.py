@@ -64,15 +64,16 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     agreed = bool(items) and _agreed(arguments, items, context)
     failed: list[str] = []
     removed = list(_remove(found, demand, context, failed)) if agreed else []
+    if failed:
+        raise RunError(
+            f"{len(failed)} thing(s) could not be removed: {failed[0]} "
+            f"({_amount(removed)} removed)",
+            hint="run it again: what was cut off is found and removed then",
+        )
     if arguments.json:
         context.say_json(_document(found, {item.path for item in removed}))
     elif agreed:
         context.say(f"removed {_amount(removed)}")
-    if failed:
-        raise RunError(
-            f"{len(failed)} thing(s) could not be removed: {failed[0]}",
-            hint="run it again: what was cut off is found and removed then",
-        )
     return 0
 
 

@@ -151,7 +151,7 @@ class LaunchPaths:
 
     @property
     def resume_lock(self) -> Path:
-        """Who resumes at this moment."""
+        """The folder of claims to be the one who resumes."""
         return self.folder / "resume.lock"
 
     @property

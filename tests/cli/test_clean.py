@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpckit.cli.main import main
 from hpckit.errors import RunError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import Checkpoint, ClusterKind
@@ -325,6 +326,23 @@ def test_clean_says_what_could_not_be_removed(
     with pytest.raises(RunError, match="rounds: Permission denied"):
         desk.say("clean", "--yes")
     assert not completed.paths.code.exists()
+
+
+def test_clean_prints_no_document_before_an_error(
+    desk: Any, completed: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Standard output of `--json` is a whole answer with exit code 0, or empty."""
+
+    def refuse(path: Path, target: Path) -> Path:
+        raise PermissionError(13, "Permission denied", f"{path} to {target}")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.chdir(desk.folder)
+    assert main(["clean", "--yes", "--json", "--output-dir", str(desk.folder)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "could not be removed" in said.err
+    assert completed.paths.code.exists()
 
 
 def test_clean_keeps_off_a_launch_that_somebody_is_resuming(desk: Any, completed: Any) -> None:

@@ -16,7 +16,7 @@ from hpckit.errors import HeldError
 from hpckit.model import events
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import load_launch, read_runs
-from hpckit.record.lock import exclusive
+from hpckit.record.lock import exclusive, is_held
 from hpckit.record.process import alive
 
 pytestmark = pytest.mark.slow
@@ -295,4 +295,4 @@ def test_resume_is_refused_while_another_is_at_it(shell: Any) -> None:
     assert f"is resuming {launch.id} since" in said.err
     fix(shell)
     assert shell("resume", "--wait").code == 0
-    assert not launch.paths.resume_lock.exists()
+    assert not is_held(launch.paths.resume_lock)

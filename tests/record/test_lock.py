@@ -6,40 +6,56 @@ import json
 import os
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from hpckit.errors import HeldError
-from hpckit.record.lock import exclusive
+from hpckit.record.lock import SILENT_S, exclusive, is_held
 from hpckit.record.process import this_host
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PROGRAM = """
-import sys, time
+import os, random, sys, time
 from datetime import UTC, datetime
 from pathlib import Path
 from hpckit.errors import HeldError
 from hpckit.record.lock import exclusive
-lock, log = Path(sys.argv[1]), Path(sys.argv[2])
-for _ in range(30):
+from hpckit.record.process import start_mark
+lock, log, dies = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+taken = 0
+until = time.monotonic() + 60
+while taken < 25 and time.monotonic() < until:
     try:
         with exclusive(lock, at=datetime.now(UTC), what="tests"):
-            inside = lock.with_suffix(".inside")
+            inside = lock.with_suffix(f".inside.{os.getpid()}")
+            others = [one for one in lock.parent.glob("lock.inside.*")]
             inside.touch(exist_ok=False)
-            time.sleep(0.002)
+            for one in others:
+                # Left by a process that died inside: it must be gone.
+                assert start_mark(int(one.suffix[1:])) is None, one
+                one.unlink(missing_ok=True)
+            time.sleep(0.001)
+            assert list(lock.parent.glob("lock.inside.*")) == [inside]
+            taken += 1
+            if taken == dies:
+                os._exit(9)
             inside.unlink()
             with log.open("a") as file:
                 file.write("x")
     except HeldError:
-        time.sleep(0.001)
+        time.sleep(random.random() / 500)
 """
 
 
-def leave(lock: Path, *, host: str, pid: int) -> None:
-    """Leave a lock as a process that is gone has left it."""
-    lock.write_text(json.dumps({"host": host, "pid": pid, "started": "1", "at": "yesterday"}))
+def leave(lock: Path, *, host: str, pid: int, number: int = 1) -> Path:
+    """Leave a claim as a process that is gone has left it."""
+    lock.mkdir(exist_ok=True)
+    claim = lock / f"{number:08d}"
+    claim.write_text(json.dumps({"host": host, "pid": pid, "started": "1", "at": "yesterday"}))
+    return claim
 
 
 def test_lock_is_for_one_at_a_time(tmp_path: Path) -> None:
@@ -48,8 +64,8 @@ def test_lock_is_for_one_at_a_time(tmp_path: Path) -> None:
     with exclusive(lock, at=AT, what="counts beans"):
         with pytest.raises(HeldError, match="counts beans since 2026"):
             exclusive(lock, at=AT, what="counts beans").__enter__()
-        assert lock.exists()
-    assert list(tmp_path.iterdir()) == []
+        assert is_held(lock)
+    assert not is_held(lock)
 
 
 def test_lock_of_a_dead_process_here_is_taken_over(tmp_path: Path) -> None:
@@ -57,36 +73,76 @@ def test_lock_of_a_dead_process_here_is_taken_over(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     leave(lock, host=this_host(), pid=1)
     with exclusive(lock, at=AT, what="tests"):
-        assert json.loads(lock.read_text())["pid"] != 1
-    assert list(tmp_path.iterdir()) == []
+        assert is_held(lock)
+    assert not is_held(lock)
 
 
-def test_lock_of_another_host_stands(tmp_path: Path) -> None:
-    """Of a process elsewhere nobody here can know; the way out is named."""
+@pytest.mark.parametrize("text", ["", "no json", "[]", '{"host":'])
+def test_lock_of_another_host_stands(tmp_path: Path, text: str) -> None:
+    """Of a process elsewhere, or one that cannot be told, nobody here can know; a way is named."""
     lock = tmp_path / "lock"
-    leave(lock, host="elsewhere", pid=1)
+    claim = leave(lock, host="elsewhere", pid=1)
     with pytest.raises(HeldError, match="process 1 on elsewhere") as raised:
         exclusive(lock, at=AT, what="tests").__enter__()
     assert f"remove {lock}" in raised.value.hint
+    claim.write_text(text)
+    with pytest.raises(HeldError):
+        exclusive(lock, at=AT, what="tests").__enter__()
 
 
-def test_lock_of_another_host_that_is_hours_old_is_taken_over(tmp_path: Path) -> None:
-    """Nothing that is done under a lock takes so long: its host is gone."""
+def test_lock_of_another_host_that_shows_no_life_is_taken_over(tmp_path: Path) -> None:
+    """A holder shows itself every minute: one that has not for long is gone."""
     lock = tmp_path / "lock"
-    leave(lock, host="elsewhere", pid=1)
-    hours_ago = lock.stat().st_mtime - 2 * 3600
-    os.utime(lock, (hours_ago, hours_ago))
+    claim = leave(lock, host="elsewhere", pid=1)
+    long_ago = claim.stat().st_mtime - SILENT_S - 1
+    os.utime(claim, (long_ago, long_ago))
     with exclusive(lock, at=AT, what="resumes"):
-        assert this_host() in lock.read_text()
+        assert is_held(lock)
 
 
-def test_lock_holds_among_many_processes_and_a_stale_start(tmp_path: Path) -> None:
-    """However many rush for it, also over a dead one's lock, never are two inside."""
+def test_lock_is_kept_by_who_lives_however_long_it_takes(tmp_path: Path) -> None:
+    """A removal that lasts hours keeps its lock: the claim is renewed while it goes on."""
+    lock = tmp_path / "lock"
+    with exclusive(lock, at=AT, what="cleans", renewed_s=0.01):
+        (claim,) = lock.iterdir()
+        long_ago = claim.stat().st_mtime - 10 * SILENT_S
+        os.utime(claim, (long_ago, long_ago))
+        until = time.monotonic() + 60
+        while claim.stat().st_mtime == long_ago and time.monotonic() < until:
+            time.sleep(0.01)
+        claim.write_text(claim.read_text().replace(this_host(), "elsewhere"))
+        with pytest.raises(HeldError):
+            exclusive(lock, at=AT, what="cleans").__enter__()
+
+
+def test_lock_is_not_given_up_by_one_that_lost_it(tmp_path: Path) -> None:
+    """Who slept so long that another took over frees nothing of the other's when it wakes up."""
+    lock = tmp_path / "lock"
+    with exclusive(lock, at=AT, what="sleeps"):
+        leave(lock, host="elsewhere", pid=7, number=2)
+    with pytest.raises(HeldError, match="process 7 on elsewhere"):
+        exclusive(lock, at=AT, what="tests").__enter__()
+
+
+def test_lock_leaves_few_files_behind(tmp_path: Path) -> None:
+    """A launch that was resumed a hundred times has a handful of them."""
+    lock = tmp_path / "lock"
+    for _ in range(100):
+        with exclusive(lock, at=AT, what="tests"):
+            pass
+    assert len(list(lock.iterdir())) < 40
+
+
+def test_lock_holds_among_many_processes_of_which_some_die_inside(tmp_path: Path) -> None:
+    """However many rush for it, also over dead ones' claims, never are two inside."""
     lock, log = tmp_path / "lock", tmp_path / "log"
     leave(lock, host=this_host(), pid=1)
     words = [sys.executable, "-c", PROGRAM, str(lock), str(log)]
-    rushing = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    rushing = [
+        subprocess.Popen([*words, str(dies)], stderr=subprocess.PIPE, text=True)
+        for dies in (0, 0, 0, 3, 7, 11)
+    ]
     said = [process.communicate(timeout=120)[1] for process in rushing]
-    assert [process.returncode for process in rushing] == [0] * 4, said
-    assert log.stat().st_size > 0
-    assert not lock.exists()
+    assert [process.returncode for process in rushing] == [0] * 3 + [9] * 3, said
+    assert log.stat().st_size >= 75
+    assert not is_held(lock)
