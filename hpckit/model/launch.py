@@ -165,7 +165,7 @@ class Runtime:
 
     A rank hangs when no step of it begins for `hang_factor` times its usual step, but never less
     than `hang_min_s` (0: ranks are never taken to hang), and `hang_first_s` before its steps are
-    known.
+    known, before the first one and after the last (0: no limit then).
     """
 
     device: DeviceKind = DeviceKind.auto

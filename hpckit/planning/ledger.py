@@ -90,13 +90,16 @@ class Ledger:
     def spent(self, cause: Cause, left_out: frozenset[str] = frozenset()) -> int:
         """Return how many failures of this class count against its budget.
 
-        What happened on nodes that are left out from now on counts once for each such node: it
-        was the node's failure, not the run's.
+        One failure counts once, however many nodes it took. What happened again on nodes that are
+        left out from now on counts no more: it was the node's failure, not the run's.
         """
-        mine = [entry for entry in self.without_progress if entry.cause is cause]
-        elsewhere = [entry for entry in mine if not left_out.intersection(entry.nodes)]
-        on_bad = {node for entry in mine for node in entry.nodes if node in left_out}
-        return len(elsewhere) + len(on_bad)
+        count, charged = 0, set[str]()
+        for entry in self.without_progress:
+            bad = left_out.intersection(entry.nodes)
+            if entry.cause is cause and not (bad and bad <= charged):
+                count += 1
+                charged |= bad
+        return count
 
     def repeated(self) -> int:
         """Return how often in a row the latest failure happened without getting further.

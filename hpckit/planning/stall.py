@@ -26,21 +26,22 @@ _FRAMES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """That a rank has begun no step after `step` for longer than its limit; in seconds."""
+    """That a rank has stood still after `step` for longer than its limit; in seconds.
+
+    `step` is null before the first one; `over` is whether the last one is behind the rank.
+    """
 
     rank: int
-    step: int
+    step: int | None
     silent_s: float
     limit_s: float
+    over: bool = False
 
 
 def blame(stall: Stall, stacks: Sequence[RankStack]) -> Failure:
     """Return the failure that a hang is recorded as, with the guilty rank where there is one."""
     guilty = _guilty(stacks)
-    words = (
-        f"no step began on rank {stall.rank} for {stall.silent_s:.1f} s after step {stall.step} "
-        f"(limit {stall.limit_s:.1f} s)"
-    )
+    words = f"{_stood_still(stall)} (limit {stall.limit_s:.1f} s)"
     if guilty is None:
         return Failure(
             cause=Cause.hang, message=words, step=stall.step, signature=_signature(stacks)
@@ -54,6 +55,16 @@ def blame(stall: Stall, stacks: Sequence[RankStack]) -> Failure:
         traceback=guilty.text or None,
         signature=_signature([guilty]),
     )
+
+
+def _stood_still(stall: Stall) -> str:
+    if stall.over:
+        return (
+            f"rank {stall.rank} did not come to its end for {stall.silent_s:.1f} s after its steps"
+        )
+    if stall.step is None:
+        return f"no first step began on rank {stall.rank} for {stall.silent_s:.1f} s"
+    return f"no step began on rank {stall.rank} for {stall.silent_s:.1f} s after step {stall.step}"
 
 
 def _guilty(stacks: Sequence[RankStack]) -> RankStack | None:

@@ -104,8 +104,10 @@ class Agent:
             await asyncio.sleep(BEAT_S)
             with contextlib.suppress(OSError):
                 self.channel.post(messages.Beat())
-            if self.ranks is not None and (hung := self.ranks.hung()) is not None:
-                await self.tell(hung)
+            if self.ranks is not None:
+                await self.ranks.tell_newest()
+                if (hung := self.ranks.hung()) is not None:
+                    await self.tell(hung)
 
     async def _follow(self, message: messages.Message) -> None:
         match message:
@@ -114,7 +116,10 @@ class Agent:
             case messages.ReservePort():
                 await self.channel.send(messages.PortReserved(port=self._reserve()))
             case messages.StartRound():
-                self.ranks = LocalRanks(outlook=self.outlook, order=message, tell=self.tell)
+                earlier = None if self.ranks is None else self.ranks.hangs
+                self.ranks = LocalRanks(
+                    outlook=self.outlook, order=message, tell=self.tell, earlier=earlier
+                )
                 await self.ranks.start()
             case messages.SaveStacks():
                 if self.ranks is not None:

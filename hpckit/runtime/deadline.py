@@ -49,13 +49,13 @@ class Deadline:
         """Whether a save has been measured in this attempt."""
         return self._longest_save is not None
 
-    def leave_at(self, longest_step: timedelta) -> float | None:
+    def leave_at(self, usual_step: timedelta) -> float | None:
         """Return when ranks have to be told to save and leave; None where there is no limit."""
         if self.limits.end_s is None or not self.lead:
             return None
         lead = self.lead
         if self._longest_save is not None:
-            lead = _SAFETY * (self._longest_save + longest_step) + _MARGIN
+            lead = _SAFETY * (self._longest_save + usual_step) + _MARGIN
         return self.limits.end_s - lead.total_seconds()
 
     def reached(self, at: float) -> bool:

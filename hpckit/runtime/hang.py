@@ -43,5 +43,11 @@ class Hang:
         if self.found is None:
             return None
         hung = self.found
-        stall = Stall(rank=hung.rank, step=hung.step, silent_s=hung.silent_s, limit_s=hung.limit_s)
+        stall = Stall(
+            rank=hung.rank,
+            step=hung.step,
+            silent_s=hung.silent_s,
+            limit_s=hung.limit_s,
+            over=hung.over,
+        )
         return blame(stall, self._stacks)

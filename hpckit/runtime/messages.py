@@ -93,10 +93,21 @@ class StoreAddress(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBegun(Message):
-    """Rank → its agent → supervisor: this step has begun."""
+    """Rank → its agent → supervisor: this step has begun.
+
+    The agent adds what steps usually take, in seconds, without compilation and pauses.
+    """
 
     rank: int
     step: int
+    usual_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working(Message):
+    """Rank → its agent: it will loop over steps, and does something before, or after (`over`)."""
+
+    over: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +164,17 @@ class SupervisorSilent(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hung(Message):
-    """Agent → supervisor: a rank has begun no step for longer than its limit."""
+    """Agent → supervisor: a rank has stood still for longer than its limit, since this step.
+
+    `step` is null before the first one; `over` is whether the last one is behind the rank.
+    """
 
     round: int
     rank: int
-    step: int
+    step: int | None
     silent_s: float
     limit_s: float
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,19 +10,17 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import importlib
-import inspect
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hpckit.errors import ConfigError, HpckitError
 from hpckit.model.failure import RankExit, Reason
@@ -39,6 +37,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import environment, rank_info
 from hpckit.runtime.link import open_link
+from hpckit.runtime.user_function import call, load_function, loops_over_steps
 
 if TYPE_CHECKING:
     from hpckit.runtime.run import Run
@@ -48,7 +47,6 @@ COMMAND_NOT_EXECUTABLE = 126
 _PR_SET_PDEATHSIG = 1
 _TRACEBACK_CHARACTERS = 20_000
 _LEAVE_S = 10.0
-_LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 
 
 def die_with_agent() -> None:
@@ -73,41 +71,6 @@ def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoRetu
         raise ConfigError(message, hint=hint) from error
 
 
-def load_entry_point(text: str) -> Callable[..., Any]:
-    """Import `module:function`; raises ConfigError where the module has no such function.
-
-    What the import of the user's module raises is the user's to see, as it is.
-    """
-    module_name, _, name = text.partition(":")
-    module = importlib.import_module(module_name)
-    function = getattr(module, name, None)
-    if not callable(function):
-        names = [key for key, value in vars(module).items() if callable(value)]
-        raise ConfigError(
-            f"entry_point {text!r}: module {module_name} ({module.__file__}) has no function "
-            f"{name!r}",
-            hint=f"it has {', '.join(names[:12]) or 'none'}",
-        )
-    return function  # type: ignore[no-any-return]  # callable, as just checked
-
-
-def call(function: Callable[..., Any], run: Run) -> None:
-    """Call the user's function; raises ConfigError where that would run none of its lines."""
-    if any(kind(function) for kind in _LAZY):
-        raise _not_run(function)
-    result = function(run.config, run)
-    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise _not_run(function)
-
-
-def _not_run(function: Callable[..., Any]) -> ConfigError:
-    name = getattr(function, "__qualname__", repr(function))
-    return ConfigError(
-        f"entry_point {name} is a coroutine or generator function: calling it runs none of it",
-        hint="make it a plain `def` without `yield`; inside it, asyncio.run() runs a coroutine",
-    )
-
-
 @dataclass(slots=True, kw_only=True)
 class RankProcess:
     """What this process is. `run` is what the user's function was handed, once it was."""
@@ -127,7 +90,7 @@ class RankProcess:
 
     def _call(self, settings: LaunchConfig) -> None:
         """Import the user's function, initialise the process group, seed, and call it."""
-        function = load_entry_point(str(settings.entry_point))
+        function = load_function(str(settings.entry_point))
         import torch  # noqa: PLC0415  # seconds; commands must not wait for it
 
         from hpckit.runtime import attach, process_group  # noqa: PLC0415  # likewise
@@ -145,6 +108,8 @@ class RankProcess:
         attach.export_address(self.info, store)
         process_group.initialise(self.info, device, store, timeout)
         attach.seed_everything(settings.seed)
+        if loops_over_steps(function, Path(self.run.code_folder)):
+            self.run.expect_steps()
         call(function, self.run)
         self.run.finish()
         self.run.registered.clear()

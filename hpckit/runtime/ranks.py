@@ -99,12 +99,14 @@ class LocalRanks:
     outlook: RankOutlook
     order: messages.StartRound
     tell: Tell
+    earlier: StepWatch | None = None
     processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
     _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
     _boards: dict[int, int] = field(default_factory=dict, init=False)
     _told_step: int = field(default=-1, init=False)
+    _newest: messages.StepBegun | None = field(default=None, init=False)
     _told_at: float = field(default=0.0, init=False)
-    _hangs: StepWatch = field(init=False)
+    hangs: StepWatch = field(init=False)
     _kills: OomKills = field(default_factory=OomKills, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _stopping: bool = field(default=False, init=False)
@@ -112,13 +114,15 @@ class LocalRanks:
 
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
-        self._hangs = StepWatch(
+        self.hangs = StepWatch(
             limits=HangLimits(
                 floor=timedelta(seconds=limits.hang_min_s),
                 factor=limits.hang_factor,
                 first=timedelta(seconds=limits.hang_first_s),
             )
         )
+        if self.earlier is not None:
+            self.hangs.follow(self.earlier)
 
     @property
     def paths(self) -> RoundPaths:
@@ -133,6 +137,8 @@ class LocalRanks:
         for local_rank in range(self.order.local_world_size):
             info = self._info(local_rank)
             await self._start_rank(info, shared | rank_variables(info))
+            if self.hangs.stepping:
+                self.hangs.working(info.rank, time.monotonic())
 
     def _info(self, local_rank: int) -> RankInfo:
         order = self.order
@@ -186,12 +192,14 @@ class LocalRanks:
         """Act on what a rank says, and pass on what is of interest beyond this node."""
         match message:
             case messages.StepBegun():
-                self._hangs.began(rank, message.step, time.monotonic())
+                self.hangs.began(rank, message.step, time.monotonic())
                 await self._tell_step(replace(message, rank=rank))
+            case messages.Working():
+                self.hangs.working(rank, time.monotonic(), over=message.over)
             case messages.Watched(on=True):
-                self._hangs.resumed(rank, time.monotonic())
+                self.hangs.resumed(rank, time.monotonic())
             case messages.Watched():
-                self._hangs.paused(rank)
+                self.hangs.paused(rank)
             case messages.StoreBound() | messages.Saved() | messages.Warn() | messages.Reported():
                 await self.tell(message)
             case _:
@@ -199,18 +207,24 @@ class LocalRanks:
 
     async def _tell_step(self, message: messages.StepBegun) -> None:
         """Pass on that a step began, for all ranks of this node together and not too often."""
-        at = time.monotonic()
-        first = self._told_step < 0
-        if message.step > self._told_step and (first or at - self._told_at >= _TELL_S):
-            self._told_step, self._told_at = message.step, at
-            await self.tell(message)
+        if self._newest is None or message.step > self._newest.step:
+            self._newest = message
+        await self.tell_newest()
+
+    async def tell_newest(self) -> None:
+        """Pass on the newest step, where that is due; to be called now and then: it is the last."""
+        at, newest = time.monotonic(), self._newest
+        due = self._told_step < 0 or at - self._told_at >= _TELL_S
+        if newest is not None and newest.step > self._told_step and due:
+            self._told_step, self._told_at = newest.step, at
+            await self.tell(replace(newest, usual_s=self.hangs.usual_s()))
 
     def hung(self) -> messages.Hung | None:
-        """Return the rank that has begun no step for longer than its limit, if there is one.
+        """Return the rank that has stood still for longer than its limit, if there is one.
 
         To be asked at a steady pace.
         """
-        stall = self._hangs.stalled(time.monotonic())
+        stall = self.hangs.stalled(time.monotonic())
         if stall is None or self._stopping or not self.outlook.settings.runtime.hang_min_s:
             return None
         exact = self._step(stall.rank)
@@ -220,6 +234,7 @@ class LocalRanks:
             step=stall.step if exact is None else exact,
             silent_s=stall.silent_for.total_seconds(),
             limit_s=stall.limit.total_seconds(),
+            over=stall.over,
         )
 
     async def save_stacks(self) -> None:
@@ -245,7 +260,7 @@ class LocalRanks:
     async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
         code = await self.processes[rank].wait()
         ended_at = now()
-        self._hangs.ended(rank)
+        self.hangs.ended(rank)
         self._end_children(rank)
         # Its last words came before its end; what holds the line open now is none of the rank.
         await asyncio.wait({listening}, timeout=0.2)

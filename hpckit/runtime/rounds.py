@@ -58,7 +58,7 @@ class Round:
     judge: Judge | None = None
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
-    longest_step: timedelta = field(default=timedelta(), init=False)
+    usual_step: timedelta = field(default=timedelta(), init=False)
     _began_at: float = field(default_factory=time.monotonic, init=False)
     _exits: RankExits = field(init=False)
     _failed_at: float = field(default=math.inf, init=False)
@@ -69,7 +69,6 @@ class Round:
     _asked: bool = field(default=False, init=False)
     _watching: bool = field(default=False, init=False)
     _cut_short: bool = field(default=False, init=False)
-    _advanced_at: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._exits = RankExits(
@@ -232,6 +231,7 @@ class Round:
                 host = self._master_host()
                 await self.agents.broadcast(messages.StoreAddress(host=host, port=message.port))
             case messages.StepBegun():
+                self.usual_step = timedelta(seconds=message.usual_s)
                 self._advance(message.step)
             case messages.Saved():
                 self._saved(message)
@@ -285,16 +285,8 @@ class Round:
             self.first_step = step
             self.record(events.StepReached(at=now(), round=self.number, step=step))
         if self.step is None or step > self.step:
-            self._time_step(step)
             self.step = step
         self.progress.note(self.number, self.step)
-
-    def _time_step(self, step: int) -> None:
-        at, before = time.monotonic(), self._advanced_at
-        if before is not None and self.step is not None:
-            took = timedelta(seconds=(at - before) / (step - self.step))
-            self.longest_step = max(self.longest_step, took)
-        self._advanced_at = at
 
     def _over(self) -> bool:
         return self._exits.complete or self._troubled() or self._hang.found is not None

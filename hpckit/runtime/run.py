@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -77,11 +77,14 @@ class Run:
     _link: AgentLink | None = None
     _loop: StepLoop | None = None
     _farewell: Farewell | None = None
+    _expecting: bool = False
+    _stepping: bool = False
     _injector: Injector = field(default_factory=lambda: Injector(marks=Path(), due={}))
     _reporting: Reporting = field(default_factory=Reporting)
     _told_at: float = 0.0
     _non_finite: int = 0
     _metrics: MetricsLog | None = None
+    _dropped: int = 0
 
     def __repr__(self) -> str:
         place = f"rank {self.rank} of {self.world_size} on {self.device}"
@@ -137,6 +140,15 @@ class Run:
             if name in self.registered:
                 raise TypeError(f"run.state({name}=…) was already called with that name")
         self.registered |= objects
+        self.expect_steps()
+
+    def expect_steps(self) -> None:
+        """Have this rank's silence judged from now on, before its first step, too (`hang_first_s`).
+
+        hpckit calls this itself for code that loops over `steps()`.
+        """
+        self._expecting = True
+        self._tell(messages.Working(over=False))
 
     def steps(self, total: int, *, start: int = 0, samples_per_step: int = 0) -> Iterator[int]:
         """Yield the numbers of the steps still to do, up to `total - 1`.
@@ -155,17 +167,23 @@ class Run:
             )
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
+        self.expect_steps()
         loop = self._loop = self._new_loop(total, start, samples_per_step)
-        with loop.boundary.hearing():
-            for step in loop.restore():
-                self.samples = loop.samples(step)
-                self._leave_if(loop.cross(step, veto=self._non_finite > 0))
-                self._begin(step, last=step == total - 1)
-                yield step
-        self._tell(messages.Watched(on=False))
+        self._stepping = True
+        try:
+            with loop.boundary.hearing():
+                for step in loop.restore():
+                    self.samples = loop.samples(step)
+                    self._leave_if(loop.cross(step, veto=self._non_finite > 0))
+                    self._begin(step, last=step == total - 1)
+                    yield step
+        finally:
+            self._stepping = False
+            self._tell(messages.Working(over=True))
         done = max(total, loop.start.step)
         self.samples = loop.samples(done)
         loop.end(done)
+        self._tell(messages.Working(over=True))
 
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
         return StepLoop(
@@ -208,6 +226,8 @@ class Run:
             self._link.note_farewell(Farewell(reason=Reason.exited))
 
     def _say(self, farewell: Farewell) -> None:
+        if self._dropped:
+            self._tell(messages.Warn(message=f"{self._dropped} rows of metrics were dropped"))
         self._farewell = farewell
         if self._link is not None:
             self._link.note_farewell(farewell)
@@ -288,8 +308,9 @@ class Run:
         `step` defaults to the step that `steps()` is at. The last value under a name is the
         run's result under that name. A metric named `loss` is watched: while it is not finite no
         checkpoint is saved, and NonFiniteLossError is raised once it was so
-        `recovery.nan_patience` times in a row.
+        `recovery.nan_patience` times in a row. What the disk does not take is dropped, and said.
         """
+        self._show_life()
         if not self.is_main:
             return
         if self._injector.poisoned and "loss" in metrics:
@@ -298,14 +319,30 @@ class Run:
         values = {name: _plain_metric(name, value) for name, value in metrics.items()}
         if "at" in values:
             raise TypeError("run.log(at=…): `at` is the time of the line; choose another name")
-        if self._metrics is None:
-            self._metrics = MetricsLog(paths=AttemptPaths(self.attempt_folder))
-        self._metrics.append({"step": at, "at": now().isoformat(timespec="milliseconds"), **values})
+        self._write({"step": at, "at": now().isoformat(timespec="milliseconds"), **values})
         report = self._reporting.of(at, values)
         if report is not None:
             self._tell(report)
         if "loss" in values:
             self._judge(values["loss"])
+
+    def _show_life(self) -> None:
+        """Let what is logged outside of a step loop count as a sign of life."""
+        at = time.monotonic()
+        if self._expecting and not self._stepping and at - self._told_at >= _STEP_INTERVAL_S:
+            self._tell(messages.Working(over=self._loop is not None))
+            self._told_at = at
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        """Append a row of metrics; what a full disk does not take is dropped, counted and said."""
+        if self._metrics is None:
+            self._metrics = MetricsLog(paths=AttemptPaths(self.attempt_folder))
+        try:
+            self._metrics.append(row)
+        except OSError as error:
+            self._dropped += 1
+            if self._dropped == 1:
+                self._tell(messages.Warn(message=f"metrics are dropped for now: {error}"))
 
     def _judge(self, loss: object) -> None:
         """Count losses that are not finite (which are texts by now), and give up in the end."""

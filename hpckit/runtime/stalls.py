@@ -1,10 +1,10 @@
-"""The judge of hangs: whether a rank has begun no step for longer than its run ever took. Pure.
+"""The judge of hangs: whether a rank stands still for longer than its run ever did. Pure.
 
 Responsible for the limit, learned from the run's own steps, and for the judgement; it must not
 read a clock (every time is given, in seconds of one monotonic clock) or end anybody.
 
-What a false judgement costs is a restart, so whatever is not known is not judged: code that never
-told of a step, a rank that is paused, and time in which the judge itself did not run.
+What a false judgement costs is a restart, so whatever is not known is not judged: code that is not
+known to loop over steps, a rank that is paused, and time in which the judge itself did not run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class HangLimits:
     """How long a rank may be silent.
 
     At least `floor`, usually `factor` times what all but one in a hundred steps took, and `first`
-    until that is known (compilation, warming caches).
+    until that is known (compilation, warming caches), before the first step and after the last
+    one; 0: not judged then.
     """
 
     floor: timedelta
@@ -40,12 +41,16 @@ class HangLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """A rank that has been silent for longer than its limit, since it began `step`."""
+    """A rank that has been silent for longer than its limit, since it began `step`.
+
+    `step` is null before the first one; `over` is whether the last one is behind it.
+    """
 
     rank: int
-    step: int
+    step: int | None
     silent_for: timedelta
     limit: timedelta
+    over: bool = False
 
 
 @dataclass(slots=True)
@@ -53,13 +58,17 @@ class _Heard:
     """What is known of one rank. `at` is when its silence began.
 
     `learnable` is whether the gap that began with `step` says how long steps take: not the first
-    one of a rank (compilation), nor one that held a pause.
+    one of a rank (compilation), nor one that held a pause. `working` is whether it does something
+    that is no step: before the first one, or `over`, after the last.
     """
 
-    step: int
+    step: int | None
     at: float
     gaps: int = 0
     learnable: bool = False
+    first: bool = True
+    working: bool = False
+    over: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,29 +82,53 @@ class StepWatch:
     limits: HangLimits
     _ranks: dict[int, _Heard] = field(default_factory=dict, init=False)
     _paused: set[int] = field(default_factory=set, init=False)
-    _over: set[int] = field(default_factory=set, init=False)
+    _ended: set[int] = field(default_factory=set, init=False)
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED), init=False)
     _longest: float = field(default=0.0, init=False)
+    _first_gap: float = field(default=0.0, init=False)
+    _known: bool = field(default=False, init=False)
     _judged_at: float | None = field(default=None, init=False)
     _tick: float = field(default=math.inf, init=False)
 
-    def began(self, rank: int, step: int, at: float) -> None:
-        """Hear that a rank began a step. A pause goes on until `resumed`."""
-        if rank in self._over:
+    def follow(self, earlier: StepWatch) -> None:
+        """Take over what was learned in an earlier round of the same run."""
+        self._gaps.extend(earlier._gaps)
+        self._longest, self._first_gap = earlier._longest, earlier._first_gap
+        self._known = len(self._gaps) >= ENOUGH_GAPS
+
+    @property
+    def stepping(self) -> bool:
+        """Whether any step has been told of, in this round or an earlier one."""
+        return bool(self._gaps) or any(heard.step is not None for heard in self._ranks.values())
+
+    def working(self, rank: int, at: float, *, over: bool = False) -> None:
+        """Hear that a rank that loops over steps does what is none: before, or `over`, after."""
+        if rank in self._ended:
             return
         heard = self._ranks.get(rank)
-        if heard is None:
+        step = None if heard is None else heard.step
+        self._ranks[rank] = _Heard(step=step, at=at, working=True, over=over)
+
+    def began(self, rank: int, step: int, at: float) -> None:
+        """Hear that a rank began a step. A pause goes on until `resumed`."""
+        if rank in self._ended:
+            return
+        heard = self._ranks.get(rank)
+        if heard is None or heard.working:
             self._ranks[rank] = _Heard(step=step, at=at)
             return
         if heard.learnable:
             self._gaps.append(at - heard.at)
             self._longest = max(self._longest, at - heard.at)
             heard.gaps += 1
-        heard.step, heard.at, heard.learnable = step, at, rank not in self._paused
+        elif heard.first and rank not in self._paused:
+            self._first_gap = max(self._first_gap, at - heard.at)
+        heard.step, heard.at, heard.first = step, at, False
+        heard.learnable = rank not in self._paused
 
     def ended(self, rank: int) -> None:
         """Hear that a rank is over; it is judged no more, whatever of it is heard late."""
-        self._over.add(rank)
+        self._ended.add(rank)
         self._ranks.pop(rank, None)
 
     def paused(self, rank: int) -> None:
@@ -119,19 +152,28 @@ class StepWatch:
         self._forgive(now)
         learned = self.learned_s()
         stalls = [
-            self._stall(rank, now, learned) for rank in self._ranks if rank not in self._paused
+            (now - heard.at, rank, self._limit_s(heard, learned))
+            for rank, heard in self._ranks.items()
+            if rank not in self._paused
         ]
-        over = [stall for stall in stalls if stall.silent_for > stall.limit]
-        return max(over, key=lambda stall: stall.silent_for, default=None)
+        over = [stall for stall in stalls if stall[0] > stall[2]]
+        return self._silence(*max(over)) if over else None
 
-    def _stall(self, rank: int, now: float, learned: float) -> Silence:
-        """Return what it would be, were the limit passed."""
+    def _silence(self, silent_s: float, rank: int, limit_s: float) -> Silence:
         heard = self._ranks[rank]
-        limit = timedelta(seconds=learned)
-        if heard.gaps < ENOUGH_GAPS:
-            limit = max(limit, self.limits.first)
-        silence = timedelta(seconds=now - heard.at)
-        return Silence(rank=rank, step=heard.step, silent_for=silence, limit=limit)
+        silence, limit = timedelta(seconds=silent_s), timedelta(seconds=limit_s)
+        return Silence(rank=rank, step=heard.step, silent_for=silence, limit=limit, over=heard.over)
+
+    def _limit_s(self, heard: _Heard, learned: float) -> float:
+        first = max(learned, self.limits.first.total_seconds() or math.inf)
+        if heard.working:
+            return first
+        if heard.gaps >= ENOUGH_GAPS:
+            return learned
+        if not self._known:
+            return first
+        # A restart compiles once more, and may take as long as the run did before.
+        return max(learned, _LONGEST_FACTOR * self._first_gap) if heard.first else learned
 
     def _forgive(self, now: float) -> None:
         """Leave time in which the judge did not run out of account."""
@@ -149,6 +191,14 @@ class StepWatch:
         least = self.limits.floor.total_seconds()
         if not self._gaps:
             return least
+        return max(least, self.limits.factor * self.usual_s(), _LONGEST_FACTOR * self._longest)
+
+    def usual_s(self) -> float:
+        """Return what all but one in a hundred gaps took, in seconds; 0 before any is known.
+
+        Compilation and pauses are not among them.
+        """
+        if not self._gaps:
+            return 0.0
         ordered = sorted(self._gaps)
-        usual = ordered[math.ceil(_QUANTILE * len(ordered)) - 1]
-        return max(least, self.limits.factor * usual, _LONGEST_FACTOR * self._longest)
+        return ordered[math.ceil(_QUANTILE * len(ordered)) - 1]

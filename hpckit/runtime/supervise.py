@@ -154,17 +154,17 @@ class _Supervisor:
         await limit.learn()
         if allocation.queue_successor is not None:
             self.queueing = asyncio.create_task(aside(allocation.queue_successor))
-        await limit.watch(self._longest_step)
+        await limit.watch(self._usual_step)
         self.notices.hear(TIME_LIMIT)
 
-    def _longest_step(self) -> timedelta | None:
+    def _usual_step(self) -> timedelta | None:
         """Return how long a step takes; only a step loop can save and leave.
 
         A command is left alone until its very limit.
         """
         if self.round is None or self.round.step is None:
             return None
-        return self.round.longest_step
+        return self.round.usual_step
 
     async def _ask_drains(self) -> None:
         """Ask now and then whether nodes are being drained, while the run could act on it."""

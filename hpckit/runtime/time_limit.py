@@ -46,11 +46,11 @@ class TimeLimit:
             self.deadline.limits, self._answered_at = limits, time.monotonic()
         return limits is not None
 
-    async def watch(self, longest_step: Callable[[], timedelta | None]) -> None:
-        """Return when ranks have to leave; `longest_step` is null while they do not loop."""
+    async def watch(self, usual_step: Callable[[], timedelta | None]) -> None:
+        """Return when ranks have to leave; `usual_step` is null while they do not loop."""
         asking = asyncio.create_task(self._ask_again())
         try:
-            while not await self._is_time(longest_step()):  # noqa: ASYNC110  # time is waited for
+            while not await self._is_time(usual_step()):  # noqa: ASYNC110  # time is waited for
                 await asyncio.sleep(_TICK_S)
         finally:
             asking.cancel()
@@ -62,15 +62,15 @@ class TimeLimit:
             await asyncio.sleep(pause_s(interval_s, bad, secrets.randbelow(1000) / 1000))
             bad = 0 if await self.learn() else bad + 1
 
-    async def _is_time(self, longest_step: timedelta | None) -> bool:
-        if longest_step is None or not self._past(longest_step):
+    async def _is_time(self, usual_step: timedelta | None) -> bool:
+        if usual_step is None or not self._past(usual_step):
             return False
         asked = self._answered_at
         if asked is None or time.monotonic() - asked > _FRESH_S:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.learn(), _LAST_ANSWER_S)
-        return self._past(longest_step)
+        return self._past(usual_step)
 
-    def _past(self, longest_step: timedelta) -> bool:
-        leave_at = self.deadline.leave_at(longest_step)
+    def _past(self, usual_step: timedelta) -> bool:
+        leave_at = self.deadline.leave_at(usual_step)
         return leave_at is not None and time.monotonic() >= leave_at

@@ -239,3 +239,28 @@ def test_function_that_runs_none_of_its_lines_is_refused(workshop: Workshop, cod
     assert ended.record.failure is not None
     assert "is a coroutine or generator function" in ended.record.failure.message
     assert "Traceback" not in ended.log(0)
+
+
+DROPPED = """
+import time
+def main(config, run):
+    metrics = run.attempt_folder / "metrics.jsonl"
+    for step in run.steps(12):
+        if step == 3:
+            metrics.rename(metrics.with_name("kept"))
+            metrics.symlink_to("/dev/full")
+        if step == 9:
+            metrics.with_name("kept").replace(metrics)
+        run.log(loss=1.0)
+"""
+
+
+def test_full_disk_below_the_metrics_costs_rows_and_no_training(workshop: Workshop) -> None:
+    """`run.log` warns once, drops, counts what it dropped, and goes on when there is room."""
+    ended = workshop.attempt(DROPPED, **ranks(1))
+    assert (ended.code, ended.record.state) == (0, RunState.completed), ended.output
+    first, last = ended.record.warnings
+    assert "metrics are dropped for now" in first
+    assert "No space left on device" in first
+    assert last == "6 rows of metrics were dropped"
+    assert [step for step, _ in logged(ended.launch.paths.run(0).folder)] == [0, 1, 2, 9, 10, 11]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
@@ -83,6 +86,28 @@ def test_ledger_charges_what_a_bad_node_did_only_once() -> None:
     ledger = read_ledger([started(1), *(ended(node="n1", step=5) for _ in range(5))])
     assert ledger.spent(Cause.signal, frozenset({"n1"})) == 1
     assert ledger.spent(Cause.signal) == 5
+
+
+def test_ledger_charges_one_failure_once_however_many_nodes_it_took() -> None:
+    """A switch that takes three nodes is one failure, also where all of them are left out."""
+    bad = frozenset({"n1", "n2", "n3"})
+    once = read_ledger([started(1), ended(Cause.node_lost, node="n1, n2, n3", step=5)])
+    assert once.spent(Cause.node_lost, bad) == 1
+    again = once.after(ended(Cause.node_lost, node="n3, n4", step=5), 1)
+    assert again.spent(Cause.node_lost, bad | {"n4"}) == 2
+
+
+@given(
+    nodes=st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), min_size=1, max_size=8),
+    bad=st.sets(st.sampled_from("abcdef")),
+)
+def test_ledger_never_charges_more_than_there_were_failures(
+    nodes: list[set[str]], bad: set[str]
+) -> None:
+    """Whichever nodes are left out, so many failures are charged at most, and the first always."""
+    history = [ended(Cause.node_lost, node=", ".join(sorted(some)), step=5) for some in nodes]
+    ledger = read_ledger([started(1), *history])
+    assert 1 <= ledger.spent(Cause.node_lost, frozenset(bad)) <= len(nodes)
 
 
 def test_ledger_learns_the_time_between_failures() -> None:

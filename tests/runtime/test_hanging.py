@@ -26,7 +26,7 @@ def main(config, run):
     model = torch.nn.Linear(2, 2)
     run.state(model=model)
     for step in run.steps(30):
-        time.sleep(0.02)
+        time.sleep(0.1)
         dist.all_reduce(torch.ones(1))
         if config.params.get("evaluate") == step:
             with run.unwatched():
@@ -38,7 +38,7 @@ def main(config, run):
 def watched(ranks: Any, **more: Any) -> dict[str, Any]:
     """Return settings for two ranks that may be silent for some seconds."""
     runtime = Runtime(
-        stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=4, hang_first_s=6, hang_factor=3
+        stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=4, hang_first_s=60, hang_factor=3
     )
     settings: dict[str, Any] = ranks(
         2,
@@ -59,11 +59,11 @@ def failures(ended: Any) -> list[Failure]:
 
 def test_hung_rank_is_named_with_its_stack_and_costs_a_round(workshop: Any, ranks: Any) -> None:
     """Holding the GIL in C for ever: noticed from outside, stacks saved, gone on in a new round."""
-    ended = workshop.attempt(TRAIN, **watched(ranks, chaos=["hang_gil rank=1 step=9"]))
+    ended = workshop.attempt(TRAIN, **watched(ranks, chaos=["hang_gil rank=1 step=26"]))
     assert ended.code == 0, ended.output
     (failure,) = failures(ended)
     assert (failure.cause, failure.rank) == (Cause.hang, 1), failure
-    assert failure.step == 9, "known exactly, though ranks tell of a step ten times a second"
+    assert failure.step == 26, "known exactly, though ranks tell of a step ten times a second"
     assert ended.record.round == 1
     stacks = ended.paths.round(0).stacks(0).read_text()
     assert "all_reduce" in stacks, "rank 0 waits for rank 1"
@@ -72,7 +72,7 @@ def test_hung_rank_is_named_with_its_stack_and_costs_a_round(workshop: Any, rank
 
 def test_unwatched_silence_is_no_hang(workshop: Any, ranks: Any) -> None:
     """An evaluation far longer than the limit passes, when it is announced."""
-    ended = workshop.attempt(TRAIN, **watched(ranks, params={"evaluate": 12}))
+    ended = workshop.attempt(TRAIN, **watched(ranks, params={"evaluate": 26}))
     assert (ended.code, failures(ended)) == (0, []), ended.output
 
 
@@ -91,3 +91,42 @@ def test_diverged_run_fails_with_its_reason_and_saves_nothing_bad(
         if isinstance(event, events.CheckpointSaved)
     ]
     assert saved == [4, 8]
+
+
+STUCK = """
+import time
+def main(config, run):
+    where = config["params"]["where"]
+    if where == "before":
+        time.sleep(3600)
+    for step in run.steps(30):
+        time.sleep(0.02)
+    if where == "after":
+        time.sleep(3600)
+"""
+
+NO_STEPS = """
+import time
+def main(config, run):
+    time.sleep(14)
+    run.log(done=1)
+"""
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_hang_beside_the_steps_is_noticed(workshop: Any, ranks: Any, where: str) -> None:
+    """Code that loops over steps is judged before the first and after the last one, too."""
+    runtime = Runtime(stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=2, hang_first_s=10)
+    ended = workshop.attempt(STUCK, **ranks(1, runtime=runtime, params={"where": where}))
+    (failure,) = failures(ended)
+    assert (failure.cause, failure.rank) == (Cause.hang, 0), failure
+    words = "no first step began" if where == "before" else "did not come to its end"
+    assert words in failure.message
+    assert "is in main" in failure.message
+
+
+def test_code_without_steps_is_not_taken_for_a_hang(workshop: Any, ranks: Any) -> None:
+    """A function that never loops over steps may be silent for as long as it likes."""
+    runtime = Runtime(stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=2, hang_first_s=10)
+    ended = workshop.attempt(NO_STEPS, **ranks(1, runtime=runtime))
+    assert (ended.code, failures(ended)) == (0, []), ended.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -144,6 +145,57 @@ def test_rank_that_never_told_of_a_step_is_not_judged() -> None:
     watch.paused(1)
     watch.resumed(1, 60.0)
     assert first_stall(watch, 50.0, 100_000.0) is None
+
+
+def test_rank_that_will_step_is_judged_before_its_first_one() -> None:
+    """Data, compilation and restoring have `first`, from the last word on; 0 is no limit."""
+    watch = StepWatch(limits=LIMITS)
+    watch.working(0, 0.0)
+    found = first_stall(watch, 0.0, 700.0)
+    assert found is not None
+    assert (found[1].step, found[1].over, found[1].limit.total_seconds()) == (None, False, 600)
+    watch.working(0, 601.0)
+    assert first_stall(watch, 601.0, 1200.0) is None
+    off = StepWatch(limits=replace(LIMITS, first=timedelta()))
+    off.working(0, 0.0)
+    assert first_stall(off, 0.0, 100_000.0) is None
+
+
+def test_rank_is_judged_after_its_last_step() -> None:
+    """An export or upload that hangs is found by `first`, not by the limit of steps."""
+    watch = StepWatch(limits=LIMITS)
+    judge(watch, steady(0.5))
+    watch.working(0, 50.0, over=True)
+    found = first_stall(watch, 50.0, 1000.0)
+    assert found is not None
+    assert (found[1].step, found[1].over) == (99, True)
+    assert 600 < found[0] - 50 <= 601 + TICK
+
+
+def test_restart_knows_the_steps_of_earlier_rounds() -> None:
+    """A hang in the first steps of a new round costs no more than later ones; compiling may."""
+    before = StepWatch(limits=LIMITS)
+    judge(before, [(0, 0.0), *((step, 30 + step * 0.5) for step in range(1, 100))])
+    again = StepWatch(limits=LIMITS)
+    again.follow(before)
+    again.began(0, 50, 0.0)
+    assert first_stall(again, 0.0, 60.0) is None, "the first step took 30.5 s before"
+    again.began(0, 51, 60.0)
+    again.began(0, 52, 60.5)
+    found = first_stall(again, 60.5, 1000.0)
+    assert found is not None
+    assert found[1].limit.total_seconds() == 5
+
+
+def test_usual_step_is_neither_compilation_nor_an_evaluation() -> None:
+    """When a rank leaves ahead of its time limit follows from its steps alone."""
+    watch = StepWatch(limits=LIMITS)
+    trace = [(0, 0.0), *((step, 300 + step * 0.5) for step in range(1, 100))]
+    judge(watch, trace)
+    watch.paused(0)
+    watch.resumed(0, 1300.0)
+    watch.began(0, 100, 1300.5)
+    assert watch.usual_s() == pytest.approx(0.5)
 
 
 def test_ended_rank_is_not_judged_by_its_late_words() -> None:
