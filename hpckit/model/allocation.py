@@ -32,10 +32,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Why an allocation is being ended, as far as its scheduler tells; null where it does not."""
+    """Why an allocation is being ended, as far as its scheduler tells; null where it does not.
+
+    `runs_on` is whether it says that no end is to be seen.
+    """
 
     cause: Cause | None = None
     cancelled: bool = False
+    runs_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, shell_code
 from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
-from hpckit.planning.classify import FROM_OUTSIDE, classify, signature
-from hpckit.planning.ends import End, left_unasked, left_unsaved, read_end, returned_early
+from hpckit.planning.ends import (
+    End,
+    first_failure,
+    left_unasked,
+    left_unsaved,
+    read_end,
+    returned_early,
+)
 from hpckit.planning.ledger import Ledger
 from hpckit.planning.placement import placed, without
 
@@ -27,10 +33,6 @@ _COMPLETE = frozenset({End.completed, End.pruned})
 _SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.notice, Cause.left})
 """Ends that say nothing of the run, however alike they are."""
 
-_FELT_EARLIER = timedelta(seconds=1)
-"""How much earlier than its agent the peers of a killed rank may have failed of it."""
-
-_LAST = datetime.max.replace(tzinfo=UTC)
 
 _NOTICES = {
     Cause.preempted: "preempted",
@@ -50,8 +52,9 @@ class Notice:
 class RoundView:
     """One ended round: its exit records, and what else is known of its end.
 
-    `saved` is whether the attempt has saved state; `cut_short` whether ranks were still running
-    when they were told to leave; `cancelled` whether the user asked for the end; `failure` is set
+    `saved` is whether the attempt has saved state; `dismissed` a notice that the ranks were given
+    and that turned out to be none; `cut_short` whether ranks were still running when they were told
+    to leave; `cancelled` whether the user asked for the end; `failure` is set
     where the round ended for another reason than its ranks. `members` are the nodes it ran on,
     `standing` those that are there now, spares included, in the allocation's order; `ran` is how
     long the round lasted, `silent` for how long nothing had been heard of what made it end;
@@ -67,6 +70,7 @@ class RoundView:
     step: int | None = None
     saved: bool = False
     notice: Notice | None = None
+    dismissed: Notice | None = None
     cut_short: bool = False
     cancelled: bool = False
     failure: Failure | None = None
@@ -127,7 +131,7 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         return _completed(view, end)
     if view.notice is not None:
         return _stopped(view, view.notice, policy, past)
-    if failure is None and end is End.left and view.cut_short:
+    if failure is None and view.dismissed is None and end is End.left and view.cut_short:
         return _left_for_drain(view, policy, past)
     failure = failure or _failure_of(view, end)
     ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
@@ -146,6 +150,13 @@ def _completed(view: RoundView, end: End) -> EndAttempt:
 
 def _failure_of(view: RoundView, end: End) -> Failure:
     """Return the failure of a round that no rank of it failed."""
+    if view.dismissed is not None:
+        return Failure(
+            cause=Cause.left,
+            message=f"the agent of a node was sent {view.dismissed.signal}, and the job runs on",
+            step=view.step,
+            signature=Cause.left,
+        )
     if end is End.left:
         return left_unasked(view.exits, view.step)
     if end is End.unsaved:
@@ -330,53 +341,3 @@ def _stopped(view: RoundView, notice: Notice, policy: Recovery, past: Ledger) ->
 def _exit_code(view: RoundView, failure: Failure) -> int:
     guilty = [exit_ for exit_ in view.exits if exit_.rank == failure.rank]
     return shell_code(guilty[0]) if guilty else 1
-
-
-def guilty_rank(exits: Sequence[RankExit]) -> RankExit | None:
-    """Return the rank that failed first, None where none failed by itself.
-
-    The others usually fail of it (a broken connection, our own SIGTERM): who lost a connection is
-    never guilty while somebody else failed otherwise. The order is that of the exceptions' own
-    times, since a raising rank's peers may be gone before it has left Python. A killed rank's end
-    is seen by its agent only, a little after its peers felt it: it comes first where it is about
-    as early.
-    """
-    failed = [exit_ for exit_ in exits if exit_.failed and not exit_.stopped]
-    return min(failed, key=_failed_at, default=None)
-
-
-def _failed_at(exit_: RankExit) -> tuple[bool, datetime]:
-    at = exit_.at or _LAST
-    killed = exit_.signal in FROM_OUTSIDE and exit_.exception is None
-    felt = classify(exit_) is Cause.communication
-    return felt, at - _FELT_EARLIER if killed else at
-
-
-def first_failure(exits: Sequence[RankExit]) -> Failure | None:
-    """Return the failure that the exit records tell of, None where there is none."""
-    guilty = guilty_rank(exits)
-    if guilty is None:
-        return None
-    return Failure(
-        cause=classify(guilty),
-        message=_message(guilty),
-        rank=guilty.rank,
-        node=guilty.node,
-        step=guilty.step,
-        traceback=guilty.traceback,
-        signature=signature(guilty),
-    )
-
-
-def _message(exit_: RankExit) -> str:
-    if exit_.exception is not None:
-        return f"{exit_.exception}: {exit_.message}"
-    if exit_.signal is not None:
-        evidence = f" ({exit_.oom})" if exit_.oom else ""
-        return f"rank {exit_.rank} was killed by {exit_.signal}{evidence}"
-    if exit_.code == 0:
-        return (
-            f"rank {exit_.rank} ended with exit code 0 before it had come to its end "
-            "(sys.exit or os._exit inside the entry point; return from it instead)"
-        )
-    return f"rank {exit_.rank} ended with exit code {exit_.code}"

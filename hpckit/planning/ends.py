@@ -1,16 +1,23 @@
 """What the ends of ranks come to: why each one left, and whether the round is complete. Pure.
 
 Responsible for reading exit records: `completed` exists only where every rank returned, and what
-was registered is saved; it must not say what follows (planning.decide does).
+was registered is saved; else who failed first, and what to call it. It must not say what follows
+(planning.decide does).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from hpckit.model.failure import Cause, Failure, Farewell, Kept, RankExit, Reason, ToldBy
+from hpckit.planning.classify import FROM_OUTSIDE, classify, signature
+
+_LAST = datetime.max.replace(tzinfo=UTC)
+_FELT_EARLIER = timedelta(seconds=1)
+"""How much earlier than its agent the peers of a killed rank may have failed of it."""
 
 LEFT_CODE = 75
 """Exit code of a rank that left as it was told (EX_TEMPFAIL of sysexits.h: try again later).
@@ -142,3 +149,53 @@ def left_unsaved(exits: Sequence[RankExit], step: int | None) -> Failure:
         step=step,
         signature=Cause.unsaved,
     )
+
+
+def guilty_rank(exits: Sequence[RankExit]) -> RankExit | None:
+    """Return the rank that failed first, None where none failed by itself.
+
+    The others usually fail of it (a broken connection, our own SIGTERM): who lost a connection is
+    never guilty while somebody else failed otherwise. The order is that of the exceptions' own
+    times, since a raising rank's peers may be gone before it has left Python. A killed rank's end
+    is seen by its agent only, a little after its peers felt it: it comes first where it is about
+    as early.
+    """
+    failed = [exit_ for exit_ in exits if exit_.failed and not exit_.stopped]
+    return min(failed, key=_failed_at, default=None)
+
+
+def _failed_at(exit_: RankExit) -> tuple[bool, datetime]:
+    at = exit_.at or _LAST
+    killed = exit_.signal in FROM_OUTSIDE and exit_.exception is None
+    felt = classify(exit_) is Cause.communication
+    return felt, at - _FELT_EARLIER if killed else at
+
+
+def first_failure(exits: Sequence[RankExit]) -> Failure | None:
+    """Return the failure that the exit records tell of, None where there is none."""
+    guilty = guilty_rank(exits)
+    if guilty is None:
+        return None
+    return Failure(
+        cause=classify(guilty),
+        message=_message(guilty),
+        rank=guilty.rank,
+        node=guilty.node,
+        step=guilty.step,
+        traceback=guilty.traceback,
+        signature=signature(guilty),
+    )
+
+
+def _message(exit_: RankExit) -> str:
+    if exit_.exception is not None:
+        return f"{exit_.exception}: {exit_.message}"
+    if exit_.signal is not None:
+        evidence = f" ({exit_.oom})" if exit_.oom else ""
+        return f"rank {exit_.rank} was killed by {exit_.signal}{evidence}"
+    if exit_.code == 0:
+        return (
+            f"rank {exit_.rank} ended with exit code 0 before it had come to its end "
+            "(sys.exit or os._exit inside the entry point; return from it instead)"
+        )
+    return f"rank {exit_.rank} ended with exit code {exit_.code}"

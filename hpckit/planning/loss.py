@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.nodes import compress
 from hpckit.model.ranges import ranges
-from hpckit.planning.decide import first_failure
+from hpckit.planning.ends import first_failure
 
 _FELT = frozenset({Cause.communication, Cause.rendezvous, Cause.signal})
 """What a rank may die of because another node is lost."""

@@ -42,7 +42,8 @@ class Notices:
 
     `noticed` is set with the first one, `told` where this very process was told; `cancelled` is
     whether the user wanted the end, by the scheduler or by the launch's record, which
-    `asked_to_cancel` reads: it may block. What comes once the attempt is `over` is no notice.
+    `asked_to_cancel` reads: it may block. What comes once the attempt is `over` is no notice;
+    `dismissed` is what the ranks of the latest round were told for no reason.
     """
 
     assignment: Assignment
@@ -50,6 +51,7 @@ class Notices:
     record: Callable[[events.Event], None]
     asked_to_cancel: Callable[[], bool]
     notice: Notice | None = field(default=None, init=False)
+    dismissed: Notice | None = field(default=None, init=False)
     cancelled: bool = field(default=False, init=False)
     over: bool = field(default=False, init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -113,6 +115,7 @@ class Notices:
 
     async def learn_why(self) -> None:
         """Find out what the notice meant, if there is one: a signal has many meanings."""
+        self.dismissed = None
         if self.notice is not None:
             await asyncio.gather(self.learn_whether_cancelled(), self._ask_scheduler())
 
@@ -131,6 +134,13 @@ class Notices:
             ending = await asyncio.wait_for(aside(allocation.why), _ANSWER_S)
             self.cancelled = self.cancelled or ending.cancelled
             self.notice = replace(notice, cause=ending.cause or notice.cause)
+            if ending.runs_on and not self.told.is_set() and not self.cancelled:
+                self._dismiss(self.notice)
+
+    def _dismiss(self, notice: Notice) -> None:
+        """Take back a notice that the step alone heard, and that the scheduler knows nothing of."""
+        self.dismissed, self.notice = notice, None
+        self.noticed.clear()
 
     async def await_preemption(self) -> None:
         """Hold the allocation where only the step was told to stop, and Slurm is to requeue us.

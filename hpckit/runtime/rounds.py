@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, Reason
-from hpckit.planning.decide import RoundView, first_failure
+from hpckit.planning.decide import RoundView
+from hpckit.planning.ends import first_failure
 from hpckit.planning.loss import Absence, loss
 from hpckit.runtime import messages
 from hpckit.runtime.agents import Agents, Lost, Peer

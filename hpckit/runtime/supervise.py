@@ -289,6 +289,7 @@ class _Supervisor:
             attempt=self.attempt.number,
             saved=self.deadline.saved_any,
             notice=self.notices.notice,
+            dismissed=self.notices.dismissed,
             cancelled=self.notices.notice is not None and self.notices.cancelled,
             draining=self.drains.nodes,
             wanted=settings.resources.nodes,

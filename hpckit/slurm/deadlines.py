@@ -145,8 +145,8 @@ def _end_and_partition(
 class EndCause(StrEnum):
     """Why a running job got a signal, as far as Slurm tells.
 
-    `requeued` is by somebody or after a lost node; `unknown`: nothing is to be seen of an end,
-    as with `scancel --signal`, or Slurm did not answer.
+    `requeued` is by somebody or after a lost node; `none`: the job runs on, as with
+    `scancel --signal`; `unknown`: Slurm did not answer.
     """
 
     preempted = "preempted"
@@ -154,6 +154,7 @@ class EndCause(StrEnum):
     requeued = "requeued"
     cancelled = "cancelled"
     failed = "failed"
+    none = "none"
     unknown = "unknown"
 
 
@@ -174,7 +175,10 @@ class Ending:
     def told(self) -> allocation.Ending:
         """Return what a supervisor is told of it."""
         cancelled = self.cause is EndCause.cancelled
-        return allocation.Ending(cause=_CAUSES.get(self.cause), cancelled=cancelled)
+        runs_on = self.cause is EndCause.none
+        return allocation.Ending(
+            cause=_CAUSES.get(self.cause), cancelled=cancelled, runs_on=runs_on
+        )
 
 
 def ending(commands: SlurmCommands, job: str, restart_count: int) -> Ending:
@@ -188,7 +192,8 @@ def ending(commands: SlurmCommands, job: str, restart_count: int) -> Ending:
         # Once it is ended, Slurm shows the next attempt's end, or none.
         in_grace = seen is not None and seen.restarts == restart_count
         return Ending(cause=EndCause.preempted, end_at=found.end_at if in_grace else None)
-    return Ending(cause=_cause(seen, restart_count))
+    cause = _cause(seen, restart_count)
+    return Ending(cause=EndCause.unknown if cause is EndCause.none and found is None else cause)
 
 
 def _cause(seen: Observation | None, restart_count: int) -> EndCause:
@@ -200,7 +205,7 @@ def _cause(seen: Observation | None, restart_count: int) -> EndCause:
         return EndCause.time_limit
     if StateFlag.completing in seen.state.flags or seen.state.ended:
         return EndCause.failed if seen.reason else EndCause.cancelled
-    return EndCause.unknown
+    return EndCause.none if seen.state.base is BaseState.running else EndCause.unknown
 
 
 def _terms(commands: SlurmCommands, job: str) -> Terms | None:

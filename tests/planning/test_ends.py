@@ -59,6 +59,7 @@ rounds = st.fixed_dictionaries(
         "exits": st.lists(records, max_size=4),
         "cut_short": st.booleans(),
         "notice": st.sampled_from([None, NOTICE]),
+        "dismissed": st.sampled_from([None, NOTICE]),
         "cancelled": st.booleans(),
         "saved": st.booleans(),
         "requeues": st.booleans(),
@@ -103,6 +104,17 @@ def test_decide_goes_on_where_ranks_left_unasked() -> None:
     refused = decide(replace(ROUND, exits=(peer, told), step=9), Recovery(), Ledger())
     assert isinstance(refused, EndAttempt)
     assert (refused.state, refused.exit_code != 0) == (RunState.failed, True)
+
+
+@pytest.mark.parametrize("reason", [Reason.left, Reason.killed])
+def test_decide_goes_on_after_a_notice_that_was_none(reason: Reason) -> None:
+    """An agent was sent SIGTERM and the job runs on: a new round, whatever its ranks did of it."""
+    one = replace(exit_(reason), stopped=reason is Reason.killed)
+    ended = replace(ROUND, exits=(one,), cut_short=True, dismissed=NOTICE)
+    action = decide(ended, Recovery(restarts={"left": 1}), Ledger())
+    assert isinstance(action, NewRound)
+    assert action.because.cause is Cause.left
+    assert "the job runs on" in action.because.message
 
 
 SEEN = RankExit(rank=0, node="n", code=0)

@@ -208,7 +208,7 @@ def test_settings_are_read_from_columns_and_lines() -> None:
         ("7|COMPLETING|n1|1|0|None|", "N/A", Ending(cause=EndCause.requeued)),
         ("7|COMPLETING|n1|0|0|None|", "N/A", Ending(cause=EndCause.cancelled)),
         ("7|COMPLETING|n1|0|0|NodeDown|", "N/A", Ending(cause=EndCause.failed)),
-        ("7|RUNNING|n1|0|0|None|", "N/A", Ending(cause=EndCause.unknown)),
+        ("7|RUNNING|n1|0|0|None|", "N/A", Ending(cause=EndCause.none)),
         ("", "N/A", Ending(cause=EndCause.unknown)),
     ],
 )

@@ -1,0 +1,81 @@
+"""Promises about notices: which of them stand once the scheduler was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.model.allocation import Ending, Limits, Requeued
+from hpckit.model.failure import Cause
+from hpckit.model.launch import LaunchConfig
+from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
+from hpckit.runtime.deadline import Deadline
+from hpckit.runtime.notices import Notices
+
+RUNS_ON = Ending(runs_on=True)
+PREEMPTED = Ending(cause=Cause.preempted)
+NO_ANSWER = Ending()
+
+
+def notices(answer: Ending) -> Notices:
+    """Return the notices of an attempt on Slurm, which says this of its end."""
+    allocation = Allocation(
+        limits=Limits,
+        why=lambda: answer,
+        requeue=lambda *_: Requeued(outcome="not asked"),
+        draining=lambda: None,
+    )
+    launch: Any = Path("/nowhere")
+    assignment = Assignment(
+        launch=launch,
+        index=0,
+        job_index=0,
+        settings=LaunchConfig(),
+        agents=AgentCommand(prefix=("srun",), environ={}),
+        requeue=True,
+        environ={},
+        allocation=allocation,
+    )
+    return Notices(
+        assignment=assignment,
+        deadline=Deadline(lead=timedelta(seconds=60), warn=lambda _: None),
+        record=lambda _: None,
+        asked_to_cancel=lambda: False,
+    )
+
+
+def test_signal_to_an_agent_alone_is_no_notice_where_the_job_runs_on() -> None:
+    """Slurm knows of no end: what the agent passed on is taken back, and the next one is heard."""
+    known = notices(RUNS_ON)
+    known.hear("SIGTERM")
+    assert known.noticed.is_set(), "ranks act at once: there may be little time"
+    asyncio.run(known.learn_why())
+    assert (known.notice, known.noticed.is_set()) == (None, False)
+    assert known.dismissed is not None
+    known.hear_self("SIGTERM")
+    asyncio.run(known.learn_why())
+    assert known.dismissed is None
+    assert known.notice is not None
+
+
+@pytest.mark.parametrize("answer", [PREEMPTED, NO_ANSWER], ids=["preempted", "no-answer"])
+def test_preemption_that_the_step_hears_first_is_a_notice(answer: Ending) -> None:
+    """With a grace period the step is told first: so Slurm says, or it does not answer."""
+    known = notices(answer)
+    known.hear("SIGTERM")
+    asyncio.run(known.learn_why())
+    assert known.notice is not None
+    assert (known.notice.cause, known.dismissed) == (Cause.preempted, None)
+
+
+def test_signal_to_the_supervisor_is_a_notice_whatever_slurm_says() -> None:
+    """Who stops the batch side means the attempt."""
+    known = notices(RUNS_ON)
+    known.hear("SIGTERM")
+    known.hear_self("SIGTERM")
+    asyncio.run(known.learn_why())
+    assert known.notice is not None
