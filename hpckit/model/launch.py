@@ -30,6 +30,18 @@ class DeviceKind(StrEnum):
     cuda = "cuda"
 
 
+class WorkingFolder(StrEnum):
+    """Where the ranks of a run start, and relative paths lead.
+
+    `run`: a folder of the run's own, in which the frozen code is to be seen; `code`: the frozen
+    code, read-only and shared by all runs of a launch; `project`: the folder it was launched from.
+    """
+
+    run = "run"
+    code = "code"
+    project = "project"
+
+
 class DrainPolicy(StrEnum):
     """What a run does when a node it runs on is being drained.
 
@@ -169,6 +181,7 @@ class Runtime:
     """
 
     device: DeviceKind = DeviceKind.auto
+    cwd: WorkingFolder = WorkingFolder.run
     agent_timeout_s: float = 120.0
     rendezvous_timeout_s: float = 120.0
     notice_grace_s: float = 15.0

@@ -19,11 +19,13 @@ from pathlib import Path, PurePosixPath
 from hpckit.errors import SnapshotError
 from hpckit.model.launch import Code
 from hpckit.record.git import Git, GitState
-from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER
+from hpckit.record.store import PRIVATE_FOLDER
 
 MAX_FILES = 50_000
 """More files than this are data or an installation, not code."""
 
+_READ_ONLY_FOLDER = 0o500
+_READ_ONLY_FILE = 0o400
 _MEGABYTE = 1_000_000
 _LARGEST_SHOWN = 5
 _LOOKED_AT_BEYOND_LIMIT = 5000
@@ -96,7 +98,8 @@ def collect(settings: Code, *, cwd: Path, output_dir: Path, git: Git) -> CodeSna
 def copy(snapshot: CodeSnapshot, folder: Path) -> None:
     """Copy the files into `folder`, which does not exist yet; executable bits and links are kept.
 
-    A file that vanished since it was listed is left out, as git would. Raises OSError.
+    The copy is read-only: all runs of a launch share it. A file that vanished since it was listed
+    is left out, as git would. Raises OSError.
     """
     folder.mkdir(mode=PRIVATE_FOLDER)
     (folder / snapshot.working_dir).mkdir(parents=True, exist_ok=True)
@@ -110,6 +113,8 @@ def copy(snapshot: CodeSnapshot, folder: Path) -> None:
             _copy_file(snapshot.root / file.path, target, file)
         except FileNotFoundError:
             continue
+    for path, _, _ in os.walk(folder):
+        Path(path).chmod(_READ_ONLY_FOLDER)
 
 
 def _copy_file(source: Path, target: Path, file: CodeFile) -> None:
@@ -117,7 +122,7 @@ def _copy_file(source: Path, target: Path, file: CodeFile) -> None:
         target.symlink_to(file.link)
         return
     shutil.copyfile(source, target)
-    target.chmod(PRIVATE_FOLDER if file.executable else PRIVATE_FILE)
+    target.chmod(_READ_ONLY_FOLDER if file.executable else _READ_ONLY_FILE)
 
 
 def _root(settings: Code, cwd: Path, git: Git) -> tuple[Path, bool]:

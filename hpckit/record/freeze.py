@@ -7,8 +7,8 @@ a launch folder that can be seen is complete.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from hpckit.record.changed import write_sums
 from hpckit.record.identity import code_identity, write_signatures
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
 from hpckit.record.ownership import check_place
+from hpckit.record.removal import remove_tree
 from hpckit.record.search import write_search
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
 
@@ -51,7 +52,8 @@ def freeze(
         write_json(LaunchPaths(part).environment, environment)
         part.rename(folder)
     except BaseException as error:
-        shutil.rmtree(part, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(part)
         if outputs is not None and outputs.is_dir():
             _remove_empty(folder.parent, outputs)
         if isinstance(error, OSError):
@@ -63,7 +65,7 @@ def remove(folder: Path) -> None:
     """Remove a launch folder, for a launch of which nothing was submitted."""
     hidden = folder.with_name(f".{folder.name}.part")
     folder.rename(hidden)
-    shutil.rmtree(hidden)
+    remove_tree(hidden)
 
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:

@@ -33,8 +33,12 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRecord:
-    """Where the code of a launch lies: absolute folders; `project` is where it came from."""
+    """Where the code of a launch lies: absolute folders; `project` is where it came from.
 
+    `root` is the snapshot, or the project where there is none; `working_dir` lies in it.
+    """
+
+    root: str
     working_dir: str
     python_path: tuple[str, ...]
     project: str
@@ -71,6 +75,7 @@ def code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
     """Return where its code lies; raises KeyError, TypeError."""
     base = paths.code if record["snapshot"] else Path(record["project"])
     return CodeRecord(
+        root=str(base),
         working_dir=str(base / record["working_dir"]),
         python_path=tuple(str(base / path) for path in record["python_path"]),
         project=str(record["project"]),

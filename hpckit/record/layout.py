@@ -104,6 +104,11 @@ class RunPaths:
         return self.folder / "trial.json"
 
     @property
+    def work(self) -> Path:
+        """Where the run's ranks start, and what they write by relative paths stays."""
+        return self.folder / "work"
+
+    @property
     def checkpoints(self) -> Path:
         """Where state is kept unless configured elsewhere."""
         return self.folder / "checkpoints"

@@ -13,6 +13,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpckit.record.store import PRIVATE_FOLDER
+
 _MARK = ".removed."
 
 
@@ -50,6 +52,13 @@ def remove(path: Path) -> None:
     if not path.name.startswith(_MARK):
         path = path.rename(path.with_name(f"{_MARK}{path.name}.{os.urandom(4).hex()}"))
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        remove_tree(path)
     else:
         path.unlink()
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, read-only folders as well; raises OSError."""
+    for path, _, _ in os.walk(folder):
+        Path(path).chmod(PRIVATE_FOLDER)
+    shutil.rmtree(folder)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from hpckit.errors import RunError
 from hpckit.model import events
-from hpckit.model.launch import ClusterKind
+from hpckit.model.launch import ClusterKind, WorkingFolder
 from hpckit.planning.ledger import Ledger, read_ledger
 from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import (
@@ -29,6 +29,7 @@ from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.ledgers import counted_events
 from hpckit.record.process import start_mark
 from hpckit.record.store import append_event, make_folder, write_json, write_text
+from hpckit.record.working import fill_working_folder, strip_working_folder, written_into_code
 from hpckit.runtime import control
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import job_key
@@ -45,16 +46,29 @@ class Attempt:
     paths: AttemptPaths
     secret: str
 
-    def settle(self) -> None:
-        """Tell the study of an adaptive sweep how the run has ended, where it has."""
+    def settle(self, *, completed: bool) -> None:
+        """See to what is left when the attempt has ended: the working folder, and the study."""
+        self._settle_files(completed=completed)
         if not self.launch.searched:
             return
         from hpckit.runtime.study import tell  # noqa: PLC0415  # as in _ask
 
         warning = tell(self.launch, self.index)
         if warning:
-            with contextlib.suppress(OSError):
-                append_event(self.paths.events, events.Warned(at=now(), message=warning))
+            self._warn(warning)
+
+    def _warn(self, message: str) -> None:
+        with contextlib.suppress(OSError):
+            append_event(self.paths.events, events.Warned(at=now(), message=message))
+
+    def _settle_files(self, *, completed: bool) -> None:
+        """Take from the run's working folder what leads to the code, and look for what it wrote."""
+        if completed:
+            strip_working_folder(self.launch, self.index)
+        with contextlib.suppress(OSError):
+            written = list(written_into_code(self.launch, since=self.paths.secret))
+            if written:
+                self._warn(_shared_code(written))
 
     def owns_run(self) -> bool:
         """Whether no later attempt of the run has begun: a cut-off node may wake up again.
@@ -79,6 +93,14 @@ class Attempt:
             return is_cancelled(self.launch, self.index)
         except OSError:
             return False
+
+
+def _shared_code(written: list[str]) -> str:
+    more = f" and {len(written) - 1} more" if written[1:] else ""
+    return (
+        f"files were written into the frozen code, which all runs share: {written[0]}{more}; write "
+        "to relative paths, or below run.folder ($HPCKIT_RUN_DIR)"
+    )
 
 
 def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[str, str]) -> Attempt:
@@ -110,8 +132,11 @@ def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
     make_folder(run.folder)
     if launch.searched:
         _ask(launch, index)
+    settings, config = load_settings(launch, index)
     if not run.config.exists():
-        write_json(run.config, load_settings(launch, index)[1])
+        write_json(run.config, config)
+    if settings.runtime.cwd is WorkingFolder.run:
+        fill_working_folder(launch, index)
 
 
 def _ask(launch: Launch, index: int) -> None:

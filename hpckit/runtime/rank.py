@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpckit.errors import ConfigError, HpckitError
 from hpckit.model.failure import RankExit, Reason
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
 from hpckit.planning.command import command_words
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import write_json
+from hpckit.record.working import working_folder
 from hpckit.runtime import stacks
 from hpckit.runtime.children import shield_children, shield_this_child
 from hpckit.runtime.clock import now
@@ -54,9 +55,9 @@ def die_with_agent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def enter_code(launch: Launch) -> None:
-    """Go where the user stood, inside the frozen code, with that folder first on the path."""
-    os.chdir(launch.code.working_dir)
+def enter_code(launch: Launch, index: int, kind: WorkingFolder) -> None:
+    """Go where the run works; where the user stood, in the frozen code, is first on the path."""
+    os.chdir(working_folder(launch, index, kind))
     sys.path.insert(0, launch.code.working_dir)
 
 
@@ -82,8 +83,9 @@ class RankProcess:
     def work(self) -> None:
         """Do what this rank is for; raises whatever the user's code raises."""
         launch = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"]))
-        settings, _ = load_settings(launch, int(self.environ["HPCKIT_RUN_INDEX"]))
-        enter_code(launch)
+        index = int(self.environ["HPCKIT_RUN_INDEX"])
+        settings, _ = load_settings(launch, index)
+        enter_code(launch, index, settings.runtime.cwd)
         if settings.command is not None:
             become_command(settings, self.environ)
         self._call(settings)

@@ -67,7 +67,7 @@ def supervise(assignment: Assignment) -> int:
         assignment.launch, assignment.index, assignment.job_index, assignment.environ
     )
     code = asyncio.run(_Supervisor(assignment, attempt).run())
-    attempt.settle()
+    attempt.settle(completed=code == 0)
     return code
 
 

@@ -108,8 +108,8 @@ def test_snapshot_copies_the_working_tree_as_it_is(project: Path, tmp_path: Path
     code.copy(collect(project), tmp_path / "copy")
     copy = tmp_path / "copy"
     assert (copy / "train.py").read_text() == "two\n"
-    assert (copy / "run.sh").stat().st_mode & 0o777 == 0o700
-    assert (copy / "train.py").stat().st_mode & 0o777 == 0o600
+    assert (copy / "run.sh").stat().st_mode & 0o777 == 0o500
+    assert (copy / "train.py").stat().st_mode & 0o777 == 0o400
     assert (copy / "inner").readlink() == Path("pkg/lib.py")
     assert (copy / "outer").readlink() == tmp_path / "elsewhere"
 

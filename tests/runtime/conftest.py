@@ -69,7 +69,7 @@ class Workshop:
 
     project: Path
 
-    def freeze(self, code: str = "", **settings: Any) -> Launch:
+    def freeze(self, code: str = "", /, **settings: Any) -> Launch:
         """Freeze a launch of `task.py` with this text."""
         self.project.mkdir(exist_ok=True)
         (self.project / "task.py").write_text(code)

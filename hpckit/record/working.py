@@ -1,0 +1,162 @@
+"""The working folder of a run: the frozen code as programs see it, and a place of its own to write.
+
+Responsible for making it so that relative paths lead to the code while new files stay with the
+run, and for taking away, once the run has completed, what only led to the code. It must not touch
+what a run wrote. docs/adr/0037-each-run-works-in-its-own-folder.md says why it is made like this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from hpckit.model.launch import WorkingFolder
+from hpckit.record.launches import Launch
+from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder
+
+_MOST_ENTRIES = 200
+"""What lies deeper than so many entries is linked folder by folder: a sweep makes them per run."""
+_COPIED_BYTES = 1_000_000
+_MOST_BYTES = 10_000_000
+"""Files up to the first size are copied, up to the second in all, so that a program may rewrite
+them; larger ones are links to the read-only code."""
+
+
+def working_folder(launch: Launch, index: int, kind: WorkingFolder) -> Path:
+    """Return where the ranks of a run start."""
+    inside = Path(launch.code.working_dir).relative_to(launch.code.root)
+    match kind:
+        case WorkingFolder.run:
+            return launch.paths.run(index).work / inside
+        case WorkingFolder.code:
+            return Path(launch.code.working_dir)
+        case WorkingFolder.project:
+            return launch.code.project / inside
+
+
+def fill_working_folder(launch: Launch, index: int) -> None:
+    """Make the run's own folder, or complete that of an earlier attempt; raises OSError."""
+    _Filling(launch=launch, work=launch.paths.run(index).work).fill()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Filling:
+    """One working folder in the making, and how much room is left for it."""
+
+    launch: Launch
+    work: Path
+    entries: int = _MOST_ENTRIES
+    size: int = _MOST_BYTES
+    _waiting: deque[tuple[Path, Path]] = field(default_factory=deque)
+
+    def fill(self) -> None:
+        """Go through the code from the top, folder by folder."""
+        self._waiting.append((Path(self.launch.code.root), self.work))
+        while self._waiting:
+            source, target = self._waiting.popleft()
+            make_folder(target)
+            for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
+                self._place(entry, target / entry.name)
+
+    def _place(self, entry: os.DirEntry[str], target: Path) -> None:
+        if self._is_opened(entry):
+            if not target.is_symlink() and (target.is_dir() or not target.exists()):
+                self._waiting.append((Path(entry.path), target))
+        elif os.path.lexists(target):
+            pass  # of an earlier attempt, perhaps rewritten by it
+        elif self._is_copied(entry):
+            _copy(entry, target)
+        else:
+            target.symlink_to(os.path.relpath(entry.path, target.parent))
+
+    def _is_opened(self, entry: os.DirEntry[str]) -> bool:
+        """Whether a folder becomes one of the run's own, so that the run may write into it.
+
+        Not packages and hidden folders, which are large and where programs seldom write.
+        """
+        if not entry.is_dir(follow_symlinks=False):
+            return False
+        if Path(self.launch.code.working_dir).is_relative_to(entry.path):
+            return True
+        if entry.name.startswith(".") or self.work.is_relative_to(entry.path):
+            return False
+        with os.scandir(entry.path) as scan:
+            inside = list(islice(scan, self.entries + 1))
+        if len(inside) > self.entries or any(map(_is_python, inside)):
+            return False
+        self.entries -= len(inside)
+        return True
+
+    def _is_copied(self, entry: os.DirEntry[str]) -> bool:
+        if _is_python(entry) or not entry.is_file(follow_symlinks=False):
+            return False
+        size = entry.stat().st_size
+        if size > min(_COPIED_BYTES, self.size):
+            return False
+        self.size -= size
+        return True
+
+
+def _is_python(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(".py")
+
+
+def _copy(entry: os.DirEntry[str], target: Path) -> None:
+    """Copy a file by another name first, so that an attempt that is cut off leaves no half."""
+    about = entry.stat()
+    part = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
+    shutil.copyfile(entry.path, part)
+    part.chmod(PRIVATE_FOLDER if about.st_mode & 0o100 else PRIVATE_FILE)
+    os.utime(part, ns=(about.st_atime_ns, about.st_mtime_ns))
+    part.replace(target)
+
+
+def strip_working_folder(launch: Launch, index: int) -> None:
+    """Take away what leads to the code, or is as it was there; best effort.
+
+    What a run wrote stays, and so does every folder it wrote into.
+    """
+    with contextlib.suppress(OSError):
+        _strip(launch.paths.run(index).work, Path(launch.code.root))
+
+
+def _strip(work: Path, code: Path) -> None:
+    for entry in list(os.scandir(work)):
+        here, there = Path(entry.path), code / entry.name
+        if entry.is_symlink():
+            if str(here.readlink()) == os.path.relpath(there, work):
+                here.unlink()
+        elif entry.is_dir():
+            if there.is_dir() and not there.is_symlink():
+                _strip(here, there)
+        elif _is_untouched(entry, there):
+            here.unlink()
+    with contextlib.suppress(OSError):  # not empty
+        work.rmdir()
+
+
+def _is_untouched(entry: os.DirEntry[str], there: Path) -> bool:
+    with contextlib.suppress(OSError):
+        ours, frozen = entry.stat(follow_symlinks=False), there.lstat()
+        return (ours.st_size, ours.st_mtime_ns) == (frozen.st_size, frozen.st_mtime_ns)
+    return False
+
+
+def written_into_code(launch: Launch, since: Path) -> Iterator[str]:
+    """Yield what was written into the frozen code since this file was, which lies on its disk.
+
+    What Python compiled does not count. Only root can write there: mode bits hold everybody else.
+    """
+    if os.geteuid() != 0:
+        return
+    began = since.stat().st_mtime_ns
+    for folder, _, names in os.walk(launch.paths.code):
+        for path in (Path(folder, name) for name in names if not name.endswith(".pyc")):
+            if path.lstat().st_mtime_ns > began:
+                yield str(path.relative_to(launch.paths.code))
