@@ -111,20 +111,24 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002  # the generator user code draws from by default
 
 
-def attach(*, timeout_s: float = 120.0) -> Run:
+def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None) -> Run:
     """Return the Run of this process, for scripts that hpckit did not call by name.
 
     Works under `hpckit launch experiment=command`, under torchrun, under plain srun and alone. An
     already initialised process group is left as it is; else it is initialised. Without hpckit's
-    folders, `run.folder` is the working directory.
+    folders, `run.folder` is the working directory, and state is saved and restored only where
+    `checkpoint_dir` names a folder for it. Under hpckit the run has its own, and it is ignored.
 
     Raises RankInfoError and RendezvousError.
     """
     shield_children()
     environ = environment()
     info = rank_info(environ)
-    agent = info.source is RankSource.agent
-    run = _attach_to_agent(environ, info) if agent else _attach_alone(environ, info, timeout_s)
+    if info.source is RankSource.agent:
+        run = _attach_to_agent(environ, info)
+    else:
+        kept = None if checkpoint_dir is None else Path(checkpoint_dir).absolute()
+        run = _attach_alone(environ, info, timeout_s, kept)
     run.promise()
     atexit.register(_detach, run)
     # Earlier than atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
@@ -148,22 +152,27 @@ def _detach(run: Run) -> None:
     process_group.close()
 
 
-def _attach_alone(environ: Mapping[str, str], info: RankInfo, timeout_s: float) -> Run:
+def _attach_alone(
+    environ: Mapping[str, str], info: RankInfo, timeout_s: float, kept: Path | None
+) -> Run:
     device = process_group.choose_device(DeviceKind.auto, info, torch.cuda.device_count())
     if not dist.is_initialized():
         timeout = timedelta(seconds=timeout_s)
         process_group.initialise(info, device, _store(environ, info, timeout), timeout)
-    here = Path.cwd()
+    here, logger = Path.cwd(), make_logger(info)
+    if kept is not None and info.rank == 0:
+        logger.info("state goes on from what is in %s; to start fresh, name another folder", kept)
     return Run(
         info=info,
         config=Config({}),
         device=device,
         folder=here,
         attempt_folder=here,
-        checkpoint_dir=here / "checkpoints",
+        checkpoint_dir=kept or here / "checkpoints",
         code_folder=here,
         project_folder=here,
-        logger=make_logger(info),
+        logger=logger,
+        _keeps_state=kept is not None,
     )
 
 

@@ -73,6 +73,7 @@ class Run:
     registered: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     samples: int = 0
+    _keeps_state: bool = True
     _stage: RunStage | None = None
     _link: AgentLink | None = None
     _loop: StepLoop | None = None
@@ -232,7 +233,13 @@ class Run:
         if self._link is not None:
             self._link.note_farewell(farewell)
 
-    def _keeper(self) -> Keeper:
+    def _keeper(self) -> Keeper | None:
+        """Return what saves and restores the state; None where nothing said where to keep it."""
+        if not self._keeps_state:
+            if self.is_main:
+                told = "state is not kept: attach(checkpoint_dir=...) names a folder outside hpckit"
+                self.logger.info(told)
+            return None
         # Imported here: runs that keep no state need none of it.
         from hpckit.runtime.checkpoint import checkpointer  # noqa: PLC0415
         from hpckit.runtime.keeper import Keeper  # noqa: PLC0415

@@ -41,6 +41,9 @@ class StepLoop:
         """Load the newest good checkpoint, if there is one; returns the steps still to do."""
         if self.keeper is not None:
             self.start = self.keeper.restore(self.start)
+            if self.start.step >= self.total and self.boundary.info.rank == 0:
+                told = "nothing is left to do: the restored state is of step=%d, of %d in all"
+                self.logger.warning(told, self.start.step, self.total)
         return range(self.start.step, self.total)
 
     def samples(self, step: int) -> int:
