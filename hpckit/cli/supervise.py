@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hpckit.cli.context import Context
@@ -214,11 +215,13 @@ def _agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> 
             f"launch {launch.id} is for Slurm, and this is no Slurm job (SLURM_JOB_ID is not set)",
             hint=f"submit it: sbatch {launch.folder / f'job-{job.index}.sbatch'}",
         )
-    prefix = agent_step(
-        job.resources, (), srun_args=launch.cluster.srun_args, bin_dir=launch.cluster.bin_dir
+    cluster = launch.cluster
+    step = partial(
+        agent_step, job.resources, (), srun_args=cluster.srun_args, bin_dir=cluster.bin_dir
     )
     return AgentCommand(
-        prefix=tuple(prefix),
+        prefix=tuple(step()),
+        again=lambda nodes: tuple(step(only=nodes)),
         environ=step_environment(environ),
         nodes=expand(environ.get("SLURM_JOB_NODELIST", "")),
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from hpckit.errors import ChannelError
 from hpckit.model import events
@@ -29,6 +29,10 @@ LOOPBACK = "127.0.0.1"
 
 BEAT_S = 1.0
 """How often supervisor and agents give each other a sign of life."""
+
+
+_LEFT_S = 3 * BEAT_S
+"""Whose connection ends so soon after a sign of life has left: a node that is lost falls silent."""
 
 
 class AgentsError(Exception):
@@ -61,8 +65,8 @@ class Peer:
 class Agents:
     """All agents of an attempt that are there. `inbox` carries what they say, with their rank.
 
-    `given_up_s` is for how long agents that left heard nothing of this very process: they left for
-    that, and their nodes are not lost.
+    `left` are the ranks of agents that are gone although their nodes still spoke, by node;
+    `given_up_s` is for how long those heard nothing of this very process that left for that.
     """
 
     settings: LaunchConfig
@@ -73,6 +77,7 @@ class Agents:
     inbox: asyncio.Queue[tuple[int, messages.Message]] = field(
         default_factory=asyncio.Queue, init=False
     )
+    left: dict[str, int] = field(default_factory=dict, init=False)
     given_up_s: float = field(default=0.0, init=False)
     _accepting: asyncio.Task[None] | None = field(default=None, init=False)
     _beating: asyncio.Task[None] | None = field(default=None, init=False)
@@ -97,7 +102,11 @@ class Agents:
             hello = await channel.receive()
         except (ChannelError, OSError):
             hello = None
-        if isinstance(hello, messages.Hello) and hello.node_rank not in self._names:
+        if isinstance(hello, messages.Hello) and hello.node in self.left:
+            # Its new step counts its nodes anew; it takes the place it had.
+            hello = replace(hello, node_rank=self.left.pop(hello.node))
+            await self._attend(channel, hello)
+        elif isinstance(hello, messages.Hello) and hello.node_rank not in self._names:
             await self._attend(channel, hello)
         elif isinstance(hello, messages.Hello):
             first = self._names[hello.node_rank]
@@ -133,10 +142,40 @@ class Agents:
         if peer is None or self._closing:
             return
         silent_s = round(_clock() - peer.heard_at, 3)
-        if not self.given_up_s:
+        if self.given_up_s or silent_s < _LEFT_S:
+            self.left[peer.node] = rank
+        else:
             self.record(events.NodeLost(at=now(), node=peer.node, silent_s=silent_s))
         self.inbox.put_nowait((rank, Lost(node_rank=rank, silent_s=silent_s)))
         peer.channel.abort()
+
+    async def returned(self, step: Step, noticed: asyncio.Event, limit_s: float) -> None:
+        """Wait for the agents of a step that take the places of those that have left.
+
+        Until all are there, the step ends, a notice comes, or the time is over.
+        """
+        deadline = _clock() + limit_s
+        over = {asyncio.ensure_future(step.wait()), asyncio.ensure_future(noticed.wait())}
+        while self.left and _clock() < deadline and not any(one.done() for one in over):
+            self._arrived.clear()
+            arrival = asyncio.ensure_future(self._arrived.wait())
+            waiting: set[asyncio.Future[Any]] = {arrival, *over}
+            await asyncio.wait(
+                waiting, timeout=deadline - _clock(), return_when=asyncio.FIRST_COMPLETED
+            )
+            arrival.cancel()
+        for one in over:
+            one.cancel()
+        # What those that are gone said last is of a round that is over.
+        while not self.inbox.empty():
+            self.inbox.get_nowait()
+
+    def lose_left(self) -> None:
+        """Count the nodes of agents that left and did not come back as lost."""
+        for node in self.left:
+            self.record(events.NodeLost(at=now(), node=node, silent_s=0.0))
+        self.left.clear()
+        self.given_up_s = 0.0
 
     async def _beat(self) -> None:
         """Give signs of life and miss those of others.

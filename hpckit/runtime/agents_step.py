@@ -1,7 +1,8 @@
-"""The step of agents: one process per node, started by the scheduler's launcher.
+"""The steps of agents: one process per node, started by the scheduler's launcher.
 
-Responsible for starting it and for ending it when its agents do not leave by themselves; it must
-not talk to agents (runtime.agents does).
+Responsible for starting the first, for one more where an agent has ended and its node has not
+(killed, or its step was), and for ending those whose agents do not leave by themselves; it must not
+talk to agents (runtime.agents does), nor decide what their end means for the run.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ import contextlib
 import json
 import os
 import signal
+from dataclasses import dataclass, field, replace
 
 from hpckit.record.store import PRIVATE_FILE
+from hpckit.runtime.agents import Agents
 from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import AgentCommand, Step
 from hpckit.runtime.attempt import Attempt
 from hpckit.runtime.environ import LAST_WILL
+
+_RETURN_S = 20.0
+"""How long an agent may take to come back, before its node counts as lost."""
 
 
 async def start_agents(command: AgentCommand, attempt: Attempt) -> Step:
@@ -55,3 +61,38 @@ async def end_step(step: Step, leave_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(step.wait(), leave_s)
             return
+
+
+@dataclass(slots=True, kw_only=True)
+class Steps:
+    """What was started behind `command` in one attempt."""
+
+    command: AgentCommand
+    attempt: Attempt
+    _steps: list[Step] = field(default_factory=list, init=False)
+
+    async def start(self) -> Step:
+        """Start the agents of all nodes; raises OSError."""
+        step = await start_agents(self.command, self.attempt)
+        self._steps.append(step)
+        return step
+
+    async def bring_back(self, agents: Agents, noticed: asyncio.Event) -> tuple[str, ...]:
+        """Start the agents again that have left; returns the nodes of those that came.
+
+        It costs neither these nodes nor a place in the queue. The others count as lost.
+        """
+        nodes, again = tuple(agents.left), self.command.again
+        prefix = self.command.prefix if again is None else again(nodes)
+        command = replace(self.command, prefix=prefix, ready=None)
+        with contextlib.suppress(OSError):
+            step = await start_agents(command, self.attempt)
+            self._steps.append(step)
+            await agents.returned(step, noticed, _RETURN_S)
+        came = tuple(node for node in nodes if node not in agents.left)
+        agents.lose_left()
+        return came
+
+    async def end(self, leave_s: float) -> None:
+        """Wait for all steps to leave, and end those that do not."""
+        await asyncio.gather(*(end_step(step, leave_s) for step in self._steps))

@@ -37,7 +37,8 @@ class AgentCommand:
 
     `nodes` are the names that should come, as far as they are known; `last_will` is what an agent
     runs, with the number of the attempt behind it, when it finds the supervisor gone for good;
-    `ready` is used instead where an agent waits already.
+    `ready` is used instead where an agent waits already. `again` gives the words for some nodes
+    whose agents have ended; null where they are the same.
     """
 
     prefix: tuple[str, ...]
@@ -45,6 +46,7 @@ class AgentCommand:
     nodes: tuple[str, ...] = ()
     last_will: tuple[str, ...] = ()
     ready: ReadyAgent | None = None
+    again: Callable[[Sequence[str]], tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

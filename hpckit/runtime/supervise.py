@@ -17,6 +17,7 @@ from datetime import timedelta
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy
+from hpckit.model.nodes import compress
 from hpckit.model.states import RunState
 from hpckit.planning.decide import (
     Action,
@@ -31,10 +32,10 @@ from hpckit.planning.decide import (
 )
 from hpckit.planning.ledger import Ledger
 from hpckit.planning.placement import first_nodes
-from hpckit.record.store import tail
 from hpckit.runtime import messages
 from hpckit.runtime.agents import LOOPBACK, Agents, AgentsError, Peer
-from hpckit.runtime.agents_step import end_step, start_agents
+from hpckit.runtime.agents_log import explained
+from hpckit.runtime.agents_step import Steps
 from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Assignment, Step
 from hpckit.runtime.attempt import Attempt, open_attempt
@@ -53,8 +54,8 @@ from hpckit.runtime.time_limit import TimeLimit
 
 _LEAVE_S = 3.0
 """How long agents may take to leave after Shutdown before their step is ended."""
-_READ_S = 10.0
-"""How long to wait for the text of a log that only explains something."""
+_OF_AGENTS = frozenset({Cause.node_lost, Cause.launcher_lost})
+"""What the agents' own words may explain."""
 
 
 def supervise(assignment: Assignment) -> int:
@@ -80,7 +81,7 @@ class _Supervisor:
     past: Ledger = field(init=False)
     deadline: Deadline = field(init=False)
     notices: Notices = field(init=False)
-    step: Step | None = field(default=None, init=False)
+    steps: Steps = field(init=False)
     round: Round | None = field(default=None, init=False)
     queueing: asyncio.Task[None] | None = field(default=None, init=False)
     standing: tuple[str, ...] = field(default=(), init=False)
@@ -88,6 +89,7 @@ class _Supervisor:
 
     def __post_init__(self) -> None:
         paths = self.attempt.paths
+        self.steps = Steps(command=self.assignment.agents, attempt=self.attempt)
         self.journal = Journal(paths=paths)
         self.progress = ProgressFile(path=paths.progress, files=self.journal.files)
         self.past = self.attempt.past()
@@ -120,8 +122,7 @@ class _Supervisor:
         self.notices.over = True
         await self.journal.record_end(attempt_ended(end, now()))
         await agents.close(_LEAVE_S)
-        if self.step is not None:
-            await end_step(self.step, _LEAVE_S)
+        await self.steps.end(_LEAVE_S)
         hand_over = HandOver(
             assignment=self.assignment,
             attempt=self.attempt,
@@ -137,8 +138,7 @@ class _Supervisor:
         """Start the agents and run rounds; what the system refuses is the attempt's failure."""
         try:
             await agents.listen(self.attempt.paths, self._hosts())
-            self.step = await start_agents(self.assignment.agents, self.attempt)
-            return await self._rounds(agents, self.step)
+            return await self._rounds(agents, await self.steps.start())
         except OSError as error:
             failure = Failure(
                 cause=Cause.unknown, message=with_hint(f"the supervisor failed: {error}")
@@ -223,8 +223,9 @@ class _Supervisor:
                 standing, self.past, self.assignment.settings.recovery, resources.nodes
             )
         except AgentsError as error:
+            agents.lose_left()
             standing = tuple(peer.node for peer in agents.standing)
-            failure = await self._with_agents_log(error.failure)
+            failure = await explained(error.failure, self.attempt.paths.agents_log)
             view = RoundView(round=0, at=now(), exits=(), failure=failure, standing=standing)
             action = await self._decided(view)
         else:
@@ -257,9 +258,31 @@ class _Supervisor:
             self._saved,
             judge_of(self.attempt.launch, self.attempt.index, self.assignment.settings),
         )
-        view = await self.round.run()
+        view = await self._with_agents_back(await self.round.run(), agents)
         await self.notices.learn_why()
         return await self._decided(view)
+
+    async def _with_agents_back(self, view: RoundView, agents: Agents) -> RoundView:
+        """Start agents again that have ended although their nodes have not.
+
+        Then no node is lost, and none is to blame.
+        """
+        if not agents.left or self.notices.noticed.is_set():
+            return view
+        gave_up = agents.given_up_s > 0
+        came = await self.steps.bring_back(agents, self.notices.noticed)
+        standing = tuple(peer.node for peer in agents.standing)
+        view = replace(view, standing=standing)
+        lost = view.failure is not None and view.failure.cause is Cause.node_lost
+        if gave_up or not lost or {*view.members} - {*standing}:
+            return view
+        failure = Failure(
+            cause=Cause.launcher_lost,
+            message=f"the agent of {compress(came)} ended, and was started again there",
+            step=view.step,
+            signature=f"{Cause.launcher_lost} agent",
+        )
+        return replace(view, failure=failure)
 
     @property
     def _expected(self) -> timedelta:
@@ -271,8 +294,9 @@ class _Supervisor:
 
     async def _decided(self, view: RoundView) -> Action:
         """Decide on an ended round, and record it."""
-        if view.failure is not None and view.failure.cause is Cause.node_lost:
-            view = replace(view, failure=await self._with_agents_log(view.failure))
+        if view.failure is not None and view.failure.cause in _OF_AGENTS:
+            failure = await explained(view.failure, self.attempt.paths.agents_log)
+            view = replace(view, failure=failure)
         view = self._known(view)
         self.standing = view.standing
         action = decide(view, self.assignment.settings.recovery, self.past)
@@ -296,16 +320,6 @@ class _Supervisor:
             fewest=settings.resources.min_nodes or settings.resources.nodes,
             requeues=allocation is not None and settings.recovery.requeue,
         )
-
-    async def _with_agents_log(self, failure: Failure) -> Failure:
-        """Add what the agents printed: it names the node that cannot read its folder."""
-        log, text = self.attempt.paths.agents_log, ""
-        with contextlib.suppress(TimeoutError):
-            text = await asyncio.wait_for(aside(lambda: tail(log)), _READ_S)
-        if not text:
-            return failure
-        cause = Cause.frozen_folder if "cannot read its frozen folder" in text else failure.cause
-        return replace(failure, cause=cause, message=f"{failure.message}\n{text}")
 
 
 def _failure(action: Action) -> Failure | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hpckit.model.nodes import compress
 from hpckit.model.plan import ResourceSpec
 
 _NOT_INHERITED = (
@@ -49,19 +50,24 @@ def agent_step(
     *,
     srun_args: Sequence[str] = (),
     bin_dir: str | None = None,
+    only: Sequence[str] = (),
 ) -> list[str]:
     """Return the srun command line that starts `command` once on every node, spare ones too.
 
     Each has all the CPUs and GPUs its ranks were given. A node that dies, or an agent that
     fails, does not end the others: the supervisor decides that. `srun_args` come last and win.
+    With `only` these nodes, beside a step that still holds what they have.
     """
+    count = len(only) or resources.allocated_nodes
+    some = ["--overlap", f"--nodelist={compress(only)}"] if only else []
     gpus = [f"--gpus-per-node={resources.gpus_per_node}"] if resources.gpus_per_node else []
     return [
         str(Path(bin_dir) / "srun") if bin_dir else "srun",
         "--job-name=hpckit-agents",
-        f"--nodes={resources.allocated_nodes}",
-        f"--ntasks={resources.allocated_nodes}",
+        f"--nodes={count}",
+        f"--ntasks={count}",
         "--ntasks-per-node=1",
+        *some,
         f"--cpus-per-task={resources.tasks_per_node * resources.cpus_per_task}",
         *gpus,
         "--mem=0",

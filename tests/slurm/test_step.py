@@ -49,6 +49,16 @@ def test_agent_step_reaches_the_spare_nodes(
     assert {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(argv)
 
 
+def test_agent_step_of_some_nodes_does_not_wait_for_the_others(
+    plan_of_one_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Where agents have ended, theirs is a step beside the one that holds the CPUs."""
+    plan = plan_of_one_job(tmp_path, nodes=4)
+    argv = agent_step(plan.jobs[0].resources, ["true"], only=("n2", "n3"))
+    assert {"--nodes=2", "--ntasks=2", "--nodelist=n[2-3]", "--overlap"} <= set(argv)
+    assert "--overlap" not in agent_step(plan.jobs[0].resources, ["true"])
+
+
 def test_step_environment_inherits_no_option_of_the_batch_script() -> None:
     """What srun would read as an option goes; what names the job, and all else, stays."""
     environ = {
