@@ -24,6 +24,7 @@ from hpckit.runtime.callers import SPARE_FILES, Callers
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import files_allowed
 from hpckit.runtime.listen import listener
+from hpckit.runtime.patience import patiently
 
 LOOPBACK = "127.0.0.1"
 
@@ -93,7 +94,7 @@ class Agents:
         port = int(bound.getsockname()[1])
         record = control.address_record(hosts, port)
         self._accepting = asyncio.create_task(callers.accept())
-        await aside(lambda: write_text(paths.address, record))
+        await aside(lambda: patiently(lambda: write_text(paths.address, record)))
         self._beating = asyncio.create_task(self._beat())
 
     async def _welcome(self, channel: control.Channel) -> None:

@@ -20,6 +20,7 @@ from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import AgentCommand, Step
 from hpckit.runtime.attempt import Attempt
 from hpckit.runtime.environ import LAST_WILL
+from hpckit.runtime.patience import patiently
 
 _RETURN_S = 20.0
 """How long an agent may take to come back, before its node counts as lost."""
@@ -32,7 +33,7 @@ async def start_agents(command: AgentCommand, attempt: Attempt) -> Step:
     if command.ready is not None:
         return command.ready(arguments, environ, attempt.paths.agents_log)
     flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.paths.agents_log
-    log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
+    log = await aside(lambda: patiently(lambda: os.open(path, flags, PRIVATE_FILE)))
     python = (attempt.launch.python, "-P", "-m", "hpckit.runtime.agent")
     try:
         return await asyncio.create_subprocess_exec(

@@ -34,6 +34,7 @@ from hpckit.runtime import control
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import job_key
 from hpckit.runtime.journal import reserve
+from hpckit.runtime.patience import patiently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +107,17 @@ def _shared_code(written: list[str]) -> str:
 def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[str, str]) -> Attempt:
     """Begin the next attempt of a run, for a job of the launch.
 
-    Raises RunError where its folder cannot be written.
+    Raises RunError where its folder cannot be written, for a minute where that may pass.
     """
     run = launch.paths.run(index)
     try:
-        _open_run(launch, index, run)
-        number, paths = _take_number(run)
+        patiently(lambda: _open_run(launch, index, run))
+        number, paths = patiently(lambda: _take_number(run))
         attempt = Attempt(
             launch=launch, index=index, number=number, paths=paths, secret=control.new_secret()
         )
-        write_text(paths.secret, attempt.secret + "\n")
-        _begin(attempt, job_index, environ)
+        patiently(lambda: write_text(paths.secret, attempt.secret + "\n"))
+        patiently(lambda: _begin(attempt, job_index, environ))
         reserve(paths)
     except OSError as error:
         raise RunError(

@@ -48,6 +48,7 @@ from hpckit.runtime.journal import Journal
 from hpckit.runtime.judge import judge_of
 from hpckit.runtime.listen import own_addresses
 from hpckit.runtime.notices import TIME_LIMIT, Notices
+from hpckit.runtime.patience import cause_of
 from hpckit.runtime.progress_file import ProgressFile
 from hpckit.runtime.rounds import Round
 from hpckit.runtime.time_limit import TimeLimit
@@ -140,10 +141,17 @@ class _Supervisor:
             await agents.listen(self.attempt.paths, self._hosts())
             return await self._rounds(agents, await self.steps.start())
         except OSError as error:
-            failure = Failure(
-                cause=Cause.unknown, message=with_hint(f"the supervisor failed: {error}")
-            )
-            return EndAttempt(state=RunState.failed, exit_code=1, failure=failure)
+            action = await self._decided(self._failed(error))
+            assert isinstance(action, EndAttempt), "there is no node for a round"  # noqa: S101
+            return action
+
+    def _failed(self, error: OSError) -> RoundView:
+        """Return the round that the supervisor itself failed in, or before."""
+        cause = cause_of(error)
+        message = with_hint(f"the supervisor failed: {error}")
+        failure = Failure(cause=cause, message=message, signature=f"{cause} supervisor")
+        number = 0 if self.round is None else self.round.number
+        return RoundView(round=number, at=now(), exits=(), failure=failure)
 
     async def _keep_time(self) -> None:
         """Learn the limits of the allocation, queue its successor, and watch the time limit."""
