@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hpckit.cli.context import Context
 from hpckit.errors import RunError
-from hpckit.model.events import CancelRequested, LocalStarted
+from hpckit.model.events import CancelRequested, LocalStarted, SubmitRefused
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import (
     Launch,
@@ -60,8 +60,20 @@ def start(launch: Launch, context: Context, jobs: Sequence[int] = ()) -> LocalSt
     """Start a local executor, detached; returns once it has recorded itself.
 
     `jobs` are indices of added jobs; none means those the launch was frozen with. Raises
-    RunError where it ends, or says nothing, before that.
+    RunError where it ends, or says nothing, before that; its runs then count as failed, for that
+    reason.
     """
+    try:
+        return _start(launch, context, jobs)
+    except RunError as error:
+        for job in jobs or [job.index for job in launch.jobs]:
+            event = SubmitRefused(at=context.now(), job_index=job, message=error.message)
+            with contextlib.suppress(OSError):  # the error itself is said in any case
+                record_event(launch.paths, event)
+        raise
+
+
+def _start(launch: Launch, context: Context, jobs: Sequence[int]) -> LocalStarted:
     log = launch.paths.local_log
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
     try:
@@ -77,7 +89,7 @@ def start(launch: Launch, context: Context, jobs: Sequence[int] = ()) -> LocalSt
     except OSError as error:
         raise RunError(
             f"the local executor cannot be started: {error}",
-            hint="cluster.python has to name a Python that has hpckit",
+            hint="launch again, with a cluster.python that exists and has hpckit",
         ) from error
     finally:
         os.close(handle)

@@ -49,7 +49,10 @@ class Submitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitRefused(Event):
-    """The scheduler refused, or never had the job; `later` where it only had too many by then."""
+    """The scheduler refused, or never had the job; `later` where it only had too many by then.
+
+    On one machine: no local executor could be started for the job.
+    """
 
     kind: ClassVar[str] = "submit_refused"
     job_index: int

@@ -54,6 +54,19 @@ def test_local_launch_returns_at_once_and_goes_on_alone(shell: Any) -> None:
     assert states(shell) == ["completed", "completed"]
 
 
+def test_local_launch_that_cannot_start_is_failed_with_the_reason(shell: Any) -> None:
+    """No executor, no waiting: `status`, `watch` and `ls` say that it failed, and why."""
+    said = shell("launch", *COMMAND, "command=true", "cluster.python=/nope/python")
+    assert said.code == 1
+    assert "cluster.python" in said.err
+    assert states(shell) == ["failed"]
+    shown = shell("status").out
+    assert "the local executor cannot be started" in shown
+    assert "/nope/python" in shown
+    assert shell("watch").code == 1
+    assert "1 failed" in shell("ls").out
+
+
 @pytest.mark.parametrize(
     "bounds",
     [("cluster.max_parallel=2",), ("cluster.max_parallel=4", "sweep.max_concurrent=2")],
