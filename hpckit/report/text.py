@@ -50,10 +50,11 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """A table of cells already worded."""
+    """A table of cells already worded; `spare` columns give way on a narrow terminal, in order."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    spare: tuple[str, ...] = ()
 
 
 Page = Sequence[Sheet | str]
@@ -79,10 +80,9 @@ def head_line(head: LaunchHead, now: datetime) -> str:
     """Return the line above everything: id, name, folder, moment."""
     age = duration(max(now - head.created_at, timedelta(0)))
     whose = "" if head.foreign is None else f"\n{_foreign_line(head.foreign)}"
-    return (
-        f"{head.id}  name {head.name}  created {moment(head.created_at)} ({age} ago)\n{head.folder}"
-        f"{whose}"
-    )
+    # An id begins with the name and the moment; together they would not fit into 80 columns.
+    name = "" if head.id.startswith(f"{head.name}-") else f"  name {head.name}"
+    return f"{head.id}{name}  created {age} ago\n{head.folder}{whose}"
 
 
 def _foreign_line(foreign: Foreign) -> str:
@@ -249,8 +249,13 @@ def results_page(results: sweep.Results) -> Page:
         if name not in {"failures", "goodput"} or any(line[place] for line in lines)
     ]
     rows = tuple(tuple(line[place] for place in shown) for line in lines)
-    sheet = Sheet(header=tuple(header[place] for place in shown), rows=rows)
+    names = tuple(header[place] for place in shown)
+    sheet = Sheet(header=names, rows=rows, spare=(*_SPARE, *results.metrics[:0:-1]))
     return [sheet, *held_up_lines(results.rows)]
+
+
+_SPARE = ("failures", "goodput", "time", "attempt", "step")
+"""What gives way first in `results`: overrides and the first metric are what it is about."""
 
 
 def _seconds(wall_s: float | None) -> str:
@@ -275,7 +280,8 @@ def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) ->
     )
     column = (key.column,) if shown and key is not None else ()
     whose = ("of",) if strange else ()
-    return [Sheet(header=("launch", "created", "runs", *column, *whose, "folder"), rows=rows)]
+    header = ("launch", "created", "runs", *column, *whose, "folder")
+    return [Sheet(header=header, rows=rows, spare=("folder", "created"))]
 
 
 def plain(page: Page) -> str:
@@ -289,6 +295,7 @@ def _harmless(sheet: Sheet) -> Sheet:
     return Sheet(
         header=tuple(map(escaped_cell, sheet.header)),
         rows=tuple(tuple(map(escaped_cell, row)) for row in sheet.rows),
+        spare=tuple(map(escaped_cell, sheet.spare)),
     )
 
 
@@ -304,23 +311,19 @@ def _aligned(sheet: Sheet) -> str:
 def drawn(page: Page) -> Group:
     """Return a page for a rich console: tables with coloured states."""
     from rich.console import Group  # noqa: PLC0415  # see the module docstring
-    from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    parts: list[Table | Text] = []
+    from hpckit.report.drawing import FittedTable  # noqa: PLC0415
+
+    parts: list[FittedTable | Text] = []
     for part in page:
         if isinstance(part, str):
             parts.append(Text(escaped(part)))
             continue
         sheet = _harmless(part)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in sheet.header:
-            table.add_column(name, overflow="fold")
-        for row in sheet.rows:
-            table.add_row(
-                *(_styled(cell, name) for cell, name in zip(row, sheet.header, strict=True))
-            )
-        parts.append(table)
+        parts.append(
+            FittedTable(header=sheet.header, rows=sheet.rows, spare=sheet.spare, styled=_styled)
+        )
     return Group(*parts)
 
 

@@ -44,7 +44,7 @@ def test_status_page_leaves_empty_columns_out() -> None:
     record = RunRecord(id="demo-1.0", index=0, overrides=(), folder="/x")
     text = plain(status_page(HEAD, [run_row(RunView(record=record))], START))
     assert text.splitlines() == [
-        "demo-1  name demo  created 2026-01-01 00:00:00 UTC (0:00 ago)",
+        "demo-1  created 0:00 ago",
         "/shared/demo-1",
         "RUN  STATE",
         "0    pending",

@@ -1,0 +1,92 @@
+"""Promises about tables on a terminal: what is copied from them stays whole."""
+
+from __future__ import annotations
+
+import io
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from hpckit.model.run import RunRecord, RunView
+from hpckit.model.states import RunState
+from hpckit.report.launches import LaunchLine
+from hpckit.report.results import make_results
+from hpckit.report.rows import LaunchHead, run_row
+from hpckit.report.text import Page, drawn, head_line, launches_page, results_page
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+IDS = [f"{name}-20260101-00000{n}-de6e9f" for n, name in enumerate(("fifty", "python", "charlm"))]
+
+
+def shown(page: Page, width: int) -> str:
+    """Return what a terminal of this width shows."""
+    out = io.StringIO()
+    Console(file=out, width=width, highlight=False).print(drawn(page))
+    return out.getvalue()
+
+
+def launches() -> Page:
+    """Return the page of `ls`, in a folder with a long path."""
+    folder = "/shared/projects/of/a/large/group/somebody/outputs"
+    heads = [
+        LaunchHead(id=one, name=one.split("-")[0], folder=f"{folder}/{one}", created_at=START)
+        for one in IDS
+    ]
+    counts = {RunState.failed: 3, RunState.completed: 37}
+    return launches_page([LaunchLine(head=head, counts=counts) for head in heads])
+
+
+def results(metrics: int) -> Page:
+    """Return the page of `results` of several launches."""
+    values = {f"metric_{number}": 1 / 3 for number in range(metrics)}
+    records = [
+        RunRecord(
+            id=f"{one}.{index}",
+            index=index,
+            overrides=(f"lr={index}", f"decay={index}"),
+            folder="/x",
+            state=RunState.completed,
+            attempt=1,
+            started_at=START,
+            ended_at=START + timedelta(hours=1),
+            metrics=values,
+        )
+        for index, one in enumerate(IDS)
+    ]
+    rows = [run_row(RunView(record=record)) for record in records]
+    return results_page(make_results(rows, START, spans=True))
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("page", [launches(), results(3), results(12)])
+def test_drawn_tables_keep_ids_whole(page: Page, width: int) -> None:
+    """Whatever gives way at this width, each launch's id stands in one piece in one line."""
+    text = shown(page, width)
+    assert all(any(line.startswith(one) for line in text.splitlines()) for one in IDS), text
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_drawn_tables_say_what_there_was_no_room_for() -> None:
+    """At 80 columns the list of launches leaves its longest column out, and says so; not at 200."""
+    assert "no room here for: folder" in shown(launches(), 80)
+    assert re.search(r"3 failed, 37 completed", shown(launches(), 80))
+    assert "no room here" not in shown(launches(), 200)
+
+
+def test_drawn_results_keep_overrides_and_the_first_metric() -> None:
+    """What a sweep is about stays; times and further metrics give way first."""
+    header = shown(results(12), 80).splitlines()[0].split()
+    assert {"lr", "decay", "metric_0"} <= set(header)
+    assert "metric_9" not in header
+
+
+@given(length=st.integers(1, 30), age=st.timedeltas(timedelta(0), timedelta(days=999)))
+def test_head_line_fits_eighty_columns(length: int, age: timedelta) -> None:
+    """Id and age stand in a line of their own, which no usual name makes longer than 80."""
+    name = "x" * length
+    head = LaunchHead(id=f"{name}-20260101-000000-de6e9f", name=name, folder="/x", created_at=START)
+    assert len(head_line(head, START + age).splitlines()[0]) <= 80
