@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 
@@ -28,11 +29,14 @@ def load(session: Session, overrides: Sequence[str]) -> DictConfig:
         raise _explain(error, session, overrides) from error
     if "cluster" not in config or OmegaConf.get_type(config, "cluster") is not Cluster:
         raise explain_file.not_ours(session)
+    forgotten = explain_file.without_package(config, session, overrides)
+    if forgotten is not None:
+        raise forgotten
     return config
 
 
 def _explain(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError:
-    unreadable = explain_file.unreadable(error)
+    unreadable = explain_file.unreadable(error, session)
     if unreadable is not None:
         return unreadable
     if isinstance(error, MissingConfigException):
@@ -40,7 +44,22 @@ def _explain(error: Exception, session: Session, overrides: Sequence[str]) -> Co
     if not _builds_on_schema(session):
         return explain_file.not_ours(session)
     words = parse(overrides, session.loader)
-    return explain_override.culprit(session, words) or explain_file.content(error, session)
+    return (
+        _without_package(session, words)
+        or explain_override.culprit(session, words)
+        or explain_file.content(error, session, overrides)
+    )
+
+
+def _without_package(session: Session, words: Sequence[Override]) -> ConfigError | None:
+    """Say that the chosen experiment's keys are not at the root, where words look for them."""
+    groups = session.groups()
+    choices = [str(word.input_line) for word in words if word.key_or_group in groups]
+    try:
+        config = session.load(choices)
+    except FAILURES:
+        return None
+    return explain_file.without_package(config, session, choices)
 
 
 def _builds_on_schema(session: Session) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.errors import MissingConfigException
 from yaml import MarkedYAMLError
 
+from hpckit.config import own_files
 from hpckit.config.failures import chain, first_line, inner, reason, unknown_key
 from hpckit.config.names import nearest, question
+from hpckit.config.schema import typed_sections
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
 from hpckit.errors import ConfigError
@@ -18,7 +21,15 @@ from hpckit.errors import ConfigError
 _IN_FILE = re.compile(r"In '?([^':]+)'?: ?")
 
 
-def unreadable(error: Exception) -> ConfigError | None:
+_PACKAGE = "# @package _global_"
+_MARKS = frozenset({"entry_point", "command", "resources", "stages"})
+"""Keys of hpckit's at the root that hardly stand below a key of the user's own."""
+
+_CHOSEN_TWICE = re.compile(r"Multiple values for ([^ ]+)\. To override")
+_NOT_OVERRIDDEN = re.compile(r"Could not override '([^']+)'")
+
+
+def unreadable(error: Exception, session: Session) -> ConfigError | None:
     """Say where a file is not YAML, or that it cannot be read; None where that is not it."""
     for link in chain(error):
         if isinstance(link, MarkedYAMLError) and link.problem_mark is not None:
@@ -28,12 +39,36 @@ def unreadable(error: Exception) -> ConfigError | None:
                 f"{place}: not valid YAML: {link.problem}.",
                 hint="Mend the file there, or in the line above.",
             )
-        if isinstance(link, PermissionError | UnicodeDecodeError):
+        if isinstance(link, UnicodeDecodeError):
+            file = own_files.undecodable(session.folders) or "A configuration file"
             return ConfigError(
-                f"A configuration file cannot be read: {link}.",
-                hint="It has to be readable, and text in UTF-8.",
+                f"{file} is not text in UTF-8: {link}.",
+                hint="Save it in UTF-8, for example: iconv -f latin1 -t utf-8 OLD > NEW",
+            )
+        if isinstance(link, PermissionError):
+            return ConfigError(
+                f"A configuration file cannot be read: {link}.", hint="It has to be readable."
             )
     return None
+
+
+def without_package(
+    config: Mapping[Any, Any], session: Session, overrides: Sequence[str]
+) -> ConfigError | None:
+    """Say that an experiment's keys came out below `experiment.`; None where they did not."""
+    below = config.get("experiment")
+    if not isinstance(below, Mapping) or not below:
+        return None
+    idle = config.get("entry_point") is None and config.get("command") is None
+    if not idle and _MARKS.isdisjoint(below):
+        return None
+    chosen = [one for one in session.defaults(overrides) if one.startswith("experiment/")]
+    file = _path(session, chosen[-1]) if chosen else "The experiment"
+    keys = ", ".join(f"experiment.{key}" for key in list(below)[:3])
+    return ConfigError(
+        f"{file}: its keys came out below `experiment.` ({keys}), where hpckit does not look.",
+        hint=f"Put this line first in it: {_PACKAGE}",
+    )
 
 
 def not_ours(session: Session) -> ConfigError:
@@ -52,28 +87,67 @@ def missing(
     inside = _IN_FILE.match(first_line(error))
     if not group and inside is None:
         return _missing_primary(session, option)
-    asked = [word for word in overrides if word.lstrip("+").startswith((f"{group}=", f"{group}@"))]
-    place = asked[0] if asked else _path(session, inside[1]) if inside else session.config_name
+    place = _who_asked(group, option, session, overrides)
+    place = place or (_path(session, inside[1]) if inside else session.config_name)
     groups = session.groups()
     if group not in groups:
+        return _no_group(group or option, option, place, groups)
+    other = _other_suffix(group, option, session)
+    if other is not None:
         return ConfigError(
-            f"{place}: there is no {group or option}.{question(nearest(group or option, groups))}",
-            hint=f"Groups: {', '.join(groups)}.",
+            f"{place}: {group} has no option {option!r}, as Hydra reads files that end in .yaml.",
+            hint=f"Rename {other} to {other.with_suffix('.yaml').name}",
         )
+    nowhere = "" if own_files.own_folders(session.folders) else ", and there is no ./conf here"
     return ConfigError(
         f"{place}: {group} has no option {option!r}.{question(nearest(option, groups[group]))}",
         hint=f"Options of {group}: {', '.join(groups[group])}. One of your own is a file "
-        f"conf/{group}/{option}.yaml.",
+        f"conf/{group}/{option}.yaml{nowhere}.",
     )
 
 
-def content(error: Exception, session: Session) -> ConfigError:
+def _who_asked(group: str, option: str, session: Session, overrides: Sequence[str]) -> str | None:
+    """Return the word, else the line of a file of the user's, that chooses what is missing."""
+    asked = [word for word in overrides if word.lstrip("+").startswith((f"{group}=", f"{group}@"))]
+    exact = [word for word in asked if word.partition("=")[2] == option]
+    if exact or asked:
+        return (exact or asked)[-1]
+    found = own_files.choosing(session.folders, _likely(session, overrides), group, option)
+    return None if found is None else found.place
+
+
+def _no_group(
+    name: str, option: str, place: str, groups: Mapping[str, Sequence[str]]
+) -> ConfigError:
+    last = name.rpartition("/")[2]
+    if last != name and last in groups:
+        return ConfigError(
+            f"{place}: there is no {name}: without a slash, a group is looked for beside the file.",
+            hint=f"Write - override /{last}: {option}",
+        )
+    return ConfigError(
+        f"{place}: there is no {name}.{question(nearest(name, groups))}",
+        hint=f"Groups: {', '.join(groups)}.",
+    )
+
+
+def _other_suffix(group: str, option: str, session: Session) -> Path | None:
+    files = (folder / group / f"{option}.yml" for folder in session.folders)
+    return next((file for file in files if file.is_file()), None)
+
+
+def content(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError:
     """Say what is wrong inside a file; Hydra names the file at the start of its message."""
     inside = _IN_FILE.match(first_line(error))
     place = _path(session, inside[1] if inside else session.config_name)
+    misplaced = _misplaced(error, session, overrides) or _no_mapping(place)
+    if misplaced is not None:
+        return misplaced
     cause = inner(error)
     if cause is None:
-        return ConfigError(f"{place}: {_without_file(error)}.", hint="Mend its defaults list.")
+        return ConfigError(
+            f"{place}: {_without_file(error)}.", hint="Correct the defaults list of that file."
+        )
     key = str(cause.full_key or "")
     if not key:
         return ConfigError(f"{place}: it is not a mapping of keys.", hint="Write `key: value`.")
@@ -85,6 +159,47 @@ def content(error: Exception, session: Session) -> ConfigError:
             hint=f"Known in {section}: {', '.join(known)}.",
         )
     return ConfigError(f"{place}: {key}: {reason(error)}.", hint=takes(key))
+
+
+def _likely(session: Session, overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the configurations that the words choose, and the primary one."""
+    chosen = (word.lstrip("+").partition("=") for word in overrides)
+    return (*(f"{group}/{option}" for group, _, option in chosen), session.config_name)
+
+
+def _misplaced(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError | None:
+    """Say how a defaults list chooses of a group that is chosen already; None if it is not that."""
+    text = str(error)
+    match = _CHOSEN_TWICE.search(text) or _NOT_OVERRIDDEN.search(text)
+    if match is None:
+        return None
+    group = match[1].partition("@")[0].rpartition("/")[2]
+    found = own_files.choosing(session.folders, _likely(session, overrides), group)
+    if group not in session.groups() or found is None:
+        return None
+    return ConfigError(
+        f"{found.place}: {group} is a group of the root, and chosen there already.",
+        hint=f"Write - override /{group}: {found.option}",
+    )
+
+
+def _no_mapping(place: str) -> ConfigError | None:
+    """Say which part of a file has to be a mapping and is none; None where all is as it has to."""
+    held = own_files.document(Path(place))
+    if held is not None and not isinstance(held, dict):
+        return ConfigError(
+            f"{place}: it is a {type(held).__name__}, and has to be a mapping of keys.",
+            hint="Write `key: value`; a list of files to include stands below `defaults:`.",
+        )
+    for name in typed_sections():
+        value = (held or {}).get(name, {})
+        if value is not None and not isinstance(value, dict):
+            return ConfigError(
+                f"{place}: {name} is {value!r}; that is a section of hpckit's own, with "
+                f"{', '.join(known_in(name))}.",
+                hint=f"Give a key of your own another name, such as my_{name}.",
+            )
+    return None
 
 
 def _missing_primary(session: Session, name: str) -> ConfigError:

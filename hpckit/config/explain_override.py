@@ -14,6 +14,7 @@ from hpckit.config.near_miss import meant_by
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
 from hpckit.errors import ConfigError
+from hpckit.planning.check_recovery import RESTARTABLE
 
 _Groups = Mapping[str, tuple[str, ...]]
 
@@ -62,7 +63,9 @@ def _fault(
 
 def _in_group(override: Override, error: Exception) -> ConfigError | None:
     line, group = str(override.input_line), override.key_or_group
-    if "raised while composing" in str(error) or str(error).startswith(f"In '{group}/"):
+    told = str(error)
+    inside = "raised while composing" in told or told.startswith(f"In '{group}/")
+    if inside or (not override.is_add() and "Multiple values for" in told):
         return None  # the chosen file is wrong, not the choice
     if override.is_add():
         return ConfigError(f"{line}: {group} is chosen already.", hint=f"Write {line.lstrip('+')}")
@@ -87,6 +90,13 @@ def _unknown(override: Override, key: str, keys: Sequence[str], groups: _Groups)
     message = (
         f"{override.input_line}: there is no key {key}.{question(nearest(key, [*groups, *keys]))}"
     )
+    if section == "recovery.restarts" and key.rpartition(".")[2] not in RESTARTABLE:
+        cause = key.rpartition(".")[2]
+        return ConfigError(
+            f"{override.input_line}: {cause} is no cause that a run is started again after."
+            f"{question(nearest(cause, RESTARTABLE))}",
+            hint=f"Causes: {', '.join(RESTARTABLE)}.",
+        )
     if known_in(section):
         return ConfigError(message, hint=f"Known in {section}: {', '.join(known_in(section))}.")
     if override.is_delete():

@@ -5,6 +5,7 @@ It must not compose anything. Grammar errors are ConfigErrors that quote the ove
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import islice
 
@@ -13,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 
+from hpckit.config.types import is_text
 from hpckit.errors import ConfigError
 from hpckit.planning.expand import MAX_POINTS, expand
 
@@ -20,6 +22,8 @@ _EXAMPLES = (
     "Write key=value, +key=value (new key), ~key (remove) or group=option; quote a value with "
     "special characters twice, once for the shell: 'key=\"a, b\"'."
 )
+
+_PROGRAM = re.compile(r"(?:\A|/)(?:python[\d.]*|bash|sh|torchrun|accelerate|srun|mpirun)\Z|\.sh\Z")
 
 # Lines of the parser's message that only repeat the override; 1.4 has more of them than 1.3.
 _WITHOUT_NEWS = ("Error parsing override", "Error when parsing index")
@@ -40,6 +44,25 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...
                 hint="Folders: output_dir and name. Sweeps: -m. Where runs go: cluster=....",
             )
     return parsed
+
+
+def refuse_program(words: Sequence[str]) -> None:
+    """Raise ConfigError where the words of a program stand where overrides belong."""
+    bare = [place for place, word in enumerate(words) if "=" not in word and word[:1] != "~"]
+    if not bare:
+        return
+    before = words[bare[0] - 1] if bare[0] else ""
+    program = [words[place] for place in bare]
+    if before.startswith("command="):
+        program.insert(0, before.removeprefix("command="))
+    elif program[0].endswith(".py"):
+        program.insert(0, "python")
+    if not (before.startswith("command=") or _PROGRAM.search(program[0])):
+        return
+    raise ConfigError(
+        f"{words[bare[0]]!r} is not an override: a program to run is one word, command=....",
+        hint=f"hpckit launch experiment=command 'command=\"{' '.join(program)}\"'",
+    )
 
 
 def points(overrides: Sequence[Override], *, multirun: bool) -> tuple[tuple[str, ...], ...]:
@@ -96,6 +119,8 @@ def _needs_multirun(override: Override) -> ConfigError:
     values = str(line).partition("=")[2]
     if override.is_interval_sweep() or not override.is_choice_sweep() or "(" in values:
         hint = "Add -m (--multirun)."
+    elif is_text(key):
+        hint = f"For one text write '{key}=\"{values}\"'; for a sweep add -m (--multirun)."
     else:
         hint = f"Add -m (--multirun); for one list write '{key}=[{values}]'."
     return ConfigError(f"{line} asks for a sweep, and this is a single run.", hint=hint)

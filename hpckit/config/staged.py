@@ -16,7 +16,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config.names import nearest, question
-from hpckit.config.overrides import parse, points
+from hpckit.config.overrides import parse, points, refuse_program
 from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session
 from hpckit.config.sweep import composer
@@ -49,6 +49,7 @@ class StageWords:
 
 def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
     """Return the words of a command line, in their order; raises ConfigError."""
+    refuse_program(request.overrides)
     found: list[Word] = []
     for given in request.overrides:
         match = _ADDRESSED.match(given)

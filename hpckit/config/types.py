@@ -9,6 +9,15 @@ from typing import Any, get_type_hints
 from hpckit.config.schema import typed_sections
 from hpckit.model.launch import LaunchConfig
 
+_UNITS = {
+    "_min": ": minutes, a day is 1440",
+    "_s": ": seconds",
+    "_hours": ": hours",
+    "_gb": ": gigabytes",
+    "_mb": ": megabytes",
+}
+"""What a number is counted in, by the end of its key."""
+
 
 def known_in(section: str) -> tuple[str, ...]:
     """Return the keys of one of hpckit's sections; none for any other."""
@@ -23,7 +32,19 @@ def takes(key: str) -> str:
     hints = get_type_hints(kind) if kind is not None else {}
     if name not in hints:
         return "See --cfg for what it is now."
-    return f"{key} takes {_words(hints[name], key)}."
+    return f"{key} takes {_words(hints[name], key)}{_unit(name)}."
+
+
+def is_text(key: str) -> bool:
+    """Whether a key of hpckit's takes one text, in which a comma is a character like any other."""
+    section, _, name = key.rpartition(".")
+    kind = typed_sections().get(section) if section else LaunchConfig
+    hint = get_type_hints(kind).get(name) if kind is not None else None
+    return hint in (str, str | None) or key == "command"
+
+
+def _unit(name: str) -> str:
+    return next((words for ending, words in _UNITS.items() if name.endswith(ending)), "")
 
 
 def _words(hint: Any, key: str) -> str:

@@ -48,7 +48,7 @@ def _check_restarts(name: str, count: int) -> None:
             f"after; those are {', '.join(causes)}",
             hint=f"did you mean recovery.restarts.{near[0]}?"
             if near
-            else f"remove it: ~recovery.restarts.{name}",
+            else "leave it out, or name one of those",
         )
     if count < 0:
         raise ConfigError(

@@ -20,11 +20,23 @@ def expand(axes: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
     count = prod(len(axis) for axis in axes)
     if count > MAX_POINTS:
         raise ConfigError(
-            f"The sweep has {count} points ({_sizes(axes)}); at most {MAX_POINTS} are launched.",
+            f"The sweep has {_counted(count, axes)} points{_sizes(axes)}; at most {MAX_POINTS} are "
+            "launched.",
             hint="Narrow an axis, or launch it in parts.",
         )
     return tuple(product(*axes))
 
 
+def _counted(count: int, axes: Sequence[Sequence[str]]) -> str:
+    """Return how many points there are; axes are listed no further than to one value too many."""
+    cut = any(len(axis) > MAX_POINTS for axis in axes)
+    return f"more than {MAX_POINTS}" if cut else str(count)
+
+
 def _sizes(axes: Sequence[Sequence[str]]) -> str:
-    return " x ".join(str(len(axis)) for axis in axes if len(axis) > 1)
+    sizes = [
+        f"more than {MAX_POINTS}" if len(axis) > MAX_POINTS else str(len(axis))
+        for axis in axes
+        if len(axis) > 1
+    ]
+    return f" ({' x '.join(sizes)})" if len(sizes) > 1 else ""

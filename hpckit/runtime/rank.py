@@ -69,6 +69,8 @@ def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoRetu
     except OSError as error:
         message = f"cannot start {words[0]!r} in {Path.cwd()}: {error.strerror}"
         hint = "only files that git tracks, or does not ignore, are in the frozen code"
+        if isinstance(error, PermissionError):
+            hint = f"make it executable (chmod +x {words[0]}), or name what runs it: python FILE"
         raise ConfigError(message, hint=hint) from error
 
 
