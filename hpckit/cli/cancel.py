@@ -26,6 +26,7 @@ from hpckit.cli.views import (
     unconfirmed,
 )
 from hpckit.errors import HpckitError, UsageError
+from hpckit.model.counted import counted
 from hpckit.model.events import CancelRequested
 from hpckit.model.history import job_ids
 from hpckit.model.launch import ClusterKind
@@ -108,7 +109,8 @@ def _announce(wishes: Sequence[_Wish], context: Context) -> None:
         counts = states_text(count_states(one.state for one in targets))
         indices = ranges([one.record.index for one in targets])
         context.note(
-            f"{len(targets)} of {len(launch.runs)} run(s) of {launch.id}: {indices} ({counts})"
+            f"{len(targets)} of {counted(len(launch.runs), 'run')} of {launch.id}: "
+            f"{indices} ({counts})"
         )
     if not wishes:
         context.note("there is nothing to cancel")

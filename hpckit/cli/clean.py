@@ -17,6 +17,7 @@ from hpckit.cli.context import Context, add_json, add_output_dir, add_reference
 from hpckit.cli.selecting import add_filters, filter_of, is_word, launches_of
 from hpckit.cli.show import show_page
 from hpckit.errors import HpckitError, RunError, UsageError
+from hpckit.model.counted import counted
 from hpckit.record.find import Selection
 from hpckit.record.removal import remove
 from hpckit.report.account import size_text
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     removed = list(_remove(found, demand, context, failed)) if agreed else []
     if failed:
         raise RunError(
-            f"{len(failed)} thing(s) could not be removed: {failed[0]} "
+            f"{counted(len(failed), 'thing')} could not be removed: {failed[0]} "
             f"({_amount(removed)} removed)",
             hint="run it again: what was cut off is found and removed then",
         )
@@ -151,7 +152,7 @@ def _noted(failed: list[str]) -> Iterator[None]:
 
 def _amount(items: Sequence[Item]) -> str:
     size = size_text(sum(item.size for item in items))
-    return f"{len(items)} item{'' if len(items) == 1 else 's'}, {size}"
+    return f"{counted(len(items), 'item')}, {size}"
 
 
 def _page(found: Sequence[Clearing]) -> Page:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hpckit.cli.context import Context
 from hpckit.cli.views import Ask, LaunchView, launch_views, unconfirmed
+from hpckit.model.counted import counted
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
@@ -201,7 +202,7 @@ def _code(launch: Launch, views: Sequence[RunView]) -> Iterator[Item | Left]:
         return
     name, open_runs = f"{launch.id} code/", [one for one in views if _needs_code(one)]
     if open_runs:
-        yield Left(name=name, reason=f"{len(open_runs)} run(s) that have not completed need it")
+        yield Left(name=name, reason=f"{counted(len(open_runs), 'run')} still to complete")
         return
     foreign = list(islice(foreign_files(paths), 2))
     if foreign:

@@ -25,6 +25,7 @@ from hpckit.errors import (
     SchedulerError,
     SchedulerRefusedError,
 )
+from hpckit.model.counted import counted
 from hpckit.model.events import JobAdded
 from hpckit.planning.janitor import JANITOR_TIME, janitor_job
 from hpckit.record.launches import Launch, load_launch, read_launch_history
@@ -66,7 +67,7 @@ def _round(launch: Launch, mine: int, context: Context) -> None:
     with alone(launch, context) as fresh:
         fed = feed(fresh, commands, context)
         if fed.main_jobs:
-            context.say(f"handed in {len(fed.jobs)} run(s): {on_slurm(fed.main_jobs)}")
+            context.say(f"handed in {counted(len(fed.jobs), 'run')}: {on_slurm(fed.main_jobs)}")
         history = read_launch_history(fresh)
         if history.feeder is not None:
             feeder = keep_feeder(fresh, commands, context)
@@ -137,6 +138,6 @@ def _say(resuming: Resuming, started: Started | None, context: Context) -> None:
     context.say(", ".join(f"{count} {state}" for state, count in counts.items()))
     if started is not None:
         count = len(resuming.choice.resumed)
-        context.say(f"resumed {count} run(s): {on_slurm(started.main_jobs)}")
+        context.say(f"resumed {counted(count, 'run')}: {on_slurm(started.main_jobs)}")
     for line in left_alone(resuming.choice.skipped):
         context.say(f"left {line}")

@@ -15,6 +15,7 @@ from hpckit.cli.context import Context
 from hpckit.cli.prepare import Prepared, narrowed
 from hpckit.cli.views import Ask, launch_views
 from hpckit.errors import HpckitError
+from hpckit.model.counted import counted
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import run_id
 from hpckit.model.plan import RunSpec
@@ -147,9 +148,8 @@ def say_known(division: Division, context: Context, *, dry: bool = False) -> Non
         ("not submitted again: under way", division.adopted),
     ):
         for folder, given in _by_launch(found).items():
-            runs = "run" if len(given) == 1 else "runs"
             indices = ranges(one.earlier for one in given)
-            context.note(f"{len(given)} {runs} {what} as {folder.name}, {indices}")
+            context.note(f"{counted(len(given), 'run')} {what} as {folder.name}, {indices}")
     if division.changed:
         context.note(
             f"{division.changed} completed with other code, or code that was not recorded, the "

@@ -32,6 +32,7 @@ from hpckit.cli.prepare import (
     write,
 )
 from hpckit.errors import SchedulerError, UsageError
+from hpckit.model.counted import counted
 from hpckit.model.events import LocalStarted
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
@@ -290,7 +291,7 @@ def say_started(
         context.say_json({**document, **later, **more})
         return
     count = len(launch.runs)
-    context.say(f"launched {launch.id}: {count} {'run' if count == 1 else 'runs'}")
+    context.say(f"launched {launch.id}: {counted(count, 'run')}")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
     if started.feeder is not None:

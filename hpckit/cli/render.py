@@ -17,6 +17,7 @@ from hpckit.cli.prepare import (
     show_instead,
     write,
 )
+from hpckit.model.counted import counted
 from hpckit.model.plan import JobSpec
 
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.json:
         context.say_json({**launch_document(launch, {}, ()), "scripts": scripts})
         return 0
-    context.say(f"rendered {launch.id}: {len(launch.runs)} run(s), nothing submitted")
+    context.say(f"rendered {launch.id}: {counted(len(launch.runs), 'run')}, nothing submitted")
     context.say(f"  folder  {launch.folder}")
     for job, script in zip(launch.jobs, scripts, strict=True):
         context.say(f"  {_command(job, script, chained=bool(launch.stages))}")

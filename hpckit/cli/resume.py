@@ -21,6 +21,7 @@ from hpckit.cli.prepare import launch_document, script_documents
 from hpckit.cli.rerender import rendered
 from hpckit.cli.views import Ask, launch_view
 from hpckit.errors import SchedulerAwayError, SchedulerError
+from hpckit.model.counted import counted
 from hpckit.model.events import JobAdded
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
@@ -307,7 +308,7 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
         _say_nothing_to_do(resuming, context)
         return
     launch, (word, count) = started.launch, what_started(resuming, started)
-    context.say(f"{word} {launch.id}: {count} of {len(launch.runs)} run(s)")
+    context.say(f"{word} {launch.id}: {count} of {counted(len(launch.runs), 'run')}")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
     for line in left_alone(resuming.choice.skipped):

@@ -25,6 +25,7 @@ from hpckit.cli.resume import (
     what_started,
 )
 from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, UsageError
+from hpckit.model.counted import counted
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.planning.resume import Skipped
@@ -108,7 +109,7 @@ class Watching:
         if started is not None:
             self.counts.update(done.choice.resumed)
             word, count = what_started(done, started)
-            self._say(f"{word} {count} run(s): {started.where}")
+            self._say(f"{word} {counted(count, 'run')}: {started.where}")
         return False
 
     def _see(self, seen: Resuming) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
+from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, Severity, error, warning
 from hpckit.model.gres import read_gres
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
@@ -219,7 +220,7 @@ def _devices(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[
             yield error(
                 key,
                 value,
-                f"{resources.allocated_nodes} node(s) with {count} x {gres} are asked for; "
+                f"{counted(resources.allocated_nodes, 'node')} with {count} x {gres} asked for; "
                 f"partition {place.name} has {having} such: {_offer(groups)}",
                 f"lower {key}, or choose another partition with resources.partition=NAME",
             )

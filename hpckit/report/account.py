@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, timedelta
 
+from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, Parts
 from hpckit.report.escape import shortened
@@ -73,12 +74,12 @@ def _counts_line(account: Goodput) -> str:
     """Return how often and by what the run was interrupted."""
     kinds = (("failure", account.failures), ("planned interruption", account.planned))
     words = [
-        f"{_plural(sum(counts.values()), noun)} ({_causes(counts)})"
+        f"{counted(sum(counts.values()), noun)} ({_causes(counts)})"
         for noun, counts in kinds
         if counts
     ]
-    tries = f"{_plural(account.rounds, 'round')} in {_plural(account.attempts, 'attempt')}"
-    return f"{', '.join(words)} over {tries}; {_plural(account.lost_steps, 'step')} done again"
+    tries = f"{counted(account.rounds, 'round')} in {counted(account.attempts, 'attempt')}"
+    return f"{', '.join(words)} over {tries}; {counted(account.lost_steps, 'step')} done again"
 
 
 def _causes(counts: Mapping[Cause, int]) -> str:
@@ -116,7 +117,7 @@ def _remarks(account: Goodput) -> Page:
     measured = account.measured
     remarks = []
     if account.saves:
-        saves = f"{_plural(account.saves, 'save')}, {size_text(account.saved_bytes)}"
+        saves = f"{counted(account.saves, 'save')}, {size_text(account.saved_bytes)}"
         costs = _spans({"one every": measured.interval, "standstill": measured.stall})
         remarks.append(f"{saves}: {costs}")
     if account.interruptions:
@@ -135,10 +136,6 @@ def _spans(spans: Mapping[str, timedelta | None]) -> str:
     return ", ".join(
         f"{word} {span_text(span)}" for word, span in spans.items() if span is not None
     )
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def span_text(span: timedelta) -> str:

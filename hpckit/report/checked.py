@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpckit.model.counted import counted
 from hpckit.model.finding import Checked, Estimate, Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import LaunchPlan
@@ -17,7 +18,8 @@ _INDENT = " " * 11
 
 def check_lines(plan: LaunchPlan, checked: Checked) -> Iterator[str]:
     """Yield what `hpckit check` prints."""
-    yield f"checked {plan.name}: {_count(len(plan.runs), 'run')} in {_count(len(plan.jobs), 'job')}"
+    runs, jobs = counted(len(plan.runs), "run"), counted(len(plan.jobs), "job")
+    yield f"checked {plan.name}: {runs} in {jobs}"
     for finding in (*checked.errors, *checked.warnings):
         yield from _finding_lines(finding)
     for start in checked.starts:
@@ -28,7 +30,9 @@ def check_lines(plan: LaunchPlan, checked: Checked) -> Iterator[str]:
     for reason in checked.unchecked:
         yield f"  unknown  {reason}"
     errors = len(checked.errors)
-    yield f"refused: {_count(errors, 'error')}" if errors else "nothing speaks against launching it"
+    yield (
+        f"refused: {counted(errors, 'error')}" if errors else "nothing speaks against launching it"
+    )
 
 
 def check_document(plan: LaunchPlan, checked: Checked) -> dict[str, object]:
@@ -59,7 +63,3 @@ def _estimate(estimate: Estimate) -> str:
     elif estimate.cpu_hours:
         parts.append(f"{estimate.cpu_hours:g} CPU-hours")
     return ", ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from hpckit.model.counted import counted
 from hpckit.model.failure import Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.nodes import compress
@@ -91,11 +92,7 @@ def _foreign_line(foreign: Foreign) -> str:
 
 def count_line(states: Sequence[RunState]) -> str:
     """Return how many runs are in which state: `3 runs: 1 running, 2 completed`."""
-    return f"{_count(len(states))}: {states_text(count_states(states))}"
-
-
-def _count(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
+    return f"{counted(len(states), 'run')}: {states_text(count_states(states))}"
 
 
 def states_text(counts: Mapping[RunState, int]) -> str:

@@ -205,7 +205,7 @@ def test_cancel_by_state_spares_the_others(
     attempt.start(job=f"{job}_2")
     attempt.complete()
     said = on_slurm.say("cancel", "--state", "pending")
-    assert f"3 of 4 run(s) of {launch.id}: 0-1, 3 (3 pending)" in said.err
+    assert f"3 of 4 runs of {launch.id}: 0-1, 3 (3 pending)" in said.err
     assert wishes(launch) == [(0, 1, 3)]
     assert scancels() == [[f"{job}_[0-1,3]"]]
 

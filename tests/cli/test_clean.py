@@ -246,7 +246,7 @@ def test_clean_removes_code_when_all_runs_have_completed(desk: Any, writer: Any)
     attempts(writer, launch, count=1).complete()
     second = attempts(writer, launch, count=1, index=1)
     second.fail()
-    assert "1 run(s) that have not completed need it" in desk.say("clean", "--code", "--yes").out
+    assert "1 run still to complete" in desk.say("clean", "--code", "--yes").out
     assert launch.paths.code.exists()
     attempts(writer, launch, count=2, index=1).complete()
     desk.say("clean", "--code", "--yes", f"{launch.id}.0")

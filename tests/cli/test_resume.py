@@ -61,7 +61,7 @@ def test_resume_runs_only_what_failed_and_completes_it(shell: Any) -> None:
     fix(shell)
     said = shell("resume", "--wait")
     assert said.code == 0, said.err
-    assert "2 of 3 run(s)" in said.out
+    assert "2 of 3 runs" in said.out
     assert states(shell) == ["completed"] * 3
     assert attempts(folder) == [1, 2, 2]
 
