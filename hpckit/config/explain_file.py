@@ -140,7 +140,7 @@ def content(error: Exception, session: Session, overrides: Sequence[str]) -> Con
     """Say what is wrong inside a file; Hydra names the file at the start of its message."""
     inside = _IN_FILE.match(first_line(error))
     place = _path(session, inside[1] if inside else session.config_name)
-    misplaced = _misplaced(error, session, overrides) or _no_mapping(place)
+    misplaced = _misplaced(error, session, overrides) or _no_mapping(place, session)
     if misplaced is not None:
         return misplaced
     cause = inner(error)
@@ -183,7 +183,7 @@ def _misplaced(error: Exception, session: Session, overrides: Sequence[str]) -> 
     )
 
 
-def _no_mapping(place: str) -> ConfigError | None:
+def _no_mapping(place: str, session: Session) -> ConfigError | None:
     """Say which part of a file has to be a mapping and is none; None where all is as it has to."""
     held = own_files.document(Path(place))
     if held is not None and not isinstance(held, dict):
@@ -191,7 +191,7 @@ def _no_mapping(place: str) -> ConfigError | None:
             f"{place}: it is a {type(held).__name__}, and has to be a mapping of keys.",
             hint="Write `key: value`; a list of files to include stands below `defaults:`.",
         )
-    for name in typed_sections():
+    for name in typed_sections() if own_files.is_of_the_root(Path(place), session.folders) else ():
         value = (held or {}).get(name, {})
         if value is not None and not isinstance(value, dict):
             return ConfigError(

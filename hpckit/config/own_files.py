@@ -75,6 +75,11 @@ def document(file: Path) -> Any:
         return None
 
 
+def is_of_the_root(file: Path, folders: Sequence[Path]) -> bool:
+    """Whether the keys of a file come out at the root of the configuration."""
+    return file.parent in folders or "@package _global_" in _text(file)
+
+
 def _files(folders: Sequence[Path]) -> Iterator[Path]:
     for folder in own_folders(folders):
         yield from sorted(folder.rglob("*.yaml"))

@@ -147,9 +147,9 @@ _WRONG = {
     "double key": ("kind: slurm\nkind: local\n", f"{_LAB}, line 2, .*duplicate key kind"),
     "unknown key": ("partitoin: x\n", f"{_LAB}: cluster.partitoin is not.*mean partition"),
     "wrong type": ("gpus_per_node: x\n", f"{_LAB}: cluster.gpus_per_node: Value 'x'.*Integer"),
-    "a list": ("- a\n- b\n", f"{_LAB}: it is not a mapping"),
+    "a list": ("- a\n- b\n", f"{_LAB}: it is a list, and has to be a mapping"),
     "mandatory": ("partition: ???\n", "^cluster.partition is mandatory"),
-    "not text": ("kind: \udcff\n", "cannot be read"),
+    "not text": ("kind: \udcff\n", f"{_LAB} is not text in UTF-8"),
     "lost default": ("defaults: [nope]\n", f"{_LAB}: there is no cluster/nope|no option 'nope'"),
     "lost override": ("defaults: [{override /nope: x}]\n", f"{_LAB}: .*nope"),
 }
