@@ -118,7 +118,7 @@ def keep_feeder(launch: Launch, commands: SlurmCommands, context: Context) -> st
         return None
     after = [main for main in _mains(history) if main in living][:1]
     index, like = len(launch.jobs), launch.jobs[0].resources
-    job = feeder_job(launch.id, index=index, like=like, after=after)
+    job = feeder_job(launch.id, index=index, like=like, cluster=launch.cluster, after=after)
     return hand_in(launch, JobAdded(at=context.now(), job=job, after=(), feeder=True), context)
 
 

@@ -27,9 +27,14 @@ from hpckit.errors import (
 )
 from hpckit.model.counted import counted
 from hpckit.model.events import JobAdded
-from hpckit.planning.janitor import JANITOR_TIME, janitor_job
+from hpckit.model.finding import Finding, Severity
+from hpckit.model.launch import Cluster
+from hpckit.model.plan import JobSpec
+from hpckit.planning.janitor import JANITOR_TIME, SERVICE_HINT, janitor_job
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.report.rows import count_states
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.limits import PATIENCE as LIMITS
 
 PATIENCE = JANITOR_TIME - timedelta(minutes=2)
 """How long a janitor waits for a Slurm that does not answer, or for somebody who resumes."""
@@ -129,8 +134,30 @@ def queue_janitor(
     """
     launch = load_launch(launch.folder)
     index, like = len(launch.jobs), launch.jobs[0].resources
-    job = janitor_job(launch.id, index=index, like=like, after=jobs, pause=pause)
+    job = janitor_job(
+        launch.id, index=index, like=like, cluster=launch.cluster, after=jobs, pause=pause
+    )
     return hand_in(launch, JobAdded(at=context.now(), job=job, after=()), context)
+
+
+def rehearse_janitor(job: JobSpec, text: str, cluster: Cluster, context: Context) -> None:
+    """Raise SchedulerRefusedError where Slurm would refuse such a janitor; without an answer, not.
+
+    Where its nodes are only away, it would wait for them.
+    """
+    from hpckit.slurm.rehearse import rehearse  # noqa: PLC0415  # only at a launch
+
+    commands = SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=LIMITS)
+    try:
+        answer = rehearse(job, text, commands, lambda: None)
+    except SchedulerError:
+        return
+    if isinstance(answer, Finding) and answer.severity is Severity.error:
+        raise SchedulerRefusedError(
+            f"Slurm would refuse the job that resumes runs (--auto-resume): {answer.message}; "
+            "nothing was written or submitted",
+            hint=f"{SERVICE_HINT}; --no-check launches all the same",
+        )
 
 
 def _say(resuming: Resuming, started: Started | None, context: Context) -> None:

@@ -36,7 +36,7 @@ from hpckit.model.counted import counted
 from hpckit.model.events import LocalStarted
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
-from hpckit.planning.janitor import janitor_job
+from hpckit.planning.janitor import SERVICE_HINT, janitor_job
 from hpckit.record.launches import Launch
 from hpckit.slurm.commands import SlurmCommands
 
@@ -111,6 +111,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return 0
     if not arguments.no_check and not may_start(prepared, context):
         return 2
+    if janitor is not None and not arguments.no_check:
+        _rehearse_janitor(prepared, arguments, context)
     started = start(prepared, context)
     if started.left:
         started = _with_feeder(started, context)
@@ -141,13 +143,33 @@ def _janitor_script(prepared: Prepared, arguments: argparse.Namespace, context: 
             "--auto-resume and --wait contradict each other: who is to resume?",
             hint="take --auto-resume and look with `hpckit status`, or launch and `hpckit watch`",
         )
+    return _first_janitor(prepared, arguments, context)[1]
+
+
+def _first_janitor(
+    prepared: Prepared, arguments: argparse.Namespace, context: Context, *, waits: bool = True
+) -> tuple[JobSpec, str]:
+    """Return the first janitor and its script, which may be one that waits for no other job."""
     from hpckit.config.search_path import template_folders  # noqa: PLC0415  # lazy: Hydra is slow
     from hpckit.slurm.script import render  # noqa: PLC0415
 
     plan, jobs = prepared.plan, prepared.plan.jobs
-    names = [f"JOB{job.index}" for job in jobs]
-    job = janitor_job(plan.id, index=len(jobs), like=jobs[0].resources, after=names)
-    return render(plan, job, template_folders(compose_request(arguments, context)))
+    job = janitor_job(
+        plan.id,
+        index=len(jobs),
+        like=jobs[0].resources,
+        cluster=plan.cluster,
+        after=[f"JOB{job.index}" for job in jobs] if waits else (),
+    )
+    return job, render(plan, job, template_folders(compose_request(arguments, context)))
+
+
+def _rehearse_janitor(prepared: Prepared, arguments: argparse.Namespace, context: Context) -> None:
+    """Raise SchedulerRefusedError where Slurm would not take the janitor; nothing is done yet."""
+    from hpckit.cli.janitor import rehearse_janitor  # noqa: PLC0415  # only for those who ask
+
+    job, text = _first_janitor(prepared, arguments, context, waits=False)
+    rehearse_janitor(job, text, prepared.plan.cluster, context)
 
 
 def _with_janitor(started: Started, context: Context) -> Started:
@@ -163,7 +185,8 @@ def _with_janitor(started: Started, context: Context) -> Started:
         raise type(error)(
             f"{launch.id} is under way ({started.where}), but nothing will resume it by itself: "
             f"{error.message}",
-            hint=f"`hpckit watch {reference(launch, context)}` does, for as long as it runs",
+            hint=f"`hpckit watch {reference(launch, context)}` does, for as long as it runs; "
+            f"{SERVICE_HINT}",
         ) from error
     return replace(started, janitor=janitor)
 

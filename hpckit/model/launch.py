@@ -61,7 +61,9 @@ class Cluster:
     `partitions` lists the partitions that exist (empty: not checked before submission);
     `cpus_per_node` is what a node has to give to ranks (null: not checked);
     `bin_dir` is where sbatch and its siblings lie when they are not on PATH; `setup` are shell
-    lines for the top of the batch script, verbatim; `max_parallel` is how many runs of a sweep
+    lines for the top of the batch script, verbatim; `service_partition` and `service_qos` are where
+    hpckit's own small jobs go, which resume runs and hand them in, each one CPU without GPUs (null:
+    where the runs go); `max_parallel` is how many runs of a sweep
     the local executor keeps going at a time.
     """
 
@@ -77,6 +79,8 @@ class Cluster:
     env: dict[str, str] = field(default_factory=dict)
     python: str | None = None
     bin_dir: str | None = None
+    service_partition: str | None = None
+    service_qos: str | None = None
     template: str = "job.sbatch.j2"
     srun_args: list[str] = field(default_factory=list)
     max_parallel: int = 1

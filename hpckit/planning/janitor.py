@@ -10,33 +10,52 @@ from dataclasses import replace
 from datetime import timedelta
 
 from hpckit.model.ids import JobId
+from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, ResourceSpec
 
 JANITOR_TIME = timedelta(minutes=10)
 _JANITOR_MEM_GB = 1.0
-_PAUSE = (("begin", "now+60"),)
+_PAUSE = ("begin", "now+60")
 """What Slurm waits before it starts a janitor whose predecessor found nothing to do."""
+
+SERVICE_HINT = (
+    "where the partition takes no small jobs without GPUs, name one that does: "
+    "cluster.service_partition=NAME (and cluster.service_qos=NAME)"
+)
+
+_KEPT = frozenset({"licenses", "mcs-label", "wckey"})
+"""Options of the user's own that say on what conditions and on whose account a job may start. A
+file system may be a license: without it, a job starts while that is away."""
 
 
 def janitor_job(
-    launch: str, *, index: int, like: ResourceSpec, after: Iterable[str], pause: bool = False
+    launch: str,
+    *,
+    index: int,
+    like: ResourceSpec,
+    cluster: Cluster,
+    after: Iterable[str],
+    pause: bool = False,
 ) -> JobSpec:
     """Return a job without runs that starts when these jobs have ended, however they did.
 
-    It asks for one CPU for ten minutes, where and on whose account the launch's own jobs run.
+    It asks for one CPU for ten minutes, where and on whose account the launch's own jobs run, or
+    where the cluster wants such jobs (`service_partition`, `service_qos`). It is in no reservation:
+    it may start long after the launch's jobs, and a reservation has an end.
     """
     mains = dict.fromkeys(_main(job) for job in after)
     resources = replace(
         like,
+        **_place(like, cluster),
         nodes=1,
         spare_nodes=0,
         min_nodes=None,
         tasks_per_node=1,
         cpus_per_task=1,
         gpus_per_node=0,
-        constraint=None,
         nodelist=None,
         exclude=None,
+        reservation=None,
         gres=None,
         exclusive=False,
         comment=None,
@@ -46,15 +65,33 @@ def janitor_job(
         mem_gb=_JANITOR_MEM_GB,
         timeout=JANITOR_TIME,
         dependency=f"afterany:{':'.join(mains)}" if mains else None,
-        additional_parameters=_PAUSE if pause else (),
+        additional_parameters=(*_kept(like), _PAUSE) if pause else _kept(like),
     )
     name = f"{launch}-janitor-{index}"
     return JobSpec(index=index, name=name, runs=(), resources=resources, requeue=True)
 
 
-def feeder_job(launch: str, *, index: int, like: ResourceSpec, after: Sequence[str]) -> JobSpec:
+def _place(asked: ResourceSpec, cluster: Cluster) -> dict[str, str | None]:
+    """Return partition, QOS and constraint; those of a launch need not exist in another place."""
+    if cluster.service_partition is None:
+        return {"qos": cluster.service_qos or asked.qos, "constraint": asked.constraint}
+    return {
+        "partition": cluster.service_partition,
+        "qos": cluster.service_qos,
+        "constraint": None,
+    }
+
+
+def _kept(asked: ResourceSpec) -> tuple[tuple[str, str | bool | None], ...]:
+    given = asked.additional_parameters
+    return tuple((key, value) for key, value in given if key.replace("_", "-") in _KEPT)
+
+
+def feeder_job(
+    launch: str, *, index: int, like: ResourceSpec, cluster: Cluster, after: Sequence[str]
+) -> JobSpec:
     """Return a job without runs that hands in what did not fit, when these jobs have ended."""
-    job = janitor_job(launch, index=index, like=like, after=after, pause=not after)
+    job = janitor_job(launch, index=index, like=like, cluster=cluster, after=after, pause=not after)
     return replace(job, name=f"{launch}-feeder-{index}")
 
 

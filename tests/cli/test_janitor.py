@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hpckit.errors import SchedulerRefusedError
 from hpckit.model import events
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import load_launch, read_launch_history, read_runs
@@ -287,3 +288,19 @@ def test_janitor_leaves_a_submission_that_is_under_way(slurm_shell: Any) -> None
     said = slurm_shell("janitor", str(launch.folder), "--job", "9")
     assert said.code == 0, said.err
     assert "is being submitted" in said.err
+
+
+def test_auto_resume_is_refused_before_anything_starts_where_its_job_would_be(
+    slurm_shell: Any, fake_slurm: Any
+) -> None:
+    """A partition for GPU jobs only refuses a janitor: that is said first, with the way out."""
+    fake_slurm.fail("only-gpu-jobs")
+    gpus = ("cluster.gpus_per_node=1", "resources.gpus_per_node=1")
+    words = ("launch", "--auto-resume", *QUICK, "command=true", *gpus)
+    said = slurm_shell(*words)
+    assert said.code == SchedulerRefusedError.exit_code
+    assert "at least one GPU" in said.err
+    assert "cluster.service_partition=NAME" in " ".join(said.err.split())
+    assert slurm_shell.outputs == []
+    assert slurm_shell(*words, "cluster.service_partition=urgent").code == 0
+    until(lambda: not living(fake_slurm))

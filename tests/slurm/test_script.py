@@ -253,7 +253,7 @@ def test_janitor_s_script_is_the_golden_text(plan_of_one_job: PlanMaker) -> None
     """It prepares the node as the launch's jobs do, and runs another command."""
     plan = plan_of_one_job(FOLDER, modules=["cuda/12.4"], setup=["source ~/venv/bin/activate"])
     like = plan.jobs[0].resources
-    job = janitor_job(plan.id, index=1, like=like, after=["7_0", "9"])
+    job = janitor_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7_0", "9"])
     text = render(plan, job, [SHIPPED])
     golden = GOLDEN / "janitor.sbatch"
     if os.environ.get(UPDATE):
@@ -268,7 +268,8 @@ def test_janitor_s_script_keeps_the_user_s_own_preparation(
     own = '{% extends "hpckit/job.sbatch.j2" %}{% block modules %}# ours\n{% endblock %}\n'
     (tmp_path / "own.j2").write_text(own)
     plan = plan_of_one_job(FOLDER, template="own.j2")
-    job = janitor_job(plan.id, index=1, like=plan.jobs[0].resources, after=["7"])
+    like = plan.jobs[0].resources
+    job = janitor_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7"])
     text = render(plan, job, [tmp_path, SHIPPED])
     assert "# ours\n" in text
     assert 'hpckit janitor "$folder" --job 1\n' in text

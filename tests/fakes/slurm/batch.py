@@ -128,6 +128,8 @@ def _refuse(options: dict[str, str]) -> None:
     if partition not in PARTITIONS:
         sys.stderr.write(f"sbatch: error: invalid partition specified: {partition}\n")
         fail("sbatch", "Batch job submission failed: Invalid partition name specified")
+    if mode("only-gpu-jobs") and partition == PARTITIONS[0] and "gpus-per-node" not in options:
+        fail("sbatch", "Batch job submission failed: Job needs at least one GPU in this partition")
     if int(options.get("nodes", "1")) > len(NODES):
         fail("sbatch", "Batch job submission failed: Requested node configuration is not available")
     if max(_indices(options), default=0) >= MAX_ARRAY_SIZE:
