@@ -171,10 +171,11 @@ class Agents:
         while not self.inbox.empty():
             self.inbox.get_nowait()
 
-    def lose_left(self) -> None:
-        """Count the nodes of agents that left and did not come back as lost."""
+    def lose_left(self, *, blamed: bool) -> None:
+        """Expect agents that left no more; where their nodes are to be `blamed` these are lost."""
         for node in self.left:
-            self.record(events.NodeLost(at=now(), node=node, silent_s=0.0))
+            if blamed and not self.given_up_s:
+                self.record(events.NodeLost(at=now(), node=node, silent_s=0.0))
         self.left.clear()
         self.given_up_s = 0.0
 

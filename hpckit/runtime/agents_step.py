@@ -91,7 +91,8 @@ class Steps:
             self._steps.append(step)
             await agents.returned(step, noticed, _RETURN_S)
         came = tuple(node for node in nodes if node not in agents.left)
-        agents.lose_left()
+        # Told to stop, or given up by them: then it is not their nodes.
+        agents.lose_left(blamed=not noticed.is_set())
         return came
 
     async def end(self, leave_s: float) -> None:

@@ -231,7 +231,7 @@ class _Supervisor:
                 standing, self.past, self.assignment.settings.recovery, resources.nodes
             )
         except AgentsError as error:
-            agents.lose_left()
+            agents.lose_left(blamed=not self.notices.noticed.is_set())
             standing = tuple(peer.node for peer in agents.standing)
             failure = await explained(error.failure, self.attempt.paths.agents_log)
             view = RoundView(round=0, at=now(), exits=(), failure=failure, standing=standing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,3 +160,47 @@ def test_agent_that_was_killed_costs_a_round_and_no_node(tmp_path: Path) -> None
     (agent,) = told(launch, AgentJoined)
     os.kill(agent.pid, signal.SIGKILL)
     completed_in_a_second_round(launch, process, "the agent of ")
+
+
+WATCHED = """
+import asyncio, os, sys
+LAUNCH, BEFORE = sys.argv[1], ("secret", "address.json", "configs")
+
+def watch(event, arguments):
+    if event not in FILE_EVENTS or asyncio._get_running_loop() is None:
+        return
+    path = str(arguments[0])
+    if path.startswith(LAUNCH) and not any(name in path for name in BEFORE):
+        os.write(2, f"IN THE LOOP: {event} {path}\\n".encode())
+
+FILE_EVENTS = {"open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "os.link"}
+sys.addaudithook(watch)
+from hpckit.cli.main import main
+sys.exit(main(["supervise", LAUNCH, "--job", "0", "--run", "0"]))
+"""
+"""Tells of file operations in event loops, of the supervisor and of the agent it forks; what an
+agent reads before it has called, and gives no sign of life, counts for nothing."""
+
+FALLS_ONCE = """
+import os, torch
+def main(config, run):
+    run.state(model=torch.nn.Linear(2, 2))
+    for step in run.steps(20):
+        run.log(loss=1.0)
+        if step == 10 and run.round == 0:
+            os.kill(os.getpid(), 9)
+"""
+
+
+def test_supervisor_and_agent_touch_no_file_in_their_loops(tmp_path: Path) -> None:
+    """Their signs of life come from event loops that no file system can hold up."""
+    workshop = Workshop(tmp_path / "project")
+    recovery = Recovery(restarts={"signal": 1})
+    launch = workshop.freeze(FALLS_ONCE, **ranks(1, recovery=recovery))
+    words = [sys.executable, "-c", WATCHED, str(launch.folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(told(launch, RoundStarted)) == 2
+    log = launch.paths.run(0).attempt(1).agents_log.read_text()
+    found = [line for line in (done.stderr + log).splitlines() if "IN THE LOOP" in line]
+    assert found == []
