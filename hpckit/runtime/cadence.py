@@ -2,7 +2,9 @@
 
 Responsible for the interval between saves; it must not save. By default the interval follows from
 the measured cost of a save and the expected time between failures (Young 1974: the square root of
-2 * cost * time between failures keeps the sum of saving and of lost work lowest).
+2 * cost * time between failures keeps the sum of saving and of lost work lowest). What a save costs
+training is its stall; but what is written in the background costs the file system all the same, so
+that at most a tenth of the time is spent writing. An interval that the user states is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ _SHORTEST = timedelta(seconds=5)
 """Also when a run's first save is due: it tells what a save costs, and whoever fails early, often
 in the first minute, has something to go on from."""
 
+WRITING = 0.1
+"""The share of the time that is spent writing, at most: ten such runs keep a file system busy."""
+
 
 def young(cost: timedelta, between_failures: timedelta) -> timedelta:
     """Return the best interval between saves of this cost (Young's first order)."""
@@ -27,11 +32,16 @@ def young(cost: timedelta, between_failures: timedelta) -> timedelta:
 
 @dataclass(slots=True, kw_only=True)
 class Cadence:
-    """The saves of one rank. `clock` gives monotonic seconds, `cost` is null until it is known."""
+    """The saves of one rank. `clock` gives monotonic seconds.
+
+    `cost` is how long training stood still for the last save, `duration` how long that save took
+    until its commit; null until they are known.
+    """
 
     settings: Checkpoint
     clock: Callable[[], float]
     cost: timedelta | None = None
+    duration: timedelta | None = None
     _at: float = field(init=False)
     _step: int = field(default=0, init=False)
 
@@ -56,8 +66,14 @@ class Cadence:
 
     @property
     def interval(self) -> timedelta:
-        """The time between two saves, where it is not counted in steps."""
+        """The time from the beginning of a save to that of the next, where steps do not count."""
         if self.settings.interval_min is not None:
             return timedelta(minutes=self.settings.interval_min)
         between_failures = timedelta(hours=self.settings.failure_hours)
-        return _SHORTEST if self.cost is None else young(self.cost, between_failures)
+        best = _SHORTEST if self.cost is None else young(self.cost, between_failures)
+        return max(best, (self.duration or timedelta()) / WRITING)
+
+    @property
+    def stated(self) -> bool:
+        """Whether the user has said how often to save."""
+        return not (self.settings.interval_steps is None and self.settings.interval_min is None)

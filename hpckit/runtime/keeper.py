@@ -106,19 +106,25 @@ class Keeper:
     def _tell(self, outcome: SaveOutcome | None) -> None:
         if outcome is None:
             return
-        self.cadence.cost = outcome.stall
+        self.cadence.cost, self.cadence.duration = outcome.stall, outcome.duration
         self.on_outcome(outcome)
         if outcome.warning:
             self.logger.warning("step=%d: %s", outcome.step, outcome.warning)
         if outcome.committed:
             self._saved_step = outcome.step
             self.logger.info(
-                "saved step=%d bytes=%d stall_s=%.3f duration_s=%.3f",
+                "saved step=%d bytes=%d stall_s=%.3f duration_s=%.3f%s",
                 outcome.step,
                 outcome.size,
                 outcome.stall.total_seconds(),
                 outcome.duration.total_seconds(),
+                "" if self.cadence.stated else self._rhythm(outcome.duration),
             )
+
+    def _rhythm(self, duration: timedelta) -> str:
+        """Return how often is saved, and which share of the time goes into writing."""
+        interval = self.cadence.interval
+        return f" next_in_s={interval.total_seconds():.0f} writing={duration / interval:.1%}"
 
     def close(self) -> None:
         """Wait for the save in flight; raises what it raised."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from hypothesis import given
+from hypothesis import strategies as some
+
 from hpckit.model.launch import Checkpoint
-from hpckit.runtime.cadence import Cadence, young
+from hpckit.runtime.cadence import WRITING, Cadence, young
 
 
 class Clock:
@@ -52,3 +55,53 @@ def test_cadence_counts_steps_or_minutes_where_told() -> None:
     assert not by_minutes.due(1)
     clock.now += 1
     assert by_minutes.due(1)
+
+
+_seconds = some.floats(0, 36_000).map(lambda seconds: timedelta(seconds=seconds))
+
+
+@given(stall=_seconds, duration=_seconds, hours=some.floats(0.01, 10_000))
+def test_cadence_is_bounded_by_stall_and_by_bandwidth(
+    stall: timedelta, duration: timedelta, hours: float
+) -> None:
+    """Saves are never closer than Young's interval, nor so close that writing takes a tenth."""
+    cadence = Cadence(settings=Checkpoint(failure_hours=hours), clock=Clock())
+    cadence.cost, cadence.duration = stall, duration
+    assert cadence.interval >= young(stall, timedelta(hours=hours))
+    assert duration <= cadence.interval * WRITING + timedelta(microseconds=1)
+    unbounded = Cadence(settings=Checkpoint(failure_hours=hours), clock=Clock())
+    unbounded.cost = stall
+    assert cadence.interval == max(unbounded.interval, duration / WRITING)
+
+
+@given(durations=some.lists(some.floats(0.1, 3_000), min_size=3, max_size=30))
+def test_cadence_leaves_nine_tenths_of_the_time_to_others(durations: list[float]) -> None:
+    """Whatever saves take, ten times that passes from one to the next, however cheap stalls are."""
+    clock = Clock()
+    clock.now = 0.0
+    cadence = Cadence(settings=Checkpoint(), clock=clock)
+    for step, taken in enumerate(durations):
+        begun = clock.now
+        cadence.began(step)
+        clock.now += taken
+        cadence.cost, cadence.duration = timedelta(milliseconds=50), timedelta(seconds=taken)
+        while not cadence.due(step + 1):
+            clock.now += max(taken, 1.0)
+        assert taken <= (clock.now - begun) * WRITING + 1e-6
+
+
+@given(
+    stall=_seconds, duration=_seconds, steps=some.integers(1, 1000), minutes=some.floats(0.1, 60)
+)
+def test_cadence_keeps_an_interval_that_the_user_states(
+    stall: timedelta, duration: timedelta, steps: int, minutes: float
+) -> None:
+    """An interval in steps or minutes is kept as stated, whatever saves take."""
+    by_minutes = Cadence(settings=Checkpoint(interval_min=minutes), clock=Clock())
+    by_steps = Cadence(settings=Checkpoint(interval_steps=steps), clock=Clock())
+    for cadence in (by_minutes, by_steps):
+        cadence.cost, cadence.duration = stall, duration
+        assert cadence.stated
+    assert by_minutes.interval == timedelta(minutes=minutes)
+    assert by_steps.due(steps)
+    assert not by_steps.due(steps - 1)

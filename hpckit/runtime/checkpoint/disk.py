@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from torch.distributed.checkpoint.filesystem import FileSystem
 
+from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.manifest import FileSum
 
@@ -30,7 +31,7 @@ GATHERED = 1 << 20
 
 
 class SummedFile(io.RawIOBase):
-    """A new file that is only appended to.
+    """A new file, the user's alone, that is only appended to.
 
     `close` ends the writing and lets the disk finish; `settle` waits until it has.
     """
@@ -38,7 +39,8 @@ class SummedFile(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._file = path.open("wb", buffering=0)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+        self._file = os.fdopen(handle, "wb", buffering=0)
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-flush")
         self._flushes: list[Future[None]] = []
         self._crc32, self._size, self._pending = 0, 0, 0

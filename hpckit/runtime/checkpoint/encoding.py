@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,14 @@ from hpckit.runtime.checkpoint.errors import StateError
 SKELETON = "#"
 """Ends the key of an object's skeleton, beside its tensors' keys."""
 
-_MAPPINGS: tuple[tuple[str, type[Any]], ...] = (("counter", Counter), ("ordered", OrderedDict))
+_MAPPINGS: Mapping[str, type[Any]] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
+_KINDS = {kind: name for name, kind in _MAPPINGS.items()}
+_FACTORIES: Mapping[str, type[Any] | None] = {
+    "none": None,
+    **{kind.__name__: kind for kind in (int, float, bool, str, list, dict, set, tuple)},
+}
+"""What a defaultdict may make its values by; a function of the user's has no exact form here."""
+_FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
 _SEQUENCES: Mapping[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple,
     "set": set,
@@ -56,19 +63,26 @@ class _Encoder:
         return self._special(path, value)
 
     def _mapping(self, path: str, value: dict[Any, Any]) -> Any:
-        name = next((name for name, kind in _MAPPINGS if isinstance(value, kind)), "dict")
-        pairs = [
+        kind = _KINDS.get(type(value))
+        if kind is not None:
+            return {kind: self._pairs(path, value)}
+        if type(value) is defaultdict and value.default_factory in _FACTORY_NAMES:
+            factory = _FACTORY_NAMES[value.default_factory]
+            return {"defaults": [factory, self._pairs(path, value)]}
+        raise _refused(path, value)
+
+    def _pairs(self, path: str, value: dict[Any, Any]) -> list[Any]:
+        return [
             [self.encode(f"{path}/{key}", key), self.encode(f"{path}/{key}", one)]
             for key, one in value.items()
         ]
-        return {name: pairs}
 
     def _special(self, path: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return {"tensor": self.put(path, value.detach())}
-        if isinstance(value, np.generic):
+        if isinstance(value, np.generic) and not value.dtype.hasobject:
             return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        if type(value) is np.ndarray and not value.dtype.hasobject:
             flat = torch.frombuffer(bytearray(value.tobytes() or b"\0"), dtype=torch.uint8)
             return {"array": [self.put(path, flat), value.dtype.str, list(value.shape)]}
         if type(value) is bytes:
@@ -77,12 +91,21 @@ class _Encoder:
             return {"complex": [value.real, value.imag]}
         if isinstance(value, torch.dtype | torch.device):
             return {type(value).__name__: str(value).removeprefix("torch.")}
-        raise StateError(
-            f"the state at {path} is a {type(value).__module__}.{type(value).__qualname__}; "
-            "allowed are numbers, strings, bytes, None, lists, tuples, sets, dictionaries, "
-            "tensors and numpy arrays",
-            hint="turn it into one of these in state_dict, and back in load_state_dict",
-        )
+        raise _refused(path, value)
+
+
+def _kind_of(value: Any) -> str:
+    name = f"a {type(value).__module__}.{type(value).__qualname__}"
+    return f"{name} of {value.default_factory!r}" if isinstance(value, defaultdict) else name
+
+
+def _refused(path: str, value: Any) -> StateError:
+    return StateError(
+        f"the state at {path} is {_kind_of(value)}; allowed are numbers, strings, bytes, None, "
+        "lists, tuples, sets, dictionaries (also OrderedDict, Counter, and defaultdict of a "
+        "built-in type), tensors and numpy arrays, not what is derived from them",
+        hint="turn it into one of these in state_dict, and back in load_state_dict",
+    )
 
 
 def encode(path: str, value: Any) -> dict[str, torch.Tensor]:
@@ -110,10 +133,15 @@ def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     ((kind, content),) = value.items()
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](_decode(content, tensors))
-    if kind in {"dict", "ordered", "counter"}:
-        pairs = {_decode(key, tensors): _decode(one, tensors) for key, one in content}
-        return dict(_MAPPINGS).get(kind, dict)(pairs)
+    if kind in _MAPPINGS:
+        return _MAPPINGS[kind](_decode_pairs(content, tensors))
+    if kind == "defaults":
+        return defaultdict(_FACTORIES[content[0]], _decode_pairs(content[1], tensors))
     return _array(content, tensors) if kind == "array" else _LEAVES[kind](content, tensors)
+
+
+def _decode_pairs(pairs: list[Any], tensors: Mapping[str, torch.Tensor]) -> dict[Any, Any]:
+    return {_decode(key, tensors): _decode(one, tensors) for key, one in pairs}
 
 
 def _array(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:

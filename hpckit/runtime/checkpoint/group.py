@@ -111,8 +111,10 @@ class Group:
 
     def first(self, action: Callable[[], T]) -> Part[T]:
         """Let rank 0 act; return its part on every rank."""
-        part: Part[T] = self._try(action) if self.rank == 0 else Part()
-        return self.gather(part)[0]
+        told = [self._try(action) if self.rank == 0 else Part()]
+        if self.process_group is not None:
+            dist.broadcast_object_list(told, src=0, group=self.process_group)
+        return told[0]
 
     def _try(self, action: Callable[[], T]) -> Part[T]:
         try:

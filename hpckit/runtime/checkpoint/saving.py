@@ -35,7 +35,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 class SaveOutcome:
     """What a save came to. Not `committed` means: the disk refused, and the run may go on.
 
-    `size` in bytes; `stall` is how long training waited, `duration` how long until the commit;
+    `size` in bytes; `stall` is how long training waited, `duration` how long the save took;
     `removed` names the checkpoints that were let go; `warning` what a person should know.
     """
 
@@ -86,7 +86,8 @@ class Saver:
             raise _unsaved(capture, outcome, patience)
         if outcome.kind not in _PASSING:
             raise outcome.error(f"the checkpoint of step {capture.step}")
-        return _given_up(capture, outcome, removed)
+        given_up = _given_up(capture, outcome, removed)
+        return replace(given_up, duration=timedelta(seconds=time.monotonic() - begun))
 
     def _try(self, capture: Capture, begun: float) -> SaveOutcome | Problem:
         made = self.group.first(lambda: self.shelf.new(capture.step, self.epoch))

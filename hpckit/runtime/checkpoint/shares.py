@@ -7,8 +7,10 @@ dimension: else the rank with the largest embedding would write while all others
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -39,34 +41,63 @@ def size(tensor: torch.Tensor) -> int:
 
 def share_out(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
     """Return which of so many shares each key falls to, evenly by size; alike on every rank."""
-    loads = [0] * shares
+    loads = [(0, share) for share in range(shares)]  # a heap: the least load, the first of equals
     owners: dict[K, int] = {}
     for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
-        owners[key] = loads.index(min(loads))
-        loads[owners[key]] += sizes[key]
+        load, owners[key] = loads[0]
+        heapq.heapreplace(loads, (load + sizes[key], owners[key]))
     return owners
 
 
 def own_pieces(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) -> list[Piece]:
     """Return the share of a rank in tensors that all ranks have: views of them, none copied."""
-    total = sum(size(one) for one in tensors.values())
+    extents = tuple(
+        Extent(key, one.shape[0] if one.dim() else None, size(one)) for key, one in tensors.items()
+    )
+    return [_view(at, tensors[at.key]) for at in own_rows(extents, rank, world_size)]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A tensor as far as shares go: `rows` is null where it has no dimension; `size` in bytes."""
+
+    key: str
+    rows: int | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a tensor, from `start` up to `stop`; `stop` is null where it is the whole tensor."""
+
+    key: str
+    start: int = 0
+    stop: int | None = None
+
+
+@lru_cache(maxsize=2)
+def own_rows(extents: tuple[Extent, ...], rank: int, world_size: int) -> tuple[Rows, ...]:
+    """Return the share of a rank, as `own_pieces` does; kept, as every save asks for the same."""
+    total = sum(one.size for one in extents)
     limit = max(LEAST, total // (world_size * _PER_RANK)) if world_size > 1 else total
-    pieces = {
-        (piece.key, piece.start): piece
-        for key, one in tensors.items()
-        for piece in _cut(key, one, limit)
-    }
-    owners = share_out({at: size(piece.tensor) for at, piece in pieces.items()}, world_size)
-    return [piece for at, piece in pieces.items() if owners[at] == rank]
+    pieces = {(at.key, at.start): (at, size) for one in extents for at, size in _cut(one, limit)}
+    owners = share_out({at: size for at, (_, size) in pieces.items()}, world_size)
+    return tuple(at for key, (at, _) in pieces.items() if owners[key] == rank)
 
 
-def _cut(key: str, tensor: torch.Tensor, limit: int) -> list[Piece]:
-    if tensor.dim() == 0 or size(tensor) <= limit:
-        return [Piece(key=key, start=0, tensor=tensor, shape=tensor.shape)]
-    rows = tensor.shape[0]
-    count = min(rows, -(-size(tensor) // limit))
-    step = -(-rows // count)
-    return [
-        Piece(key=key, start=start, tensor=tensor[start : start + step], shape=tensor.shape)
-        for start in range(0, rows, step)
-    ]
+def _cut(extent: Extent, limit: int) -> Iterator[tuple[Rows, int]]:
+    """Yield the pieces of a tensor, and their bytes."""
+    if extent.rows is None or extent.size <= limit:
+        yield Rows(extent.key), extent.size
+        return
+    count = min(extent.rows, -(-extent.size // limit))
+    step = -(-extent.rows // count)
+    row = extent.size // extent.rows
+    for start in range(0, extent.rows, step):
+        stop = min(start + step, extent.rows)
+        yield Rows(extent.key, start, stop), (stop - start) * row
+
+
+def _view(at: Rows, tensor: torch.Tensor) -> Piece:
+    rows = tensor if at.stop is None else tensor[at.start : at.stop]
+    return Piece(key=at.key, start=at.start, tensor=rows, shape=tensor.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ def test_encoding_brings_plain_values_back(value: Any) -> None:
     "value",
     [
         Counter("aab"),
+        defaultdict(list, a=[1]),
+        defaultdict(None, a=1),
         OrderedDict(b=1, a=2),
         {1, 2},
         frozenset({"a"}),
@@ -88,3 +90,31 @@ def test_encoding_refuses_what_has_no_exact_form() -> None:
     """An object of another kind is refused when it is saved, by its place and type."""
     with pytest.raises(StateError, match=r"x/a/1 is a _thread\.lock"):
         encode("x", {"a": [1, threading.Lock()]})
+
+
+def test_encoding_keeps_what_a_defaultdict_makes() -> None:
+    """A dictionary that makes missing values still does so after a restart."""
+    back = decode("x", encode("x", defaultdict(int, a=1)))
+    back["b"] += 1
+    assert back == {"a": 1, "b": 1}
+
+
+class _Own(dict):  # type: ignore[type-arg]
+    """A user's own kind of dictionary."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _Own(a=1),
+        type("Sorted", (OrderedDict,), {})(a=1),
+        defaultdict(lambda: 7),
+        np.ma.MaskedArray([1.0, 2.0], mask=[True, False]),
+        np.array([None]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_encoding_never_makes_another_type_of_what_is_derived(value: Any) -> None:
+    """What is derived from an allowed type would come back as that type: it is refused by name."""
+    with pytest.raises(StateError, match=rf"x/a is a .*{type(value).__name__}"):
+        encode("x", {"a": value})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as some
 
 from hpckit.runtime.checkpoint import shares
 
@@ -47,3 +49,30 @@ def test_shares_are_whole_tensors_for_one_rank() -> None:
     pieces = shares.own_pieces(tensors, 0, 1)
     assert all(one.tensor is tensors[one.key] for one in pieces)
     assert len(pieces) == len(tensors)
+
+
+@given(
+    sizes=some.dictionaries(some.text(max_size=3), some.integers(0, 50), max_size=40),
+    ranks=some.integers(1, 12),
+)
+def test_share_out_gives_each_key_to_the_first_of_the_least_loaded(
+    sizes: dict[str, int], ranks: int
+) -> None:
+    """The largest first, each to the share with the least so far, the first of equals."""
+    loads = [0] * ranks
+    expected = {}
+    for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
+        expected[key] = loads.index(min(loads))
+        loads[expected[key]] += sizes[key]
+    assert shares.share_out(sizes, ranks) == expected
+
+
+def test_shares_are_worked_out_once() -> None:
+    """Saves of one state share it out once: at a thousand ranks that takes a while."""
+    tensors = _tensors()
+    shares.own_rows.cache_clear()
+    first, second = (shares.own_pieces(tensors, 1, 3) for _ in range(2))
+    assert [(one.key, one.start) for one in first] == [(one.key, one.start) for one in second]
+    assert shares.own_rows.cache_info().misses == 1
+    shares.own_pieces(tensors | {"more": torch.zeros(3)}, 1, 3)
+    assert shares.own_rows.cache_info().misses == 2, "another state is shared out by itself"
