@@ -24,12 +24,14 @@ from hpckit.record.find import Selection
 from hpckit.record.launches import (
     Launch,
     attempt_numbers,
+    checkpoint_base,
     checkpoint_folder,
     load_settings,
 )
 from hpckit.record.removal import is_plain, leftovers, size_of
 from hpckit.report.selection import Filter
 from hpckit.runtime.checkpoint import journal
+from hpckit.runtime.checkpoint.errors import ForeignFolderError
 from hpckit.runtime.checkpoint.journal import History
 from hpckit.runtime.checkpoint.retention import Extent, clearable
 from hpckit.runtime.checkpoint.shelf import Entry, Shelf
@@ -170,13 +172,15 @@ def _checkpoints(launch: Launch, record: RunRecord, extent: Extent) -> Iterator[
         if folder.exists():
             yield Left(name=record.id, reason="its checkpoints are behind a link")
         return
-    shelf = Shelf(folder)
-    entries = [
-        # An attempt that has begun since the run was looked at may be saving right now.
-        one
-        for one in shelf.entries()
-        if one.epoch <= record.attempt and is_plain(one.folder, base)
-    ]
+    shelf = Shelf(folder, checkpoint_base(settings.checkpoint))
+    try:
+        found = shelf.entries()
+    except ForeignFolderError as error:
+        yield Left(name=record.id, reason=error.message)
+        return
+    # An attempt that has begun since the run was looked at may be saving right now.
+    mine = (one for one in found if one.epoch <= record.attempt)
+    entries = [one for one in mine if is_plain(one.folder, base)]
     history = journal.read(shelf.journal)
     for entry in clearable(entries, history, extent):
         yield _item(Category.checkpoints, entry.folder, _why(entry, history), record.id)

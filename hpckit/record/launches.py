@@ -20,7 +20,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.goodput import Progress
 from hpckit.model.history import LaunchHistory, read_history
-from hpckit.model.launch import Cluster, LaunchConfig
+from hpckit.model.launch import Checkpoint, Cluster, LaunchConfig
 from hpckit.model.plain import from_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunRecord
@@ -173,9 +173,15 @@ def _read_config(path: Path, line: int) -> dict[str, Any]:
 
 def checkpoint_folder(launch: Launch, index: int, settings: LaunchConfig) -> Path:
     """Return where a run keeps its checkpoints: its own folder, or one below `checkpoint.dir`."""
-    if settings.checkpoint.dir is None:
+    base = checkpoint_base(settings.checkpoint)
+    if base is None:
         return launch.paths.run(index).checkpoints
-    return Path(settings.checkpoint.dir).expanduser() / launch.id / f"{index:05d}"
+    return base / launch.id / f"{index:05d}"
+
+
+def checkpoint_base(settings: Checkpoint) -> Path | None:
+    """Return the folder that the user states for checkpoints, which others may share."""
+    return None if settings.dir is None else Path(settings.dir).expanduser()
 
 
 def read_launch_events(launch: Launch) -> tuple[events.Event, ...]:

@@ -23,7 +23,7 @@ from hpckit.model.failure import Farewell, Kept, Reason
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
 from hpckit.planning.ends import LEFT_CODE
-from hpckit.record.launches import is_latest
+from hpckit.record.launches import checkpoint_base, is_latest
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics import MetricsLog
 from hpckit.runtime import messages
@@ -247,7 +247,10 @@ class Run:
         kept = checkpointer.Settings(epoch=self.attempt, keep=self.checkpoint.keep, seed=self.seed)
         return Keeper(
             checkpointer=checkpointer.Checkpointer(
-                self.checkpoint_dir, kept, may_commit=self._owns_run
+                self.checkpoint_dir,
+                kept,
+                may_commit=self._owns_run,
+                shared=checkpoint_base(self.checkpoint),
             ),
             objects=self.registered,
             cadence=Cadence(settings=self.checkpoint, clock=time.monotonic, cost=self.save_cost),

@@ -48,13 +48,19 @@ class Checkpointer:
     """The checkpoints of one run. All ranks make one at the same time and call it alike.
 
     `may_commit` is asked on rank 0 right before a commit: does this attempt still own the run?
+    `shared` is the folder above that others may write to, where that is not the parent.
     """
 
     def __init__(
-        self, folder: Path, settings: Settings, *, may_commit: Callable[[], bool] = lambda: True
+        self,
+        folder: Path,
+        settings: Settings,
+        *,
+        may_commit: Callable[[], bool] = lambda: True,
+        shared: Path | None = None,
     ) -> None:
         self._group = Group(settings.timeout)
-        shelf = Shelf(folder)
+        shelf = Shelf(folder, shared)
         self._saver = Saver(
             shelf=shelf,
             group=self._group,

@@ -3,6 +3,7 @@
 RunError
 └── CheckpointError          a save failed, or the folder cannot be used
     ├── FencedError          a newer attempt owns the run: nothing may be committed any more
+    ├── ForeignFolderError   a folder of checkpoints belongs to somebody else, or others may write
     ├── UnknownOwnerError    whether this attempt still owns the run cannot be read: likewise
     ├── StateError           what was registered cannot be saved or does not fit what was saved
     └── NoCheckpointError    there are committed checkpoints, but none could be loaded
@@ -19,6 +20,10 @@ class CheckpointError(RunError):
 
 class FencedError(CheckpointError):
     """A newer attempt owns the run: nothing may be committed any more."""
+
+
+class ForeignFolderError(CheckpointError):
+    """A folder of checkpoints is not the caller's own, or others may write to it."""
 
 
 class UnknownOwnerError(CheckpointError):

@@ -144,6 +144,7 @@ class Saver:
             created_at=now().isoformat(timespec="milliseconds"),
         )
         manifest.commit(folder, record, self.may_commit)
+        self.shelf.know(folder, record)
 
     def _prune(self, keep: int) -> tuple[tuple[str, ...], str]:
         """Let go of what retention allows; a failure is a warning."""

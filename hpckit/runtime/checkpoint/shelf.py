@@ -1,7 +1,7 @@
 """The folder of a run's checkpoints: which there are, in what order, and how one goes away.
 
 Responsible for names, listing and removal; it must not read or write state. Only folders named as
-this module names them are ever touched.
+this module names them are ever touched, and only the caller's own.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import contextlib
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.record.store import make_folder
 from hpckit.runtime.checkpoint import manifest as manifests
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.manifest import Manifest, sync_folder
+from hpckit.runtime.checkpoint.ownership import check_one, check_own, make_own
 
 _NAME = re.compile(r"step-(\d{8,})\.e(\d+)\.([0-9a-f]{8})")
 _REMOVED = ".removed"
@@ -52,11 +53,18 @@ class Entry:
         return self.epoch, self.manifest.serial if self.manifest else self.step, self.step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shelf:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
+
+    `shared` is the folder above them that others may write to, too; null where that is the one
+    they lie in. What was found whole is remembered by its manifest, so that a save does not ask for
+    each of the thousands of files that older ones have.
+    """
 
     folder: Path
+    shared: Path | None = None
+    _whole: dict[str, tuple[tuple[int, int, int], Entry]] = field(default_factory=dict, init=False)
 
     @property
     def journal(self) -> Path:
@@ -64,24 +72,48 @@ class Shelf:
         return self.folder / "journal.jsonl"
 
     def new(self, step: int, epoch: int) -> Path:
-        """Make the folder of a save, never used before; raises OSError."""
-        make_folder(self.folder)
+        """Make the folder of a save, never used before; raises OSError, ForeignFolderError."""
+        make_own(self.folder, self._shared)
         path = self.folder / f"step-{step:08d}.e{epoch}.{os.urandom(4).hex()}"
         make_folder(path, exist_ok=False)
         sync_folder(self.folder)
         return path
 
     def entries(self) -> list[Entry]:
-        """Return all checkpoint folders, newest first; raises OSError."""
+        """Return all checkpoint folders, newest first; raises OSError, ForeignFolderError."""
+        check_own(self.folder, self._shared)
         if not self.folder.is_dir():
             return []
         matches = [(path, _NAME.fullmatch(path.name)) for path in self.folder.iterdir()]
         found = [
-            _entry(path, int(match[1]), int(match[2]))
+            self._entry(path, int(match[1]), int(match[2]))
             for path, match in matches
             if match is not None and path.is_dir()
         ]
         return sorted(found, key=lambda one: one.order, reverse=True)
+
+    @property
+    def _shared(self) -> Path:
+        return self.folder.parent if self.shared is None else self.shared
+
+    def _entry(self, folder: Path, step: int, epoch: int) -> Entry:
+        check_one(folder)
+        try:
+            stamp = _stamp(folder)
+        except OSError:
+            return _entry(folder, step, epoch)
+        known, entry = self._whole.get(folder.name, (None, None))
+        if entry is None or known != stamp:
+            entry = _entry(folder, step, epoch)
+        if entry.manifest is not None:
+            self._whole[folder.name] = stamp, entry
+        return entry
+
+    def know(self, folder: Path, manifest: Manifest) -> None:
+        """Remember a checkpoint that was just committed: its files were measured when written."""
+        entry = Entry(folder=folder, step=manifest.step, epoch=manifest.epoch, manifest=manifest)
+        with contextlib.suppress(OSError):
+            self._whole[folder.name] = _stamp(folder), entry
 
     def folders(self) -> frozenset[Path]:
         """Return the checkpoint folders that are there, whatever their state; raises OSError."""
@@ -89,11 +121,18 @@ class Shelf:
 
     def remove(self, folder: Path) -> None:
         """Take a checkpoint away: first its commit, then its files; raises OSError."""
+        self._whole.pop(folder.name, None)
         with contextlib.suppress(FileNotFoundError):
             (folder / manifests.NAME).rename(folder / f".{manifests.NAME}{_REMOVED}")
             sync_folder(folder)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
+
+
+def _stamp(folder: Path) -> tuple[int, int, int]:
+    """Return what changes with a manifest; raises OSError."""
+    about = (folder / manifests.NAME).stat()
+    return about.st_ino, about.st_mtime_ns, about.st_size
 
 
 def _entry(folder: Path, step: int, epoch: int) -> Entry:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     MetadataIndex,
@@ -34,6 +34,7 @@ from hpckit.runtime.checkpoint.disk import SummingFileSystem
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.group import Group, passing
 from hpckit.runtime.checkpoint.manifest import FileSum
+from hpckit.runtime.checkpoint.metadata import Reader, read_metadata
 from hpckit.runtime.checkpoint.shares import Piece
 from hpckit.runtime.checkpoint.state import Capture
 
@@ -167,7 +168,7 @@ def prepare(
     `like` gives the tensor that a key of this shape and type is read into.
     """
     tensors = {}
-    for key, kept in FileSystemReader(folder).read_metadata().state_dict_metadata.items():
+    for key, kept in read_metadata(folder).state_dict_metadata.items():
         if not isinstance(kept, TensorStorageMetadata):
             raise CheckpointError(f"{key} is no tensor; hpckit writes nothing but tensors")
         if wanted(key):
@@ -180,7 +181,7 @@ def read(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> Non
     with _alone(group):
         load(
             dict(tensors),
-            storage_reader=FileSystemReader(folder),
+            storage_reader=Reader(folder),
             process_group=group.process_group,
             no_dist=group.process_group is None,
         )

@@ -1,0 +1,79 @@
+"""torch's own `.metadata`, read by an unpickler that knows nothing but what describes tensors.
+
+Responsible for reading that one pickle without running what anybody else put into it; it must not
+read tensors. The list is what torch 2.6 to 2.13 name for all that hpckit saves.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+from hpckit.runtime.checkpoint.errors import CheckpointError
+
+NAME = ".metadata"
+
+_TORCHS = "torch.distributed.checkpoint"
+_KNOWN = frozenset(
+    {
+        ("torch", "Size"),
+        ("torch.serialization", "_get_layout"),
+        ("pathlib", "PosixPath"),
+        ("pathlib._local", "PosixPath"),  # Python 3.13
+        (f"{_TORCHS}.filesystem", "_StorageInfo"),
+        *(
+            (f"{_TORCHS}.metadata", name)
+            for name in (
+                "BytesStorageMetadata",
+                "ChunkStorageMetadata",
+                "Metadata",
+                "MetadataIndex",
+                "StorageMeta",
+                "TensorProperties",
+                "TensorStorageMetadata",
+                "_MEM_FORMAT_ENCODING",
+            )
+        ),
+    }
+)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes nothing but what describes tensors."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        """Return what the pickle names; raises CheckpointError unless it is known."""
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if (module, name) in _KNOWN:
+            return super().find_class(module, name)
+        raise CheckpointError(
+            f"{NAME} names {module}.{name}, which describes no tensor: torch did not write it",
+            hint="look who may write to the folder of this checkpoint",
+        )
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Return where each tensor of a checkpoint lies; raises CheckpointError, OSError."""
+    with (folder / NAME).open("rb") as file:
+        found = _Unpickler(file).load()
+    if not isinstance(found, Metadata):
+        raise CheckpointError(f"{NAME} holds a {type(found).__name__} instead of torch's Metadata")
+    return found
+
+
+class Reader(FileSystemReader):
+    """torch's reader, which would unpickle whatever `.metadata` names."""
+
+    def read_metadata(self, *_args: Any, **_named: Any) -> Metadata:
+        """Return torch's own metadata; raises as the function does."""
+        found = read_metadata(Path(self.path))
+        if found.storage_meta is None:
+            found.storage_meta = StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found

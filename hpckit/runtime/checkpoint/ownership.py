@@ -1,0 +1,63 @@
+"""Whose the folders of checkpoints are: nothing is read from, or written to, one of somebody else.
+
+Responsible for making the levels below `checkpoint.dir` and for looking at each of them; it must
+not know what lies in them. The folder that the user states may be shared with others (a sticky
+scratch): whoever is first may put a folder there under the name that ours will have.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from hpckit.record.ownership import Stranger, judge, look, place_stranger
+from hpckit.record.store import PRIVATE_FOLDER
+from hpckit.runtime.checkpoint.errors import ForeignFolderError
+
+
+def make_own(folder: Path, shared: Path) -> None:
+    """Make a folder and all levels below `shared`, for the user alone.
+
+    Raises ForeignFolderError where one of them is not the caller's own, OSError.
+    """
+    shared.parent.mkdir(parents=True, exist_ok=True)
+    shared.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    for level in _levels(folder, shared):
+        level.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        check_own(level, shared)
+
+
+def check_own(folder: Path, shared: Path) -> None:
+    """Raise ForeignFolderError unless a folder, and the levels up to `shared`, are the caller's.
+
+    What does not exist yet is nobody's. Raises OSError, too.
+    """
+    levels = [level for level in _levels(folder, shared) if os.path.lexists(level)]
+    if levels:
+        _refuse(place_stranger(levels[0]))
+    for level in levels:
+        check_one(level)
+
+
+def check_one(folder: Path) -> None:
+    """Raise ForeignFolderError unless this folder itself, or what one's own link names, is own."""
+    caller, seen = os.geteuid(), look(folder)
+    if stat.S_ISLNK(seen.mode) and seen.uid == caller:
+        seen = look(Path(os.path.realpath(folder)))
+    _refuse(judge(seen, caller))
+
+
+def _levels(folder: Path, shared: Path) -> list[Path]:
+    """Return the folder and those above it that lie below `shared`, from the outermost."""
+    above = [level for level in folder.parents if shared in level.parents]
+    return [*reversed(above), folder]
+
+
+def _refuse(stranger: Stranger | None) -> None:
+    if stranger is not None:
+        raise ForeignFolderError(
+            f"checkpoints are kept in folders of one's own alone: {stranger.reason}",
+            hint="nothing in it was read; move it away, or have it removed, or choose another "
+            "checkpoint.dir",
+        )
