@@ -23,10 +23,8 @@ from hpckit.runtime.assignment import Step
 from hpckit.runtime.callers import SPARE_FILES, Callers
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import files_allowed
-from hpckit.runtime.listen import listener
+from hpckit.runtime.listen import LOOPBACK, listener
 from hpckit.runtime.patience import patiently
-
-LOOPBACK = "127.0.0.1"
 
 BEAT_S = 1.0
 """How often supervisor and agents give each other a sign of life."""

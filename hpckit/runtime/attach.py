@@ -10,6 +10,7 @@ import atexit
 import logging
 import os
 import random
+import socket
 import sys
 import threading
 import traceback
@@ -36,6 +37,7 @@ from hpckit.runtime.chaos import open_injector
 from hpckit.runtime.children import shield_children
 from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.link import AgentLink, open_link
+from hpckit.runtime.listen import LOOPBACK
 from hpckit.runtime.reporting import Reporting
 from hpckit.runtime.run import Run
 from hpckit.runtime.settings import Config
@@ -193,6 +195,8 @@ def _store(environ: Mapping[str, str], info: RankInfo, timeout: timedelta) -> St
     """Return a store by whatever this environment offers."""
     if info.master_addr is not None and info.master_port is not None:
         try:
+            if info.source is RankSource.agent:
+                return process_group.make_store_at(info, timeout)
             store: Store = next(rendezvous("env://", timeout=timeout))[0]
         except (RuntimeError, OSError, ValueError) as error:
             raise RendezvousError(
@@ -204,7 +208,8 @@ def _store(environ: Mapping[str, str], info: RankInfo, timeout: timedelta) -> St
     job, restarts = job_key(environ)
     name = f".hpckit-rendezvous-{job}-{environ.get('SLURM_STEP_ID', '0')}-{restarts}.json"
     file = Path(environ.get("HPCKIT_RENDEZVOUS_DIR", str(Path.cwd()))) / name
-    return process_group.make_store(info, process_group.FileRendezvous(file), timeout)
+    host = LOOPBACK if info.num_nodes == 1 else socket.gethostname()
+    return process_group.make_store(info, process_group.FileRendezvous(file, host), timeout)
 
 
 def export_address(info: RankInfo, store: Store) -> None:

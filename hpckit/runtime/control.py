@@ -39,7 +39,10 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class Channel:
-    """One authenticated connection. `peer` is the other side's address as seen from here."""
+    """One authenticated connection.
+
+    `peer` is the other side's address as seen from here, `here` the address it reaches us by.
+    """
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -47,6 +50,7 @@ class Channel:
     sends_as: bytes
     hears_as: bytes
     peer: str
+    here: str
     _sent: int = field(default=0, init=False)
     _heard: int = field(default=0, init=False)
 
@@ -180,11 +184,16 @@ def _channel(
         sends_as=sides[0],
         hears_as=sides[1],
         peer=_peer(writer),
+        here=_address(writer, "sockname"),
     )
 
 
 def _peer(writer: asyncio.StreamWriter) -> str:
-    address = writer.get_extra_info("peername")
+    return _address(writer, "peername")
+
+
+def _address(writer: asyncio.StreamWriter, side: str) -> str:
+    address = writer.get_extra_info(side)
     return plain_address(str(address[0])) if address else "an unknown address"
 
 

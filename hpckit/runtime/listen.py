@@ -11,6 +11,8 @@ import socket
 import struct
 from pathlib import Path
 
+LOOPBACK = "127.0.0.1"
+
 _SIOCGIFADDR = 0x8915
 """Asks for the IPv4 address of an interface (linux/sockios.h)."""
 _GLOBAL_SCOPE = "00"
@@ -20,22 +22,31 @@ _BACKLOG = 4096
 less (net.core.somaxconn)."""
 
 
-def listener(host: str = "", *, backlog: int = _BACKLOG) -> socket.socket:
-    """Return a socket that listens on a port of the kernel's choice, on all interfaces or one."""
+def listener(host: str = "", *, port: int = 0, backlog: int = _BACKLOG) -> socket.socket:
+    """Return a socket that listens on this port (0: the kernel chooses), on all interfaces or one.
+
+    `host` is a name or an address of this machine; raises OSError where it is none.
+    """
     if not host and socket.has_dualstack_ipv6():
         try:
             return socket.create_server(
-                ("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog
             )
         except OSError:
             # The kernel knows IPv6 but this network has none (containers): IPv4 alone then.
             pass
-    return socket.create_server((host, 0), backlog=backlog)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=backlog)
 
 
 def plain_address(address: str) -> str:
     """Return an IPv4 address that a dual-stack socket shows as `::ffff:10.0.0.1` as it is."""
     return address.removeprefix("::ffff:")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is good on its own machine alone."""
+    return address.startswith("127.") or address == "::1"
 
 
 def own_addresses(inet6: Path = Path("/proc/net/if_inet6")) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ names it, instead of a wait of ten or thirty minutes inside the first collective
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -29,9 +30,10 @@ from hpckit.model.rank import RankInfo
 from hpckit.record.store import read_json, write_json
 from hpckit.runtime import messages
 from hpckit.runtime.link import AgentLink
-from hpckit.runtime.listen import listener
+from hpckit.runtime.listen import LOOPBACK, listener
 
 _POLL_S = 0.05
+_NOT_OURS = frozenset({errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN})
 
 
 class Rendezvous(Protocol):
@@ -65,15 +67,16 @@ class FileRendezvous:
     """Through a file all nodes see, for ranks that srun started without an agent.
 
     The file's name holds job, step and restart count, so that a dead incarnation's address is
-    never taken for a live one.
+    never taken for a live one. `host` is what the others reach this node by.
     """
 
     file: Path
+    host: str
 
     def publish(self, port: int) -> None:
         """Write the address in one piece."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.file, {"host": socket.gethostname(), "port": port})
+        write_json(self.file, {"host": self.host, "port": port})
 
     def address(self, timeout: timedelta) -> tuple[str, int]:
         """Wait for the file."""
@@ -125,17 +128,8 @@ def backend_of(device: torch.device) -> str:
 def make_store(info: RankInfo, rendezvous: Rendezvous, timeout: timedelta) -> Store:
     """Bind (rank 0) or reach (all others) the store of this world."""
     if info.rank == 0:
-        bound = listener(backlog=info.world_size + 16)
-        port = int(bound.getsockname()[1])
-        store = TCPStore(
-            "localhost",
-            port,
-            is_master=True,
-            timeout=timeout,
-            wait_for_workers=False,
-            master_listen_fd=bound.detach(),
-        )
-        rendezvous.publish(port)
+        store = _serve(_listener(info), timeout)
+        rendezvous.publish(store.port)
         return store
     host, port = rendezvous.address(timeout)
     try:
@@ -145,6 +139,42 @@ def make_store(info: RankInfo, rendezvous: Rendezvous, timeout: timedelta) -> St
             f"rank {info.rank} cannot reach rank 0's store at {host}:{port}: {error}",
             hint="nodes of one job must be able to open TCP connections to each other",
         ) from None
+
+
+def make_store_at(info: RankInfo, timeout: timedelta) -> Store:
+    """Bind or reach the store at the address that this rank's environment states."""
+    host, port = str(info.master_addr), int(info.master_port or 0)
+    if info.rank == 0:
+        return _serve(_listener(info, port), timeout)
+    return TCPStore(host, port, is_master=False, timeout=timeout)
+
+
+def _listener(info: RankInfo, port: int = 0) -> socket.socket:
+    """Listen where the ranks of this world call, and nowhere else: a store asks for no secret.
+
+    Where the address by which other nodes know this one is none of its own, on all interfaces.
+    """
+    backlog = info.world_size + 16
+    host = LOOPBACK if info.num_nodes == 1 else info.master_addr
+    if host is not None:
+        try:
+            return listener(host, port=port, backlog=backlog)
+        except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise
+    return listener(port=port, backlog=backlog)
+
+
+def _serve(bound: socket.socket, timeout: timedelta) -> TCPStore:
+    host, port = bound.getsockname()[:2]
+    return TCPStore(
+        "localhost" if host in {"::", "0.0.0.0"} else host,  # noqa: S104  # compared, not bound
+        port,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=bound.detach(),
+    )
 
 
 def identity(info: RankInfo, device: torch.device) -> dict[str, Any]:

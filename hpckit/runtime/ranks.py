@@ -72,6 +72,9 @@ class RankOutlook:
         merged = {**without_agent(environ), **self.launch.cluster.env, **self.settings.env}
         search = [*code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
         defaults = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": str(self.settings.seed)}
+        if order.num_nodes == 1:
+            # Else gloo listens where the host's name leads, which others reach.
+            defaults["GLOO_SOCKET_IFNAME"] = "lo"
         return {
             **defaults,
             **merged,

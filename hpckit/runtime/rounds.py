@@ -24,6 +24,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.exits import RankExits
 from hpckit.runtime.hang import Hang
 from hpckit.runtime.judge import Judge
+from hpckit.runtime.listen import LOOPBACK, is_loopback
 from hpckit.runtime.progress_file import ProgressFile
 
 _NOTICE_WAIT_S = 1.0
@@ -165,14 +166,16 @@ class Round:
         return True
 
     def _master_host(self) -> str:
-        """Return under which name or address all nodes reach the node of rank 0.
+        """Return by which address the nodes of the round reach the node of rank 0.
 
-        The address its agent calls from is the one that routes between nodes; a loopback
-        address (its agent is on this very host) is good only where there is no other node.
+        The address its agent calls from is the one that routes between nodes. An agent on this
+        very host calls over loopback: there it is the address by which another one calls us.
         """
-        first = self.members[0]
-        loopback = first.channel.peer.startswith("127.") or first.channel.peer == "::1"
-        return first.node if loopback and len(self.members) > 1 else first.channel.peer
+        first, *others = self.members
+        if not others:
+            return LOOPBACK
+        addresses = (first.channel.peer, *(peer.channel.here for peer in others))
+        return next((one for one in addresses if not is_loopback(one)), first.node)
 
     async def _reserved_port(self) -> int | None:
         """Return the port reserved on rank 0's node; None at a notice, or when it is lost."""

@@ -33,7 +33,7 @@ from hpckit.planning.decide import (
 from hpckit.planning.ledger import Ledger
 from hpckit.planning.placement import first_nodes
 from hpckit.runtime import messages
-from hpckit.runtime.agents import LOOPBACK, Agents, AgentsError, Peer
+from hpckit.runtime.agents import Agents, AgentsError, Peer
 from hpckit.runtime.agents_log import explained
 from hpckit.runtime.agents_step import Steps
 from hpckit.runtime.aside import aside
@@ -46,7 +46,7 @@ from hpckit.runtime.draining import Drained, DrainPoll, Drains
 from hpckit.runtime.hand_over import HandOver
 from hpckit.runtime.journal import Journal
 from hpckit.runtime.judge import judge_of
-from hpckit.runtime.listen import own_addresses
+from hpckit.runtime.listen import LOOPBACK, own_addresses
 from hpckit.runtime.notices import TIME_LIMIT, Notices
 from hpckit.runtime.patience import cause_of
 from hpckit.runtime.progress_file import ProgressFile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -142,16 +143,77 @@ def test_store_is_bound_before_it_is_published(tmp_path: Path) -> None:
             answered.append(client.get("a"))
             super().publish(port)
 
-    rendezvous = Watch(tmp_path / "address.json")
+    rendezvous = Watch(tmp_path / "address.json", "127.0.0.1")
     store = make_store(info(0), rendezvous, timedelta(seconds=5))
     assert answered == [b"b"]
     assert rendezvous.address(SHORT)[1] == store.port
 
 
+class Nowhere:
+    """A rendezvous that tells nobody."""
+
+    def publish(self, port: int) -> None:
+        """Say nothing."""
+
+    def address(self, timeout: timedelta) -> tuple[str, int]:
+        """Know nothing."""
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("shape", "reached", "refused"),
+    [
+        ({"num_nodes": 1}, "127.0.0.1", "127.0.0.2"),
+        ({"num_nodes": 2, "master_addr": "127.0.0.2"}, "127.0.0.2", "127.0.0.1"),
+    ],
+)
+def test_store_of_several_nodes_listens_where_they_call(
+    shape: dict[str, Any], reached: str, refused: str
+) -> None:
+    """It asks for no secret: it is bound to one address, for one node to loopback."""
+    store = make_store(info(0, **shape), Nowhere(), timedelta(seconds=5))
+    socket.create_connection((reached, store.port)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((refused, store.port))
+
+
+def test_store_is_reached_where_its_address_is_translated() -> None:
+    """An address that is none of this host's own (NAT) means all interfaces."""
+    store = make_store(info(0, num_nodes=2, master_addr="203.0.113.9"), Nowhere(), SHORT)
+    socket.create_connection(("127.0.0.1", store.port)).close()
+
+
+LISTENING = """
+import os, torch, torch.distributed as dist
+
+
+def main(config, run):
+    dist.all_reduce(torch.ones(1))
+    mine = {os.readlink(f"/proc/self/fd/{fd}")[8:-1] for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")
+            and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")}
+    for table in ("tcp", "tcp6"):
+        for line in open(f"/proc/net/{table}").readlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in mine:
+                print("listens at", words[1].split(":")[0], flush=True)
+"""
+
+
+@pytest.mark.training
+def test_ranks_of_one_node_listen_on_loopback_alone(workshop: Any, ranks: Any) -> None:
+    """Neither the store nor gloo is reached from another machine."""
+    ended = workshop.attempt(LISTENING, **ranks(2))
+    assert ended.code == 0, ended.output
+    found = [line for rank in range(2) for line in ended.log(rank).splitlines()]
+    addresses = {line.split()[-1] for line in found if line.startswith("listens at")}
+    assert addresses == {"0100007F"}
+
+
 def test_file_rendezvous_says_that_rank_0_did_not_publish(tmp_path: Path) -> None:
     """No address within the timeout: the file and what it needs are named."""
     with pytest.raises(RendezvousError, match=r"address\.json within 1 s"):
-        FileRendezvous(tmp_path / "address.json").address(SHORT)
+        FileRendezvous(tmp_path / "address.json", "n1").address(SHORT)
 
 
 ATTACH = """
