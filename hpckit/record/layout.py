@@ -12,23 +12,32 @@ CONFIGS_PER_FILE = 100
 """Few files for a large sweep, and little to read for the one run that looks for its own line."""
 
 
+RANKS_PER_FOLDER = 256
+"""Thousands of files in one folder, made at once, are slow on a parallel file system."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoundPaths:
     """One round: the ranks' logs and exit records."""
 
     folder: Path
 
+    def of(self, rank: int) -> Path:
+        """Return the folder of a rank's files: the round's own for the first ranks."""
+        first = rank - rank % RANKS_PER_FOLDER
+        return self.folder / f"from-{first:05d}" if first else self.folder
+
     def log(self, rank: int) -> Path:
         """Where a rank's standard output and error go."""
-        return self.folder / f"rank-{rank:05d}.log"
+        return self.of(rank) / f"rank-{rank:05d}.log"
 
     def stacks(self, rank: int) -> Path:
-        """Where a rank writes its stacks when it is taken to hang."""
-        return self.folder / f"rank-{rank:05d}.stacks.txt"
+        """Where a rank's stacks go when it is taken to hang."""
+        return self.of(rank) / f"rank-{rank:05d}.stacks.txt"
 
     def exit_record(self, rank: int) -> Path:
-        """Where a rank leaves the exception that ended it."""
-        return self.folder / f"rank-{rank:05d}.exit.json"
+        """Where a rank that failed leaves the exception that ended it."""
+        return self.of(rank) / f"rank-{rank:05d}.exit.json"
 
 
 @dataclass(frozen=True, slots=True)

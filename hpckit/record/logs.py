@@ -56,7 +56,8 @@ def rank_logs(launch: Launch, index: int, attempt: int | None = None) -> Mapping
     if round_number is None:
         return {}
     found: dict[int, Log] = {}
-    for path in sorted(paths.round(round_number).folder.iterdir()):
+    folder = paths.round(round_number).folder
+    for path in sorted((*folder.glob("rank-*.log"), *folder.glob("from-*/rank-*.log"))):
         match = _RANK_LOG.match(path.name)
         if match is not None:
             rank = int(match[1])

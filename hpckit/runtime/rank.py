@@ -99,7 +99,7 @@ class RankProcess:
 
         from hpckit.runtime import attach, process_group  # noqa: PLC0415  # likewise
 
-        stacks.arm(self._round().stacks(self.info.rank))
+        stacks.arm(Path(f"/proc/self/fd/{self.environ[stacks.VARIABLE]}"))
         shield_children()
         link = open_link(self.environ)
         assert link is not None, "the agent passes a line to every rank it starts"  # noqa: S101

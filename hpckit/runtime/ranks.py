@@ -28,14 +28,13 @@ from hpckit.planning.ends import with_farewell
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths, RoundPaths, RunPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
-from hpckit.runtime import messages
+from hpckit.runtime import messages, stacks
 from hpckit.runtime.aside import aside
 from hpckit.runtime.clock import now
 from hpckit.runtime.control import LINE_LIMIT
 from hpckit.runtime.environ import environment, rank_variables, without_agent
 from hpckit.runtime.link import BOARD_VARIABLE, VARIABLE, make_board, read_board, read_farewell
 from hpckit.runtime.oom import OomKills, read_kills
-from hpckit.runtime.stacks import dump, process_state
 from hpckit.runtime.stages import stage_variables
 from hpckit.runtime.stalls import HangLimits, StepWatch
 
@@ -106,6 +105,7 @@ class LocalRanks:
     processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
     _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
     _boards: dict[int, int] = field(default_factory=dict, init=False)
+    _answers: dict[int, int] = field(default_factory=dict, init=False)
     _told_step: int = field(default=-1, init=False)
     _newest: messages.StepBegun | None = field(default=None, init=False)
     _told_at: float = field(default=0.0, init=False)
@@ -134,7 +134,10 @@ class LocalRanks:
 
     async def start(self) -> None:
         """Start all ranks of this node and begin to watch them."""
-        await aside(lambda: make_folder(self.paths.folder))
+        first = self.order.first_rank
+        ranks = range(first, first + self.order.local_world_size)
+        for folder in sorted({self.paths.of(rank) for rank in ranks}):
+            await self._make(folder)
         self._kills = read_kills()
         shared = self.outlook.variables(environment(), self.order)
         for local_rank in range(self.order.local_world_size):
@@ -142,6 +145,9 @@ class LocalRanks:
             await self._start_rank(info, shared | rank_variables(info))
             if self.hangs.stepping:
                 self.hangs.working(info.rank, time.monotonic())
+
+    async def _make(self, folder: Path) -> None:
+        await aside(lambda: make_folder(folder))
 
     def _info(self, local_rank: int) -> RankInfo:
         order = self.order
@@ -162,7 +168,12 @@ class LocalRanks:
     async def _start_rank(self, info: RankInfo, variables: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
         board = self._boards[info.rank] = make_board()
-        handed = {VARIABLE: str(theirs.fileno()), BOARD_VARIABLE: str(board)}
+        answers = self._answers[info.rank] = os.memfd_create("hpckit-stacks")
+        handed = {
+            VARIABLE: str(theirs.fileno()),
+            BOARD_VARIABLE: str(board),
+            stacks.VARIABLE: str(answers),
+        }
         flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.log(info.rank)
         log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
         try:
@@ -172,7 +183,7 @@ class LocalRanks:
                 stdout=log,
                 stderr=log,
                 env={**variables, **handed},
-                pass_fds=(theirs.fileno(), board),
+                pass_fds=(theirs.fileno(), board, answers),
                 start_new_session=True,
             )
         finally:
@@ -244,21 +255,36 @@ class LocalRanks:
         """Save what every rank is doing, and tell the supervisor."""
         alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
         pids = {rank: process.pid for rank, process in alive.items()}
-        files = {rank: self.paths.stacks(rank) for rank in pids}
-        # It looks at files, which may not answer: in a loop of its own.
-        texts = await aside(lambda: asyncio.run(dump(pids, files, _STACKS)))
+        # Its own descriptors: a rank may end meanwhile, and the number of its file be used again.
+        held = {rank: os.dup(self._answers[rank]) for rank in pids if rank in self._answers}
+        try:
+            files = {rank: Path(f"/proc/self/fd/{one}") for rank, one in held.items()}
+            texts = await stacks.dump(pids, files, _STACKS)
+        finally:
+            for one in held.values():
+                os.close(one)
         most = min(_STACK_CHARACTERS, _ALL_STACKS_CHARACTERS // self.order.world_size)
         # One rank a message: those of a large node are too much for one line.
         for rank, pid in pids.items():
             stack = RankStack(
                 rank=rank,
                 node=self.outlook.node,
-                state=process_state(pid),
+                state=stacks.process_state(pid),
                 step=self._step(rank),
                 text=texts[rank][-most:],
             )
             await self.tell(messages.StackSaved(round=self.order.round, stack=stack))
         await self.tell(messages.StacksSaved(round=self.order.round))
+        with contextlib.suppress(OSError):  # the supervisor knows by now
+            await aside(lambda: self._keep(texts))
+
+    def _keep(self, texts: Mapping[int, str]) -> None:
+        """Write down what ranks were doing, for people."""
+        for rank, text in texts.items():
+            if text:
+                flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.stacks(rank)
+                with os.fdopen(os.open(path, flags, PRIVATE_FILE), "w") as file:
+                    file.write(text)
 
     async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
         code = await self.processes[rank].wait()
@@ -270,9 +296,11 @@ class LocalRanks:
         listening.cancel()
         record = await self._exit_record(rank, code, ended_at)
         os.close(self._boards.pop(rank))
+        os.close(self._answers.pop(rank))
         await self.tell(messages.RankEnded(round=self.order.round, exit=record))
-        with contextlib.suppress(OSError):  # the supervisor records the same
-            await aside(lambda: write_json(self.paths.exit_record(rank), to_plain(record)))
+        if record.failed and not record.stopped:
+            with contextlib.suppress(OSError):  # the supervisor records the same
+                await aside(lambda: write_json(self.paths.exit_record(rank), to_plain(record)))
 
     def _step(self, rank: int) -> int | None:
         """Return the step a rank is at; what it tells comes too seldom to compare ranks by."""

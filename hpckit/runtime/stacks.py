@@ -28,6 +28,10 @@ notices (Slurm, submitit) and profilers' triggers, QUIT is the terminal's. Real-
 free of that; the first few are taken by habit (SIGRTMIN itself is what examples use).
 """
 
+VARIABLE = "HPCKIT_STACKS"
+"""Names the descriptor of the file that a rank answers into: in memory, for most never answer, and
+a file system that does not answer itself may be what they hang on."""
+
 _POLL_S = 0.05
 _SETTLED_S = 0.2
 """A dump that has not grown for this long is taken to be whole: it has no end mark."""

@@ -173,7 +173,9 @@ class Writer:
 
     def log(self, rank: int, text: str, *, round_number: int = 0) -> None:
         """Write a rank's log."""
-        write_text(self._paths.round(round_number).log(rank), text)
+        path = self._paths.round(round_number).log(rank)
+        make_folder(path.parent)
+        write_text(path, text)
 
     def agents_log(self, text: str) -> None:
         """Write the agents' log."""

@@ -46,6 +46,8 @@ def test_logs_of_one_or_all_ranks(desk: Any, writer: Any) -> None:
     attempt.log(1, "c\n")
     assert desk.say("logs", "--rank", "1").out == "c\n"
     assert desk.say("logs", "--rank", "all").out == "0| a\n0| b\n1| c\n"
+    attempt.log(300, "far\n")
+    assert desk.say("logs", "--rank", "300").out == "far\n", "in a folder of its own"
 
 
 def test_logs_print_the_latest_attempt_and_round_or_the_one_asked_for(

@@ -208,6 +208,8 @@ def test_ranks_of_one_node_listen_on_loopback_alone(workshop: Any, ranks: Any) -
     found = [line for rank in range(2) for line in ended.log(rank).splitlines()]
     addresses = {line.split()[-1] for line in found if line.startswith("listens at")}
     assert addresses == {"0100007F"}
+    files = sorted(path.name for path in ended.paths.round(0).folder.iterdir())
+    assert files == ["rank-00000.log", "rank-00001.log"], "nothing of ranks that did well"
 
 
 def test_file_rendezvous_says_that_rank_0_did_not_publish(tmp_path: Path) -> None:
