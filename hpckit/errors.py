@@ -96,6 +96,10 @@ class RendezvousError(RunError):
     """Ranks are missing, doubled, or cannot reach each other."""
 
 
+class DeviceError(RunError):
+    """A rank has no device of the kind that was asked for."""
+
+
 class NonFiniteLossError(RunError):
     """The loss was NaN or infinite for too long."""
 

@@ -79,7 +79,8 @@ _RULES = (
         cause=Cause.crash,  # of a GPU: another node helps, which no exception of the code allows
         says=_words(
             r"""uncorrectable\ (ECC|NVLink)\ error | hardware\ stack\ error
-            | CUDA-capable\ device\(s\)\ is/are\ busy\ or\ unavailable"""
+            | CUDA-capable\ device\(s\)\ is/are\ busy\ or\ unavailable
+            | torch\ sees\ no\ GPU,\ .*\ its\ driver"""
         ),
     ),
     _Rule(
@@ -232,19 +233,26 @@ _CPP_END = re.compile(
 )
 
 
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+"""What torch puts before every line of a traceback once there is a process group."""
+_LAST_LINES = 5
+
+
 def with_log(exit_: RankExit, log: str) -> RankExit:
     """Return the record with the exception that ends this log, where it holds none itself.
 
     For what leaves no record of its own: a user's command that is Python, which prints its
-    traceback and returns 1, and C++ that ends the process by SIGABRT (NCCL's watchdog). `log` is
-    the last part of what the rank printed.
+    traceback and returns 1, and C++ that ends the process by SIGABRT (NCCL's watchdog). Of
+    another program that ended with an exit code, the last lines it printed are the message. `log`
+    is the last part of what the rank printed.
     """
     cpp = exit_.signal == "SIGABRT"
-    if exit_.exception is not None or not (cpp or exit_.code == 1):
+    if exit_.exception is not None or not (cpp or exit_.code):
         return exit_
-    ends = list((_CPP_END if cpp else _PYTHON_END).finditer(log))
+    log = _RANK_PREFIX.sub("", log)
+    ends = list((_CPP_END if cpp else _PYTHON_END).finditer(log)) if cpp or exit_.code == 1 else []
     if not ends or log.count("\n", ends[-1].end()) > _LOG_LINES:
-        return exit_
+        return exit_ if cpp else replace(exit_, message=_last_lines(log))
     end = ends[-1]
     return replace(
         exit_,
@@ -252,6 +260,11 @@ def with_log(exit_: RankExit, log: str) -> RankExit:
         message=end["message"] or "",
         traceback=None if cpp else log[_chain_start(ends, log) : end.end()] + "\n",
     )
+
+
+def _last_lines(log: str) -> str | None:
+    lines = [line.rstrip() for line in log.splitlines() if line.strip()]
+    return "\n".join(lines[-_LAST_LINES:])[-_MESSAGE_CHARACTERS:] or None
 
 
 def _chain_start(ends: Sequence[re.Match[str]], log: str) -> int:

@@ -198,4 +198,5 @@ def _message(exit_: RankExit) -> str:
             f"rank {exit_.rank} ended with exit code 0 before it had come to its end "
             "(sys.exit or os._exit inside the entry point; return from it instead)"
         )
-    return f"rank {exit_.rank} ended with exit code {exit_.code}"
+    said = f"; it printed last:\n{exit_.message}" if exit_.message else ""
+    return f"rank {exit_.rank} ended with exit code {exit_.code}{said}"

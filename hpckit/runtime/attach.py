@@ -183,7 +183,9 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
     run = make_run(environ, info, torch.device("cpu"), link)
     runtime = run.config.runtime
     kind = DeviceKind(runtime.device)
-    run.device = process_group.choose_device(kind, info, torch.cuda.device_count())
+    run.device = process_group.choose_device(
+        kind, info, torch.cuda.device_count(), asked=run.config.resources.gpus_per_node
+    )
     if not dist.is_initialized():
         timeout = timedelta(seconds=runtime.rendezvous_timeout_s)
         store = _store(environ, info, timeout)

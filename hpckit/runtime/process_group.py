@@ -24,11 +24,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from hpckit.errors import RendezvousError
+from hpckit.errors import DeviceError, RendezvousError
 from hpckit.model.launch import DeviceKind
 from hpckit.model.rank import RankInfo
 from hpckit.record.store import read_json, write_json
 from hpckit.runtime import messages
+from hpckit.runtime.environ import environment
 from hpckit.runtime.link import AgentLink
 from hpckit.runtime.listen import LOOPBACK, listener
 
@@ -95,20 +96,19 @@ class FileRendezvous:
         )
 
 
-def choose_device(kind: DeviceKind, info: RankInfo, visible: int) -> torch.device:
-    """Return the device of this rank, given how many GPUs it sees.
+def choose_device(
+    kind: DeviceKind, info: RankInfo, visible: int, *, asked: int = 0
+) -> torch.device:
+    """Return the device of this rank, given how many GPUs it sees and its node was `asked` for.
 
     One visible GPU is this rank's own whatever its number (`--gpus-per-task`, `--gpu-bind`); at
-    least one a rank means the GPU of its local rank. Raises RendezvousError otherwise.
+    least one a rank means the GPU of its local rank. Raises DeviceError where a GPU was asked for
+    and there is none, RendezvousError where several ranks would share one.
     """
-    if kind is DeviceKind.cpu or (kind is DeviceKind.auto and visible == 0):
+    if kind is DeviceKind.cpu or (kind is DeviceKind.auto and visible == asked == 0):
         return torch.device("cpu")
     if visible == 0:
-        raise RendezvousError(
-            f"rank {info.rank} on {info.node or socket.gethostname()} sees no GPU, but "
-            "runtime.device=cuda",
-            hint="ask for GPUs (resources.gpus_per_node=…) or set runtime.device=cpu",
-        )
+        raise _no_gpu(kind, info, asked)
     if visible == 1:
         return torch.device("cuda", 0)
     if visible < info.local_world_size:
@@ -118,6 +118,26 @@ def choose_device(kind: DeviceKind, info: RankInfo, visible: int) -> torch.devic
             hint="set resources.tasks_per_node to resources.gpus_per_node, or runtime.device=cpu",
         )
     return torch.device("cuda", info.local_rank)
+
+
+def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int) -> DeviceError:
+    """Say why torch sees no GPU: another node helps against a broken driver, and nothing else."""
+    wanted = f"resources.gpus_per_node={asked}" if asked else f"runtime.device={kind.value}"
+    shown = environment().get("CUDA_VISIBLE_DEVICES")
+    if torch.version.cuda is None and torch.version.hip is None:
+        why = f"this is torch {torch.__version__}, which was built without CUDA"
+        hint = "install a build of torch with CUDA into the Python of the run"
+    elif shown is not None and not shown.strip("-1 "):
+        why = f"CUDA_VISIBLE_DEVICES is {shown!r}"
+        hint = "do not set it in env or the job's environment; Slurm sets it"
+    else:
+        why = "and its driver may be broken"
+        hint = "run nvidia-smi on that node"
+    return DeviceError(
+        f"rank {info.rank} on {info.node or socket.gethostname()}: torch sees no GPU, {why}, but "
+        f"{wanted} asks for one",
+        hint=f"{hint}; to train on CPUs all the same, set runtime.device=cpu",
+    )
 
 
 def backend_of(device: torch.device) -> str:

@@ -104,7 +104,12 @@ class RankProcess:
         link = open_link(self.environ)
         assert link is not None, "the agent passes a line to every rank it starts"  # noqa: S101
         visible = torch.cuda.device_count()
-        device = process_group.choose_device(settings.runtime.device, self.info, visible)
+        device = process_group.choose_device(
+            settings.runtime.device,
+            self.info,
+            visible,
+            asked=settings.resources.gpus_per_node,
+        )
         self.run = attach.make_run(self.environ, self.info, device, link)
         timeout = timedelta(seconds=settings.runtime.rendezvous_timeout_s)
         rendezvous = process_group.AgentRendezvous(link)
@@ -153,7 +158,8 @@ def _of_user(trace: TracebackType | None) -> TracebackType | None:
 
 def _is_ours(trace: TracebackType) -> bool:
     name = trace.tb_frame.f_code.co_filename
-    return name == __file__ or name.startswith("<frozen importlib") or "/importlib/" in name
+    ours = Path(name).parent == Path(__file__).parent
+    return ours or name.startswith("<frozen importlib") or "/importlib/" in name
 
 
 class Leaving:

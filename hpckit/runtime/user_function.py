@@ -41,7 +41,25 @@ def load_function(text: str) -> Callable[..., Any]:
         )
     if any(kind(function) for kind in _LAZY):
         raise _not_run(function)
+    _check_parameters(function)
     return function  # type: ignore[no-any-return]  # callable, as just checked
+
+
+def _check_parameters(function: Callable[..., Any]) -> None:
+    """Raise ConfigError where the function cannot take what it is called with."""
+    try:
+        parameters = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # of C code, which does not say
+    try:
+        parameters.bind(None, None)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise ConfigError(
+            f"entry_point {name}{parameters} cannot be called with a configuration and a run: "
+            f"{error}",
+            hint=f"let it take both: def {name}(config, run)",
+        ) from None
 
 
 def call(function: Callable[..., Any], run: Run) -> None:

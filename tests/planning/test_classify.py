@@ -354,9 +354,34 @@ def test_log_does_not_overrule_what_is_known() -> None:
     assert with_log(died(code=1), log).exception == "ValueError"
     for record, text in (
         (raised("KeyError", "'x'"), log),
-        (died(code=3), log),
         (died("SIGKILL"), log),
-        (died(code=1), log + "more\n" * 200),
-        (died(code=1), "no traceback\n"),
     ):
         assert with_log(record, text) == record
+    for code, text in ((3, log), (1, log + "more\n" * 200), (1, "no traceback\n")):
+        assert with_log(died(code=code), text).exception is None
+
+
+def test_traceback_behind_torch_s_prefix_is_the_exception() -> None:
+    """With a process group, torch prefixes every line; exception, message and place are found."""
+    told = """step 3
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/code/train.py", line 7, in <module>
+[rank0]:     main()
+[rank0]:   File "/code/train.py", line 3, in main
+[rank0]:     raise ValueError("no data")
+[rank0]: ValueError: no data
+[rank0]:[W1122 00:00:00 ProcessGroupGloo.cpp:1] Warning: destroy_process_group() was not called
+"""
+    record = with_log(died(code=1), told)
+    assert (record.exception, record.message) == ("ValueError", "no data")
+    plain = with_log(died(code=1), told.replace("[rank0]: ", "").replace("[rank0]:[", "["))
+    assert record.traceback == plain.traceback
+    assert signature(record) == signature(plain)
+
+
+def test_last_lines_of_another_program_are_its_message() -> None:
+    """A program that leaves no traceback is told by what it printed last, at most five lines."""
+    assert with_log(died(code=3), "step 1\n\noops\n").message == "step 1\noops"
+    assert with_log(died(code=3), "".join(f"{i}\n" for i in range(9))).message == "4\n5\n6\n7\n8"
+    assert with_log(died(code=3), "").message is None
+    assert signature(with_log(died(code=3), "oops")) == signature(died(code=3))

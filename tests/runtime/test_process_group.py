@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
-from hpckit.errors import RendezvousError
+from hpckit.errors import DeviceError, RendezvousError
 from hpckit.model.launch import DeviceKind
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.process_group import (
@@ -120,10 +120,31 @@ def test_choose_device_refuses_too_few_gpus() -> None:
     """Fewer GPUs than ranks, or none where one is demanded, is an error that says what to do."""
     with pytest.raises(RendezvousError, match=r"3 ranks on .* share 2 GPUs") as shared:
         choose_device(DeviceKind.auto, info(1), 2)
-    with pytest.raises(RendezvousError, match="sees no GPU") as none:
-        choose_device(DeviceKind.cuda, info(1), 0)
     assert "tasks_per_node" in shared.value.hint
-    assert "gpus_per_node" in none.value.hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "wanted"),
+    [
+        (DeviceKind.cuda, 0, "runtime.device=cuda"),
+        (DeviceKind.cuda, 4, "resources.gpus_per_node=4"),
+        (DeviceKind.auto, 4, "resources.gpus_per_node=4"),
+    ],
+)
+def test_choose_device_refuses_cpus_where_gpus_were_asked_for(
+    kind: DeviceKind, asked: int, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names who asked, why there is none, and how to train on CPUs all the same."""
+    reasons = {"built without CUDA": None, "its driver may be broken": "12.8"}
+    for reason, version in reasons.items():
+        monkeypatch.setattr(torch.version, "cuda", version)
+        with pytest.raises(DeviceError, match=f"{reason}, but {wanted}") as none:
+            choose_device(kind, info(1), 0, asked=asked)
+        assert "runtime.device=cpu" in none.value.hint
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(DeviceError, match="CUDA_VISIBLE_DEVICES is '-1'"):
+        choose_device(kind, info(1), 0, asked=asked)
+    assert choose_device(DeviceKind.cpu, info(1), 0, asked=asked) == torch.device("cpu")
 
 
 def test_backend_follows_the_device() -> None:

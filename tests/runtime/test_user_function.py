@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.runtime.user_function import loops_over_steps
+from hpckit.errors import ConfigError
+from hpckit.runtime.user_function import load_function, loops_over_steps
 
 DIRECT = "def main(config, run):\n    for step in run.steps(3): pass\n"
 HELPER = "def loop(run):\n    for step in run.steps(3): pass\ndef main(config, run): loop(run)\n"
@@ -63,3 +64,28 @@ def _module(function: Any) -> Any:
 def test_step_loop_of_another_function_does_not_count(tmp_path: Path) -> None:
     """A module may hold a training and a preparation; only what is called is judged."""
     assert not loops_over_steps(load(tmp_path, BESIDE), tmp_path)
+
+
+@pytest.mark.parametrize("parameters", ["", "config", "config, run, more", "*, config, run"])
+def test_function_of_other_parameters_is_refused(
+    parameters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function that cannot take configuration and run is named with what it takes."""
+    module = f"arity_{abs(hash(parameters))}"
+    (tmp_path / f"{module}.py").write_text(f"def main({parameters}): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be called with a configuration and a run") as no:
+        load_function(f"{module}:main")
+    assert f"main({parameters})" in no.value.message
+    assert no.value.hint.endswith("def main(config, run)")
+
+
+@pytest.mark.parametrize("parameters", ["config, run", "*all", "cfg, run, seed=0", "a, /, b"])
+def test_function_of_two_parameters_is_taken(
+    parameters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their names are, and with more that have defaults."""
+    module = f"arity_{abs(hash(parameters))}"
+    (tmp_path / f"{module}.py").write_text(f"def main({parameters}): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_function(f"{module}:main").__name__ == "main"
