@@ -21,6 +21,7 @@ from hpckit.planning.applies import partition_names
 from hpckit.planning.command import command_words
 from hpckit.planning.cost import estimate, over_budget
 from hpckit.planning.preflight import chosen_of, preflight
+from hpckit.planning.slips import plan_slips
 from hpckit.record.present import Machine
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.limits import PATIENCE, read_nodes, read_site
@@ -42,7 +43,7 @@ def check_launch(prepared: Prepared, context: Context) -> Checked:
         asked.ask()
     expected = estimate(plan, asked.site)
     return Checked(
-        findings=(*findings, *asked.findings, *over_budget(plan, expected)),
+        findings=(*findings, *plan_slips(plan), *asked.findings, *over_budget(plan, expected)),
         starts=tuple(asked.starts),
         estimate=expected,
         unchecked=(*machine.unchecked, *asked.unchecked),

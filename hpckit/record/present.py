@@ -21,19 +21,12 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan
 from hpckit.record.code import CodeSnapshot
 from hpckit.record.entry_point import Module, defines, find_module
+from hpckit.record.named_paths import Project, commanded_paths, configured_paths
 
 _RUNS_LOOKED_AT = 200
 """Paths are looked for in this many runs of a sweep: beyond, they hardly differ."""
 
-_READ = frozenset(
-    {"checkpoint", "ckpt", "container", "corpus", "data", "dataset", "datasets", "file", "image"}
-    | {"input", "inputs", "path", "paths", "pretrained", "tokenizer", "train", "val", "weights"}
-)
-_WRITTEN = frozenset({"cache", "log", "logs", "out", "output", "results", "save", "tmp"})
-_OURS = frozenset(
-    {"cluster", "code", "command", "entry_point", "env", "name", "output_dir", "recovery"}
-    | {"resources", "runtime", "chaos", "budget", "seed", "checkpoint"}
-)
+_SHELLS = frozenset({"bash", "sh"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +54,7 @@ class Machine:
                 found.update(dict.fromkeys(self._task(settings)))
         for run in islice(self.plan.runs, _RUNS_LOOKED_AT):
             found.update(dict.fromkeys(_checkpoints(run.settings)))
-            found.update(dict.fromkeys(_paths(run.config)))
+            found.update(dict.fromkeys(configured_paths(run.config, self._project)))
         return tuple(found)
 
     @cached_property
@@ -91,7 +84,9 @@ class Machine:
         if settings.entry_point is not None:
             yield from self._entry_point(settings.entry_point, settings.env)
         elif settings.command is not None:
-            yield from self._command(self.split(settings.command))
+            words = self.split(settings.command)
+            yield from self._command(words)
+            yield from commanded_paths(words, self._project)
 
     def _entry_point(self, text: str, env: Mapping[str, str]) -> Iterator[Finding]:
         name, _, attribute = text.partition(":")
@@ -153,7 +148,7 @@ class Machine:
     def _command(self, words: tuple[str, ...]) -> Iterator[Finding]:
         program = words[0]
         if "/" in program and not Path(program).is_absolute():
-            yield from self._project_file(program)
+            yield from self._project_file(program, runs=True)
         elif self._which(program) is None:
             # Nodes may have what this machine has not, and modules bring more.
             say = error if self.here else warning
@@ -164,8 +159,30 @@ class Machine:
                 "look for a typing mistake; on the nodes it has to be on PATH (cluster.modules, "
                 "cluster.setup, cluster.env)",
             )
-        script = next((word for word in words[1:] if not word.startswith("-")), "")
-        if Path(program).name.startswith("python") and script.endswith(".py"):
+        yield from self._script(Path(program).name, words[1:])
+
+    def _script(self, program: str, words: tuple[str, ...]) -> Iterator[Finding]:
+        """Look for what an interpreter is to run: a file, or with `-m` a module."""
+        python = program.startswith("python")
+        if python and "-m" in words[:-1]:
+            name = words[words.index("-m") + 1]
+            if find_module(name, [self.working_dir], installed=True) is None:
+                yield (error if self.here and self.same_python else warning)(
+                    "command",
+                    name,
+                    f"module {name} of the command is neither in {self.working_dir} nor installed "
+                    f"for {self.plan.python}",
+                    "look for a typing mistake, or install it",
+                )
+            return
+        if "-c" in words:
+            return
+        ends = ".py" if python or program == "torchrun" else ""
+        plain = (word for word in words if not word.startswith("-"))
+        # Options of an interpreter hardly take a value; those of torchrun do.
+        script = next((word for word in plain if word.endswith(ends) or program != "torchrun"), "")
+        known = (ends and script.endswith(ends)) or program in _SHELLS
+        if known and script and not Path(script).is_absolute():
             yield from self._project_file(script)
 
     def _which(self, program: str) -> str | None:
@@ -173,7 +190,11 @@ class Machine:
         path = os.pathsep.join([beside_python, self.environ.get("PATH", os.defpath)])
         return shutil.which(program, path=path)
 
-    def _project_file(self, name: str) -> Iterator[Finding]:
+    @property
+    def _project(self) -> Project:
+        return Project(folder=self.working_dir, frozen=self._is_frozen)
+
+    def _project_file(self, name: str, *, runs: bool = False) -> Iterator[Finding]:
         file = self.working_dir / name
         if not file.is_file():
             yield error(
@@ -184,11 +205,20 @@ class Machine:
             )
         elif not self._is_frozen(file):
             yield _left_out("command", name, file)
+        elif runs and not os.access(file, os.X_OK):
+            yield error(
+                "command",
+                name,
+                f"{file} is not executable",
+                f"chmod +x {name}, or name what runs it, for example: python {name}",
+            )
 
     def _is_frozen(self, file: Path) -> bool:
         """Whether the nodes will have this file: it is outside the project, or in its copy."""
         file = Path(os.path.normpath(file))
         if self.frozen is None or not file.is_relative_to(self.snapshot.root):
+            return True
+        if file.is_dir() and any(one.is_relative_to(file) for one in self.frozen):
             return True
         above = [file, *file.parents]
         # An installation inside the project (`.venv`) is used where it is.
@@ -218,30 +248,3 @@ def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
             + ("" if existing == Path("/") else ", and you may not write there"),
             "look for a typing mistake; the nodes may see more than this machine",
         )
-
-
-def _paths(config: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield warnings for absolute paths under keys that sound like something to read."""
-    for key, text in _texts({name: one for name, one in config.items() if name not in _OURS}, ()):
-        words = {word for part in key for word in part.lower().replace("-", "_").split("_")}
-        if words.isdisjoint(_READ) or not words.isdisjoint(_WRITTEN):
-            continue
-        if not any(letter in text for letter in "*?{$\n") and not Path(text).exists():
-            yield warning(
-                ".".join(key),
-                text,
-                f"{'.'.join(key)} names {text}, which does not exist on this machine",
-                "look for a typing mistake; the nodes may see more than this machine",
-            )
-
-
-def _texts(value: object, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    if isinstance(value, str):
-        if value.startswith("/") and len(value) > 1:
-            yield key, value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _texts(inner, (*key, str(name)))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _texts(inner, key)

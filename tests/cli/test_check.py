@@ -166,3 +166,76 @@ def test_checkpoint_dir_that_cannot_be_is_warned_about(shell: Any, tmp_path: Pat
     missing = shell("check", *words, "checkpoint.dir=/no-such-scratch/me")
     assert findings(missing) == [("warning", "checkpoint.dir")]
     assert findings(shell("check", *words, f"checkpoint.dir={tmp_path}/new")) == []
+
+
+COMMAND = ("experiment=command", "cluster=local", "code.snapshot=false")
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "severity"),
+    [
+        (("command=python -m train3",), "module train3 of the command is neither in", "error"),
+        (("command=bash run.sh",), "there is no file run.sh in", "error"),
+        (("command=./tool",), "tool is not executable", "error"),
+        (("command=torchrun --nproc-per-node 2 nowhere.py",), "no file nowhere.py", "error"),
+        (
+            ("command=torchrun --nproc-per-node 2 train.py", "resources=cpu_pair"),
+            "torchrun starts ranks of its own, in each of the 2 tasks",
+            "warning",
+        ),
+        (("command=python train.py --data $DATA",), "$DATA in command stays as it is", "warning"),
+        (("command=python train.py | tee log",), "| in command stays as it is", "warning"),
+        (("command=python train.py --lr {lr}",), "{lr} in command stays as it is", "warning"),
+        (
+            ("command=true", "cluster.setup=['false']", "resources.timeout_min=5"),
+            "nobody reads cluster.setup, resources.timeout_min",
+            "warning",
+        ),
+        (("command=true", "-m", "+params.lr=1,1,2"), "1 run of this sweep is the same", "warning"),
+    ],
+)
+def test_check_finds_what_was_hardly_meant(
+    shell: Any, words: tuple[str, ...], said: str, severity: str
+) -> None:
+    """What ran on silently, or failed on the node, is said beforehand."""
+    (shell.cwd / "train.py").write_text("")
+    (shell.cwd / "tool").write_text("#!/bin/sh\n")
+    quoted = [w.replace("command=", 'command="') + '"' if w[:8] == "command=" else w for w in words]
+    found = json.loads(shell("check", "--json", *COMMAND, *quoted).out)["findings"]
+    assert [one["severity"] for one in found if said in one["message"]] == [severity], found
+
+
+def test_check_is_content_with_what_a_shell_reads(shell: Any) -> None:
+    """Words for a shell are left to it; a module that is there and one rank each are fine."""
+    (shell.cwd / "train.py").write_text("")
+    for command in (
+        "[bash,-c,'echo $HOME | cat']",
+        "'\"python -m train\"'",
+        "'\"torchrun train.py\"'",
+    ):
+        words = ("check", "--json", *COMMAND, f"command={command.strip(chr(39))}")
+        assert json.loads(shell(*words).out)["findings"] == [], command
+
+
+def test_check_warns_of_data_that_git_ignores(shell: Any) -> None:
+    """A relative path that exists here and is not in the snapshot: in a key, and in a command."""
+    subprocess.run(["git", "init", "-q"], cwd=shell.cwd, check=True)
+    (shell.cwd / ".gitignore").write_text("data/\noutputs/\n")
+    (shell.cwd / "data").mkdir()
+    (shell.cwd / "data/x.npz").write_text("")
+    (shell.cwd / "kept.npz").write_text("")
+    (shell.cwd / "train.py").write_text("")
+    run = ("check", "--json", "experiment=command", "cluster=local")
+    ignored = "data/x.npz is in"
+    for words in (
+        ("command=true", "+params.data=data/x.npz"),
+        ('command="python train.py --data data/x.npz"',),
+        ('command="python train.py --data=data/x.npz"',),
+    ):
+        found = json.loads(shell(*run, *words).out)["findings"]
+        assert [one["message"][: len(ignored)] for one in found] == [ignored], found
+        assert str(shell.cwd / "data/x.npz") in found[0]["hint"]
+    fine = ("command=true", "+params.data=kept.npz", "+params.dataset=mnist", "+params.path=.")
+    assert json.loads(shell(*run, *fine).out)["findings"] == []
+    lost = json.loads(shell(*run, "command=true", "+params.data=data/nope.npz").out)["findings"]
+    assert "does not exist in" in lost[0]["message"]

@@ -1,0 +1,68 @@
+"""What in the words of a command will not do what it looks like. Pure.
+
+Responsible for slips that the words alone show: signs that only a shell understands, and launchers
+that start ranks a second time; it must not look for files or programs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from hpckit.model.finding import Finding, warning
+
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+_SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
+_VARIABLE = re.compile(r"\$(\w+|\{\w+\})|\A~/")
+_BRACED = re.compile(r"(?<!\$)\{[A-Za-z_][\w.]*\}")
+_LAUNCHERS = frozenset({"torchrun", "deepspeed", "mpirun", "mpiexec", "srun"})
+_LAUNCHING_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
+
+
+def command_slips(words: Sequence[str], tasks_per_node: int) -> Iterator[Finding]:
+    """Yield warnings about the words of a command that each of so many tasks a node runs."""
+    if not _is_shell_line(words):
+        yield from _shell_signs(words)
+    for word in words:
+        if braced := _BRACED.search(word):
+            yield warning(
+                "command",
+                word,
+                f"{braced[0]} in command stays as it is: a value of the configuration is ${{key}}",
+                f"write ${braced[0]}, in quotes that keep your shell from reading it",
+            )
+    launcher = _launcher(words)
+    if launcher and tasks_per_node > 1:
+        yield warning(
+            "command",
+            launcher,
+            f"{launcher} starts ranks of its own, in each of the {tasks_per_node} tasks a node "
+            "that hpckit starts: every rank would be there several times",
+            "leave it out (hpckit starts the ranks and sets RANK, WORLD_SIZE …), or set "
+            "resources.tasks_per_node=1",
+        )
+
+
+def _is_shell_line(words: Sequence[str]) -> bool:
+    return words[0].rpartition("/")[2] in _SHELLS and any(
+        re.fullmatch(r"-\w*c", word) for word in words[1:3]
+    )
+
+
+def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
+    sign = next((word for word in words[1:] if word in _SIGNS or word.endswith(";")), None)
+    found = sign or next((word for word in words if _VARIABLE.search(word)), None)
+    if found is not None:
+        yield warning(
+            "command",
+            found,
+            f"{found} in command stays as it is: no shell reads it",
+            f"let one read it: 'command=[bash,-c,\"{' '.join(words)}\"]'",
+        )
+
+
+def _launcher(words: Sequence[str]) -> str:
+    program = words[0].rpartition("/")[2]
+    if program in _LAUNCHERS or (program == "accelerate" and "launch" in words[1:2]):
+        return program
+    return next((word for word in words[1:3] if word in _LAUNCHING_MODULES), "")
