@@ -225,6 +225,7 @@ def start(prepared: Prepared, context: Context) -> Started:
         return _start_on_slurm(prepared, context)
     from hpckit.cli import local  # noqa: PLC0415  # each launch needs one of the two
 
+    local.require_linux()
     launch = write(prepared, context)
     with only_a_view(launch, context):
         executor = local.start(launch, context)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import platform
 import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpckit.cli.context import Context
-from hpckit.errors import RunError
+from hpckit.errors import RunError, UsageError
 from hpckit.model.events import CancelRequested, LocalStarted, SubmitRefused
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import (
@@ -63,6 +64,7 @@ def start(launch: Launch, context: Context, jobs: Sequence[int] = ()) -> LocalSt
     RunError where it ends, or says nothing, before that; its runs then count as failed, for that
     reason.
     """
+    require_linux()
     try:
         return _start(launch, context, jobs)
     except RunError as error:
@@ -71,6 +73,16 @@ def start(launch: Launch, context: Context, jobs: Sequence[int] = ()) -> LocalSt
             with contextlib.suppress(OSError):  # the error itself is said in any case
                 record_event(launch.paths, event)
         raise
+
+
+def require_linux() -> None:
+    """Raise UsageError where runs cannot be supervised: signals, /proc and prctl are Linux's."""
+    if platform.system() != "Linux":
+        raise UsageError(
+            f"runs need Linux, and this is {platform.system()}",
+            hint="here you can look at launches (status, logs, results, ls), check and render; "
+            "launch on a Linux machine or on the cluster",
+        )
 
 
 def _start(launch: Launch, context: Context, jobs: Sequence[int]) -> LocalStarted:

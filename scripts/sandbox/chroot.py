@@ -83,7 +83,8 @@ def shared_folders() -> list[Path]:
     """List the folders of this machine that the chroot shows at the same place."""
     top = [path for path in sorted(Path("/").iterdir()) if path.name not in _NOT_SHARED]
     folders = [path for path in top if path.is_dir() and not path.is_symlink()]
-    return [*folders, Path("/usr/local"), STATE, *_system_python()]
+    shown = Path("/usr/local"), Path("/var/tmp")  # noqa: S108  # a place for clones, shown as it is
+    return [*folders, *shown, STATE, *_system_python()]
 
 
 def _system_python() -> list[Path]:

@@ -49,6 +49,8 @@ def run(
         done = subprocess.run(
             argv,
             input=stdin,
+            # A folder that a release's chroot has, too: where we were called it may not show.
+            cwd="/",
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -29,9 +29,12 @@ if [ "$(id -u)" != 0 ]; then
     exit 1
 fi
 exec /usr/bin/nsenter --mount={namespace} /usr/sbin/chroot {root} /bin/sh -c '
-    cd "$1" 2>/dev/null || {{
-        echo "{command}: $1 is not visible to the sandbox nodes" >&2; exit 1
-    }}
+    cd "$1" 2>/dev/null || case {command} in
+        salloc|sbatch|sbcast|srun)
+            echo "{command}: $1 is not visible to the sandbox nodes" >&2
+            exit 1 ;;
+        *) cd / ;;
+    esac
     shift
     exec "$@"
 ' {command} "$PWD" /usr/bin/{command} "$@"
