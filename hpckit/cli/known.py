@@ -119,7 +119,8 @@ def nothing_left(
     what = "the run is" if count == 1 else f"all {count} runs are"
     if arguments.json:
         nobody = dict.fromkeys(("launch", "dir", "janitor", "feeder"))
-        context.say_json({**nobody, "runs": [], "jobs": [], **division.documents})
+        more = {**division.documents, "left_out": prepared.snapshot.left_out}
+        context.say_json({**nobody, "runs": [], "jobs": [], **more})
     else:
         context.say(f"nothing to launch: {what} known already (--rerun insists)")
     if not arguments.wait or arguments.dry_run:

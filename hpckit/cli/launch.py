@@ -101,13 +101,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     prepared = without_known(whole, division, arguments, context)
     if prepared is None:
         return nothing_left(whole, division, context, arguments)
+    more = {**division.documents, "left_out": prepared.snapshot.left_out}
     janitor = _janitor_script(prepared, arguments, context) if arguments.auto_resume else None
     if arguments.dry_run:
         scripts = dict(prepared.scripts)
         if janitor is not None:
             scripts[len(prepared.plan.jobs)] = janitor
         prepared = replace(prepared, scripts=scripts)
-        print_scripts(prepared, context, as_json=arguments.json, more=division.documents)
+        print_scripts(prepared, context, as_json=arguments.json, more=more)
         return 0
     if not arguments.no_check and not may_start(prepared, context):
         return 2
@@ -118,7 +119,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         started = _with_feeder(started, context)
     if arguments.auto_resume:
         started = _with_janitor(started, context)
-    say_started(started, context, as_json=arguments.json, more=division.documents)
+    say_started(started, context, as_json=arguments.json, more=more)
     if not arguments.wait:
         return 0
     from hpckit.cli.wait import wait  # noqa: PLC0415  # only where somebody waits

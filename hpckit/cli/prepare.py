@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from hpckit.config.request import ComposeRequest
 
 
+_SHOWN = 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A launch that could be written: `scripts` holds the text of each job index.
@@ -136,18 +139,30 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
     if plan.cluster.kind is ClusterKind.slurm:
         refuse_other_clusters(context.environ)
     folders = template_folders(request)
+    scripts = {job.index: render(plan, job, folders) for job in plan.jobs}
+    snapshot = code.collect(
+        points[0].settings.code,
+        cwd=context.cwd,
+        output_dir=Path(plan.folder).parent,
+        git=Git(context.environ),
+    )
+    _say_left_out(snapshot.left_out, context)
     return Prepared(
         plan=plan,
-        scripts={job.index: render(plan, job, folders) for job in plan.jobs},
-        snapshot=code.collect(
-            points[0].settings.code,
-            cwd=context.cwd,
-            output_dir=Path(plan.folder).parent,
-            git=Git(context.environ),
-        ),
+        scripts=scripts,
+        snapshot=snapshot,
         points=points,
         quiet=arguments.json,
     )
+
+
+def _say_left_out(names: Sequence[str], context: Context) -> None:
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        context.note(
+            f"warning: not in the code snapshot, as they look like secrets: "
+            f"{', '.join(names[:_SHOWN])}{more} (code.secrets=[{names[0]}] takes it all the same)"
+        )
 
 
 def narrowed(

@@ -255,13 +255,15 @@ class Code:
     """The snapshot of the user's project.
 
     `root` null means the git checkout around the working directory, else that directory;
-    `paths` are folders below it that go on PYTHONPATH.
+    `paths` are folders below it that go on PYTHONPATH; `secrets` are files and folders, or globs of
+    them, that are taken although they look like secrets.
     """
 
     snapshot: bool = True
     root: str | None = None
     paths: list[str] = field(default_factory=lambda: [".", "src"])
     max_mb: float = 200.0
+    secrets: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 Responsible for what is copied and how much; it must not interpret the code. In a git checkout
 these are the tracked files and those neither tracked nor ignored; elsewhere all files. The output
-folder, launch folders, and (unless tracked) virtual environments and caches never belong.
+folder, launch folders, and (unless tracked) virtual environments, caches and secrets never belong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from pathlib import Path, PurePosixPath
 from hpckit.errors import SnapshotError
 from hpckit.model.launch import Code
 from hpckit.record.git import Git, GitState
-from hpckit.record.store import PRIVATE_FOLDER
+from hpckit.record.secrets import (
+    holds_private_key,
+    is_insisted_on,
+    is_secret_file,
+    is_secret_folder,
+)
+from hpckit.record.store import PRIVATE_FOLDER, make_folder
 
 MAX_FILES = 50_000
 """More files than this are data or an installation, not code."""
@@ -50,7 +56,8 @@ class CodeSnapshot:
     """A project as found: `working_dir` and `python_path` are relative to `root`.
 
     `files` is null where no snapshot is wanted: then the project itself is used. `origin` is the
-    project that the files at `root` were taken from, where that is another folder.
+    project that the files at `root` were taken from, where that is another folder. `left_out` are
+    files and folders (with a slash) that look like secrets.
     """
 
     root: Path
@@ -59,6 +66,7 @@ class CodeSnapshot:
     files: tuple[CodeFile, ...] | None
     git: GitState | None
     origin: Path | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def project(self) -> Path:
@@ -84,14 +92,15 @@ def collect(settings: Code, *, cwd: Path, output_dir: Path, git: Git) -> CodeSna
             hint="start hpckit inside the project, or set code.root to a folder around it",
         )
     working_dir = cwd.relative_to(root).as_posix()
+    project = _Project(root, output_dir.resolve(), git, settings.secrets)
+    files = _files(settings, root, project, checkout=checkout) if settings.snapshot else None
     return CodeSnapshot(
         root=root,
         working_dir=working_dir,
         python_path=_python_path(root, working_dir, settings.paths),
-        files=_files(settings, root, _Project(root, output_dir.resolve(), git), checkout=checkout)
-        if settings.snapshot
-        else None,
+        files=files,
         git=git.state(root) if checkout else None,
+        left_out=tuple(sorted(project.left_out)),
     )
 
 
@@ -102,12 +111,12 @@ def copy(snapshot: CodeSnapshot, folder: Path) -> None:
     is left out, as git would. Raises OSError.
     """
     folder.mkdir(mode=PRIVATE_FOLDER)
-    (folder / snapshot.working_dir).mkdir(parents=True, exist_ok=True)
+    make_folder(folder / snapshot.working_dir)
     made = {folder}
     for file in snapshot.files or ():
         target = folder / file.path
         if target.parent not in made:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             made.add(target.parent)
         try:
             _copy_file(snapshot.root / file.path, target, file)
@@ -155,17 +164,32 @@ def _below(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Project:
-    """What never belongs to a project, with the answers so far."""
+    """What never belongs to a project, with the answers so far; `secrets` are wanted all the same.
+
+    `left_out` are those that are not.
+    """
 
     root: Path
     output_dir: Path
     git: Git
+    secrets: list[str]
+    left_out: set[str] = field(default_factory=set)
     known: dict[Path, bool] = field(default_factory=dict)
 
     def holds_outputs(self, path: Path) -> bool:
         """Whether `path` is the output folder or in it; one around the project does not count."""
         inside = self.output_dir != self.root and self.output_dir.is_relative_to(self.root)
         return inside and path.is_relative_to(self.output_dir)
+
+    def keeps(self, path: Path) -> bool:
+        """Whether an untracked file is no secret, or one that is wanted all the same."""
+        name = PurePosixPath(path.relative_to(self.root))
+        secret = is_secret_file(name) or (not path.is_symlink() and holds_private_key(path))
+        if not secret or is_insisted_on(name, self.secrets):
+            return True
+        around = [parent for parent in name.parents if is_secret_folder(parent)]
+        self.left_out.add(f"{around[-1]}/" if around else str(name))
+        return False
 
     def skips(self, folder: Path) -> bool:
         """Whether an untracked folder is left out, itself or by one above it."""
@@ -227,7 +251,7 @@ def _checkout_paths(folder: Path, project: _Project) -> Iterator[Path]:
             continue
         if name.endswith("/"):
             yield from _checkout_paths(path, project)
-        elif not project.holds_outputs(path):
+        elif not project.holds_outputs(path) and project.keeps(path):
             yield path
 
 
@@ -238,7 +262,8 @@ def _walk(folder: Path, project: _Project) -> Iterator[Path]:
         folders[:] = sorted(
             name for name in folders if name not in links and not project.skips(here / name)
         )
-        yield from (here / name for name in sorted([*files, *links]))
+        paths = (here / name for name in sorted([*files, *links]))
+        yield from (path for path in paths if project.keeps(path))
 
 
 def _unreadable(error: OSError) -> None:
@@ -284,4 +309,5 @@ def describe(snapshot: CodeSnapshot) -> Mapping[str, object]:
         "commit": git and git.commit,
         "branch": git and git.branch,
         "dirty": git and git.dirty,
+        "left_out": snapshot.left_out,
     }

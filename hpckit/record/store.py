@@ -25,9 +25,12 @@ PRIVATE_FILE = 0o600
 
 
 def make_folder(path: Path, *, exist_ok: bool = True) -> Path:
-    """Create a folder for the user alone, with its parents; raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=PRIVATE_FOLDER, exist_ok=exist_ok)
+    """Create a folder for the user alone, likewise its missing parents; raises OSError."""
+    try:
+        path.mkdir(mode=PRIVATE_FOLDER, exist_ok=exist_ok)
+    except FileNotFoundError:
+        make_folder(path.parent)
+        path.mkdir(mode=PRIVATE_FOLDER, exist_ok=exist_ok)
     return path
 
 

@@ -15,7 +15,7 @@ from hpckit.record.launches import load_launch, read_runs
 QUICK = ("experiment=command", 'command="true"', "code.snapshot=false")
 LOCAL = (*QUICK, "cluster=local")
 SLURM = (*QUICK, "cluster=slurm")
-KNOWN = ("skipped", "adopted")
+KNOWN = ("skipped", "adopted", "left_out")
 
 
 def said_events(shell: Any, folder: Path) -> list[str]:
