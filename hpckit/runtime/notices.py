@@ -68,11 +68,13 @@ class Notices:
 
     @staticmethod
     def ignore() -> None:
-        """Ignore them, as the process leaves: its exit code says how the attempt ended.
+        """Ignore them from now on, as the process leaves: its exit code says how the attempt ended.
 
-        Before the event loop closes, which hears signals by a pipe that it closes first.
+        The event loop would hear them until it closes, by a pipe that it closes before.
         """
+        loop = asyncio.get_running_loop()
         for number in _NOTICES:
+            loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
 
     def hear(self, name: str) -> None:

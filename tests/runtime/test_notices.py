@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -79,3 +81,33 @@ def test_signal_to_the_supervisor_is_a_notice_whatever_slurm_says() -> None:
     known.hear_self("SIGTERM")
     asyncio.run(known.learn_why())
     assert known.notice is not None
+
+
+def test_nothing_is_a_notice_once_the_attempt_is_over() -> None:
+    """A requeue that was asked for sends SIGTERM, too; the last word stays the last."""
+    known, told = notices(RUNS_ON), []
+    known.record = told.append
+    known.over = True
+    known.hear_self("SIGTERM")
+    assert known.notice is None
+    assert told == []
+    assert known.told.is_set(), "who waits for a preemption's end goes on"
+
+
+def test_process_that_leaves_does_not_die_of_a_late_signal() -> None:
+    """Its exit code is the attempt's, and its event loop prints no exception as it closes."""
+    code = """
+import asyncio, os, signal, sys
+from hpckit.runtime.notices import Notices
+async def leave():
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, lambda: None)
+    Notices.ignore()
+asyncio.run(leave())
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(7)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (7, "")
