@@ -154,7 +154,7 @@ def say_known(division: Division, context: Context, *, dry: bool = False) -> Non
     if division.changed:
         context.note(
             f"{division.changed} completed with other code, or code that was not recorded, the "
-            f"latest in {division.changed_in}: launched anew (--any-code counts such)"
+            f"latest in {division.changed_in}: that does not count (--any-code counts such)"
         )
 
 

@@ -84,6 +84,7 @@ def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> No
     assert "would be skipped" in project("launch", "--dry-run", "--any-code", *words).err
     said = project("launch", "--wait", *words)
     assert "with other code" in said.err
+    assert "launched anew" not in said.err
     assert len(project.outputs) == 2
     assert "nothing to launch" in project("launch", *words).out
 
