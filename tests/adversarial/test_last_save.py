@@ -87,7 +87,7 @@ class SmallDisk:
         checkpoint = Checkpoint(dir=str(disk), interval_steps=3, patience_s=patience_s)
         params |= {"how": how, "disk": str(disk)}
         settings = ranks(2, checkpoint=checkpoint, params=params)
-        settings["runtime"] = Runtime(stop_grace_s=2, rendezvous_timeout_s=20, notice_grace_s=20)
+        settings["runtime"] = Runtime(stop_grace_s=2, rendezvous_timeout_s=60, notice_grace_s=20)
         launch = Workshop(self.folder / "project").freeze(TRAIN, **settings)
         words = [sys.executable, "-m", "hpckit", "supervise", str(launch.folder)]
         words = ["sh", "-c", MOUNT, "sh", str(disk), *words, "--job", "0", "--run", "0"]
@@ -99,7 +99,7 @@ class SmallDisk:
 
 
 def _await(path: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 110
     while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
