@@ -189,9 +189,10 @@ class Agents:
             at, held_up = _clock(), _clock() - before > 2 * BEAT_S
             before = at
             for peer in list(self.peers.values()):
+                silent = at - peer.heard_at > self.settings.runtime.node_timeout_s
                 if held_up:
                     peer.heard_at = at
-                elif at - peer.heard_at > self.settings.runtime.node_timeout_s:
+                elif silent and not peer.channel.unread():
                     self._lose(peer.node_rank)
                 else:
                     peer.channel.post_body(beat)

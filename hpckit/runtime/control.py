@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hmac
 import json
 import secrets
 import socket
+import termios
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from hpckit.errors import ChannelError
 from hpckit.runtime.listen import plain_address
@@ -34,7 +35,7 @@ def new_secret() -> str:
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
-    return hmac.new(key, b"\0".join(parts), sha256).hexdigest().encode()
+    return hmac.digest(key, b"\0".join(parts), "sha256").hex().encode()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +87,15 @@ class Channel:
             raise ChannelError(f"a line from {self.peer} is not signed by this attempt's secret")
         self._heard += 1
         return decode(body)
+
+    def unread(self) -> bool:
+        """Whether the other side has said something that this process has not read yet."""
+        connection = self.writer.get_extra_info("socket")
+        try:
+            waiting = fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4))
+        except (OSError, ValueError):
+            return False  # it is closed
+        return any(waiting)
 
     def abort(self) -> None:
         """Drop the connection, without waiting for what was not sent yet."""

@@ -95,6 +95,32 @@ async def call_while_busy(number: int) -> None:
             one.close()
 
 
+async def said_unread() -> tuple[bool, bool]:
+    """Return whether a channel knows of something unread before and after the other side spoke."""
+    secret = control.new_secret()
+    came: asyncio.Future[control.Channel] = asyncio.get_running_loop().create_future()
+
+    async def attend(channel: control.Channel) -> None:
+        came.set_result(channel)
+
+    async with answering(attend, secret) as port:
+        agent = await control.connect("127.0.0.1", port, secret)
+        channel = await came
+        channel.writer.transport.pause_reading()  # type: ignore[attr-defined]  # busy elsewhere
+        before = channel.unread()
+        await agent.send(messages.Beat())
+        await asyncio.sleep(0.2)
+        found = before, channel.unread()
+        await agent.close()
+        channel.abort()
+        return found
+
+
+def test_channel_knows_that_the_other_side_spoke_while_nobody_listened() -> None:
+    """An agent whose words wait in the kernel is not silent: its node is not lost for that."""
+    assert asyncio.run(said_unread()) == (False, True)
+
+
 def test_callers_wait_in_a_queue_for_a_thousand() -> None:
     """The kernel keeps as many callers waiting as it allows, not the hundred of asyncio."""
     most = int(Path("/proc/sys/net/core/somaxconn").read_text(encoding="utf-8"))

@@ -135,7 +135,13 @@ def test_channel_ends_however_its_connection_does() -> None:
             reader = asyncio.StreamReader()
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             channel = control.Channel(
-                reader=reader, writer=writer, key=b"", sends_as=b"", hears_as=b"", peer="n2"
+                reader=reader,
+                writer=writer,
+                key=b"",
+                sends_as=b"",
+                hears_as=b"",
+                peer="n2",
+                here="127.0.0.1",
             )
             reader.set_exception(OSError(number, "as the kernel has it"))
             said.append(await channel.receive())
