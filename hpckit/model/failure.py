@@ -151,6 +151,7 @@ class Failure:
     """A classified end: cause, where, at which step, and the words of who failed.
 
     `signature` is the same where the same happened, whichever rank, node or step it happened at.
+    `checkpoint` names the one that was being loaded, where that is to blame while others are left.
     """
 
     cause: Cause
@@ -160,6 +161,7 @@ class Failure:
     step: int | None = None
     traceback: str | None = None
     signature: str = ""
+    checkpoint: str | None = None
 
 
 def signal_name(number: int) -> str:

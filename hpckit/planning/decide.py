@@ -34,6 +34,10 @@ _SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.notice, Cause.left
 """Ends that say nothing of the run, however alike they are."""
 
 
+_NOT_OF_A_LOAD = frozenset({Cause.node_lost, Cause.agents_missing, Cause.left})
+_LOADS = 2
+"""So many deaths a checkpoint is charged with: by then it is tried last."""
+
 _NOTICES = {
     Cause.preempted: "preempted",
     Cause.time_limit: "the time limit was about to end the job",
@@ -49,13 +53,22 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The checkpoint that a round began to load; `others` are left that no run has died of."""
+
+    checkpoint: str
+    others: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundView:
     """One ended round: its exit records, and what else is known of its end.
 
-    `saved` is whether the attempt has saved state; `dismissed` a notice that the ranks were given
-    and that turned out to be none; `cut_short` whether ranks were still running when they were told
-    to leave; `cancelled` whether the user asked for the end; `failure` is set
-    where the round ended for another reason than its ranks. `members` are the nodes it ran on,
+    `saved` is whether the attempt has saved state; `load` what the round began from, if anything;
+    `dismissed` a notice that the ranks were given and that turned out to be none; `cut_short`
+    whether ranks were still running when they were told to leave; `cancelled` whether the user
+    asked for the end; `failure` is set where the round ended for another reason than its ranks.
+    `members` are the nodes it ran on,
     `standing` those that are there now, spares included, in the allocation's order; `ran` is how
     long the round lasted, `silent` for how long nothing had been heard of what made it end;
     `draining` says which nodes are being drained, and why; `wanted` and `fewest` how many nodes a
@@ -71,6 +84,7 @@ class RoundView:
     saved: bool = False
     notice: Notice | None = None
     dismissed: Notice | None = None
+    load: Load | None = None
     cut_short: bool = False
     cancelled: bool = False
     failure: Failure | None = None
@@ -133,7 +147,7 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         return _stopped(view, view.notice, policy, past)
     if failure is None and view.dismissed is None and end is End.left and view.cut_short:
         return _left_for_drain(view, policy, past)
-    failure = failure or _failure_of(view, end)
+    failure = _with_checkpoint(view, failure or _failure_of(view, end), past)
     ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
     left_out = _left_out(view, policy, ledger)
     spent = exhausted(ledger, failure, policy, left_out)
@@ -162,6 +176,17 @@ def _failure_of(view: RoundView, end: End) -> Failure:
     if end is End.unsaved:
         return left_unsaved(view.exits, view.step)
     return Failure(cause=Cause.unknown, message="all ranks were stopped, and the reason is unknown")
+
+
+def _with_checkpoint(view: RoundView, failure: Failure, past: Ledger) -> Failure:
+    """Put a failure down to the checkpoint that was being loaded, while others can be tried."""
+    load = view.load
+    if load is None or not load.others or view.first_step is not None:
+        return failure
+    if failure.cause in _NOT_OF_A_LOAD or past.loads_of(load.checkpoint) >= _LOADS:
+        return failure
+    words = f"{failure.message}; while the checkpoint {load.checkpoint} was loaded"
+    return replace(failure, message=words, checkpoint=load.checkpoint)
 
 
 def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
@@ -250,6 +275,8 @@ def exhausted(
 
     Empty where the policy has no restart for such a failure at all: that needs no words.
     """
+    if failure.checkpoint is not None:
+        return None
     allowed = policy.restarts.get(failure.cause, 0)
     if allowed == 0:
         return ""

@@ -29,7 +29,10 @@ _EXCLUDED_FOR = timedelta(hours=12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One failure. `progressed` is whether the run had got further than ever before it."""
+    """One failure. `progressed` is whether the run had got further than ever before it.
+
+    One that counts for the `checkpoint` it loaded counts for nothing else.
+    """
 
     attempt: int
     cause: Cause
@@ -37,6 +40,7 @@ class Entry:
     nodes: tuple[str, ...]
     progressed: bool
     at: datetime
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +100,14 @@ class Ledger:
         count, charged = 0, set[str]()
         for entry in self.without_progress:
             bad = left_out.intersection(entry.nodes)
-            if entry.cause is cause and not (bad and bad <= charged):
+            if entry.checkpoint is None and entry.cause is cause and not (bad and bad <= charged):
                 count += 1
                 charged |= bad
         return count
+
+    def loads_of(self, checkpoint: str) -> int:
+        """Return how many failures are put down to loading this checkpoint."""
+        return sum(entry.checkpoint == checkpoint for entry in self.entries)
 
     def repeated(self) -> int:
         """Return how often in a row the latest failure happened without getting further.
@@ -109,6 +117,8 @@ class Ledger:
         latest = self.entries[-1]
         count = 0
         for entry in reversed(self.without_progress):
+            if entry.checkpoint is not None:
+                continue
             if (entry.signature, entry.cause) == (latest.signature, latest.cause):
                 count += 1
             elif entry.cause not in _TOLD:
@@ -119,7 +129,8 @@ class Ledger:
         """Return the nodes that failed too often, by their latest failures."""
         strikes: Counter[str] = Counter()
         for entry in self.entries:
-            if entry.cause in _OF_A_NODE and self.entries[-1].at - entry.at < _EXCLUDED_FOR:
+            of_a_node = entry.cause in _OF_A_NODE and entry.checkpoint is None
+            if of_a_node and self.entries[-1].at - entry.at < _EXCLUDED_FOR:
                 weight = policy.node_failures if entry.cause in _LOST else 1
                 strikes.update(dict.fromkeys(entry.nodes, weight))
         return frozenset(node for node, count in strikes.items() if count >= policy.node_failures)
@@ -133,6 +144,7 @@ def _entry(failure: Failure, attempt: int, at: datetime, *, progressed: bool) ->
         nodes=tuple(failure.node.split(", ")) if failure.node else (),
         progressed=progressed,
         at=at,
+        checkpoint=failure.checkpoint,
     )
 
 

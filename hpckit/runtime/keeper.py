@@ -17,7 +17,7 @@ from hpckit.runtime.boundary import Position
 from hpckit.runtime.cadence import Cadence
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
-from hpckit.runtime.checkpoint.loading import Restored
+from hpckit.runtime.checkpoint.loading import OnAttempt, Restored
 from hpckit.runtime.checkpoint.saving import SaveOutcome
 
 _PROVING_STEPS = 3
@@ -35,6 +35,7 @@ class Keeper:
     objects: Mapping[str, Any]
     cadence: Cadence
     on_outcome: Callable[[SaveOutcome], None]
+    on_attempt: OnAttempt
     logger: logging.Logger
     patience: timedelta = timedelta(seconds=60)
     _saved_step: int | None = field(default=None, init=False)
@@ -42,7 +43,7 @@ class Keeper:
 
     def restore(self, start: Position) -> Position:
         """Load the newest good checkpoint; returns where to begin, `start` without one."""
-        restored = self.checkpointer.restore(self.objects)
+        restored = self.checkpointer.restore(self.objects, self.on_attempt)
         position = start if restored is None else self._take_up(restored)
         self.cadence.began(position.step)
         return position

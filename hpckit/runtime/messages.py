@@ -111,6 +111,17 @@ class Working(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring(Message):
+    """Rank 0 → its agent → supervisor: this checkpoint is being loaded; so many `others` are left.
+
+    Others that no run has died of.
+    """
+
+    checkpoint: str
+    others: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watched(Message):
     """Rank → its agent: from now on judge, or do not judge, how long its steps take."""
 

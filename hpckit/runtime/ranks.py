@@ -214,7 +214,13 @@ class LocalRanks:
                 self.hangs.resumed(rank, time.monotonic())
             case messages.Watched():
                 self.hangs.paused(rank)
-            case messages.StoreBound() | messages.Saved() | messages.Warn() | messages.Reported():
+            case (
+                messages.StoreBound()
+                | messages.Restoring()
+                | messages.Saved()
+                | messages.Warn()
+                | messages.Reported()
+            ):
                 await self.tell(message)
             case _:
                 pass

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, Reason
-from hpckit.planning.decide import RoundView
+from hpckit.planning.decide import Load, RoundView
 from hpckit.planning.ends import first_failure
 from hpckit.planning.loss import Absence, loss
 from hpckit.runtime import messages
@@ -68,6 +68,7 @@ class Round:
     """By the place of a member that is lost: since when nothing had been heard of it."""
     _hang: Hang = field(default_factory=Hang, init=False)
     _silent_s: float = field(default=0.0, init=False)
+    _load: Load | None = field(default=None, init=False)
     _asked: bool = field(default=False, init=False)
     _watching: bool = field(default=False, init=False)
     _cut_short: bool = field(default=False, init=False)
@@ -118,6 +119,7 @@ class Round:
             at=now(),
             exits=self._exits.in_order(),
             first_step=self.first_step,
+            load=self._load,
             step=self.step,
             cut_short=self._cut_short,
             failure=None if self._watching else self._loss() or self._hang.failure(),
@@ -237,6 +239,8 @@ class Round:
             case messages.StepBegun():
                 self.usual_step = timedelta(seconds=message.usual_s)
                 self._advance(message.step)
+            case messages.Restoring():
+                self._load = Load(checkpoint=message.checkpoint, others=message.others)
             case messages.Saved():
                 self._saved(message)
             case messages.Warn():

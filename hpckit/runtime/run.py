@@ -255,6 +255,7 @@ class Run:
             objects=self.registered,
             cadence=Cadence(settings=self.checkpoint, clock=time.monotonic, cost=self.save_cost),
             on_outcome=self._tell_outcome,
+            on_attempt=self._tell_attempt,
             logger=self.logger,
             patience=timedelta(seconds=self.checkpoint.patience_s),
         )
@@ -283,6 +284,9 @@ class Run:
     def _tell(self, message: messages.Message) -> None:
         if self._link is not None:
             self._link.send(message)
+
+    def _tell_attempt(self, checkpoint: str, others: int) -> None:
+        self._tell(messages.Restoring(checkpoint=checkpoint, others=others))
 
     def _tell_outcome(self, outcome: SaveOutcome) -> None:
         if not self.is_main:

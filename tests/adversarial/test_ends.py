@@ -264,3 +264,39 @@ def test_full_disk_below_the_metrics_costs_rows_and_no_training(workshop: Worksh
     assert "No space left on device" in first
     assert last == "6 rows of metrics were dropped"
     assert [step for step, _ in logged(ended.launch.paths.run(0).folder)] == [0, 1, 2, 9, 10, 11]
+
+
+POISON = """
+import os, time, torch
+
+class Cargo:
+    def __init__(self, run):
+        self.run = run
+    def state_dict(self):
+        return {"bad": torch.tensor(self.run.step == 14)}
+    def load_state_dict(self, state):
+        if state["bad"]:
+            os.kill(os.getpid(), 9)
+
+def main(config, run):
+    run.state(cargo=Cargo(run))
+    for step in run.steps(25):
+        saved = f"step-{step - 2:08}.*/manifest.json"
+        while step in (7, 12, 17) and not list(run.checkpoint_dir.glob(saved)):
+            time.sleep(0.05)
+        if step == 17 and run.round == 0:
+            os.kill(os.getpid(), 9)
+        run.log(loss=1.0)
+"""
+
+
+def test_poison_checkpoint_does_not_end_a_run_that_has_an_older_one(workshop: Workshop) -> None:
+    """Deaths at its load count for the checkpoint: with one restart left the run completes."""
+    policy = Recovery(restarts={"signal": 1})
+    checkpoint = Checkpoint(interval_steps=5)
+    ended = workshop.attempt(POISON, **ranks(1, recovery=policy, checkpoint=checkpoint))
+    assert (ended.code, ended.record.state) == (0, RunState.completed), ended.output
+    told = [one for one in read_events(ended.paths.events) if isinstance(one, events.RoundEnded)]
+    loads = [one.failure.checkpoint for one in told if one.failure is not None]
+    assert [name and name.split(".")[0] for name in loads] == [None, *["step-00000015"] * 2]
+    assert [one.first_step for one in told] == [0, None, None, 10]

@@ -18,7 +18,7 @@ from typing import Any
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hpckit.runtime.checkpoint.group import Group
-from hpckit.runtime.checkpoint.loading import Loader, Restored
+from hpckit.runtime.checkpoint.loading import Loader, OnAttempt, Restored
 from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
 from hpckit.runtime.checkpoint.shelf import Shelf
@@ -77,15 +77,19 @@ class Checkpointer:
         self._stall = timedelta()
         self._restored: Restored | None = None
 
-    def restore(self, objects: Mapping[str, Any]) -> Restored | None:
+    def restore(
+        self, objects: Mapping[str, Any], on_attempt: OnAttempt = lambda _name, _others: None
+    ) -> Restored | None:
         """Load the newest checkpoint that can be loaded into the objects, and the generators.
 
-        Collective. Returns None where nothing was ever committed. Raises StateError where the
-        objects are not those that were saved, NoCheckpointError where every committed checkpoint
-        is damaged or refused by an object, and what a background save raised.
+        Collective. `on_attempt` hears on rank 0 of each one before it is loaded: its name, and how
+        many others are left that no run has died of. Returns None where nothing was ever committed.
+        Raises StateError where the objects are not those that were saved, NoCheckpointError where
+        every committed checkpoint is damaged or refused by an object, and what a background save
+        raised.
         """
         self.wait()
-        self._restored = self._loader.load(objects)
+        self._restored = self._loader.load(objects, on_attempt)
         return self._restored
 
     def save(

@@ -6,7 +6,7 @@ load read only reaches the user's objects after every rank has read all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,8 @@ from hpckit.runtime.checkpoint.group import Group, Problem, first_problem
 from hpckit.runtime.checkpoint.journal import Fate, History
 from hpckit.runtime.checkpoint.manifest import Manifest
 from hpckit.runtime.checkpoint.shelf import Entry, Shelf
+
+OnAttempt = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +68,21 @@ class Loader:
     epoch: int
     seed: int
 
-    def load(self, objects: Mapping[str, Any]) -> Restored | None:
+    def load(self, objects: Mapping[str, Any], on_attempt: OnAttempt) -> Restored | None:
         """Load the newest checkpoint that can be loaded; collective; None where there is none.
+
+        `on_attempt` hears on rank 0 of each one before it is loaded: its name, and how many others
+        are left that no run has died of.
 
         Raises StateError where the objects are not those that were saved, NoCheckpointError
         where there are committed checkpoints and none can be loaded.
         """
         choice = self.group.first(self._choose).result(f"listing {self.shelf.folder}")
-        for entry, record in choice.candidates:
-            problem = self._load(entry, record, objects)
+        for place, (entry, record) in enumerate(choice.candidates):
+            others = [one for one, _ in choice.candidates[place + 1 :]]
+            left = sum(one.name not in choice.fatal for one in others)
+            attempting = partial(on_attempt, entry.name, left)
+            problem = self._load(entry, record, objects, attempting)
             if problem is None:
                 return self._restored(entry, record, choice)
             choice.reasons[entry.name] = problem
@@ -100,13 +108,20 @@ class Loader:
         }
         return _Choice(tuple(entries), tuple(candidates), fatal, reasons)
 
-    def _load(self, entry: Entry, record: Manifest, objects: Mapping[str, Any]) -> str | None:
+    def _load(
+        self,
+        entry: Entry,
+        record: Manifest,
+        objects: Mapping[str, Any],
+        attempting: Callable[[], None],
+    ) -> str | None:
         """Load one; return why it could not be, or None."""
         _check_names(objects, record)
         loading = _Loading(entry.folder, record, objects, self.group)
         verified = first_problem(self.group.each(loading.verify))
         if verified is not None:
             return self._reject(entry, verified, damaged=True)
+        self.group.first(attempting)
         self.group.first(lambda: self._record(Fate.attempted, entry))
         for stage in (loading.prepare, loading.read, loading.give):
             problem = first_problem(self.group.each(stage))
