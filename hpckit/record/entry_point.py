@@ -63,6 +63,29 @@ def defines(source: str, attribute: str) -> bool:
     return True
 
 
+def runs_nothing(source: str, name: str) -> bool:
+    """Return whether calling this function of a module runs none of its lines.
+
+    So it is for `async def` and for generators, unless a decorator makes something else of them.
+    """
+    named = dict(_bound(ast.parse(source).body)).get(name)
+    if isinstance(named, ast.AsyncFunctionDef):
+        return not named.decorator_list
+    if not isinstance(named, ast.FunctionDef) or named.decorator_list:
+        return False
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(named))
+
+
+def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body, without those of functions inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            waiting += ast.iter_child_nodes(node)
+
+
 def _find(name: str, locations: Sequence[str]) -> Module | None:
     spec = importlib.machinery.PathFinder.find_spec(name, locations)
     return None if spec is None else _module(spec)

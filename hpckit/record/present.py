@@ -20,7 +20,7 @@ from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan
 from hpckit.record.code import CodeSnapshot
-from hpckit.record.entry_point import Module, defines, find_module
+from hpckit.record.entry_point import Module, defines, find_module, runs_nothing
 from hpckit.record.named_paths import Project, commanded_paths, configured_paths
 
 _RUNS_LOOKED_AT = 200
@@ -126,6 +126,7 @@ class Machine:
         try:
             source = module.file.read_bytes().decode("utf-8", errors="replace")
             there = defines(source, attribute)
+            lazy = runs_nothing(source, attribute)
         except OSError as problem:
             yield warning("entry_point", text, f"{module.file} cannot be read: {problem.strerror}")
         except (SyntaxError, ValueError) as problem:
@@ -137,6 +138,15 @@ class Machine:
                 "correct it: every rank would fail at its import",
             )
         else:
+            if lazy:
+                yield error(
+                    "entry_point",
+                    text,
+                    f"entry_point {text} is a coroutine or generator function: calling it runs "
+                    "none of it",
+                    "make it a plain `def` without `yield`; inside it, asyncio.run() runs a "
+                    "coroutine",
+                )
             if not there:
                 yield warning(
                     "entry_point",

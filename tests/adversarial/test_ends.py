@@ -281,10 +281,9 @@ class Cargo:
 def main(config, run):
     run.state(cargo=Cargo(run))
     for step in run.steps(25):
-        saved = f"step-{step - 2:08}.*/manifest.json"
-        while step in (7, 12, 17) and not list(run.checkpoint_dir.glob(saved)):
-            time.sleep(0.05)
+        time.sleep(0.2)
         if step == 17 and run.round == 0:
+            time.sleep(2)
             os.kill(os.getpid(), 9)
         run.log(loss=1.0)
 """
@@ -294,9 +293,11 @@ def test_poison_checkpoint_does_not_end_a_run_that_has_an_older_one(workshop: Wo
     """Deaths at its load count for the checkpoint: with one restart left the run completes."""
     policy = Recovery(restarts={"signal": 1})
     checkpoint = Checkpoint(interval_steps=5)
-    ended = workshop.attempt(POISON, **ranks(1, recovery=policy, checkpoint=checkpoint))
-    assert (ended.code, ended.record.state) == (0, RunState.completed), ended.output
-    told = [one for one in read_events(ended.paths.events) if isinstance(one, events.RoundEnded)]
+    launch = workshop.freeze(POISON, **ranks(1, recovery=policy, checkpoint=checkpoint))
+    output, _ = (process := workshop.start(launch)).communicate(timeout=LONGEST_S)
+    assert process.returncode == 0, output
+    history = read_events(launch.paths.run(0).attempt(1).events)
+    told = [one for one in history if isinstance(one, events.RoundEnded)]
     loads = [one.failure.checkpoint for one in told if one.failure is not None]
     assert [name and name.split(".")[0] for name in loads] == [None, *["step-00000015"] * 2]
     assert [one.first_step for one in told] == [0, None, None, 10]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.entry_point import defines, find_module
+from hpckit.record.entry_point import defines, find_module, runs_nothing
 
 
 def test_module_is_found_in_packages_and_never_imported(tmp_path: Path) -> None:
@@ -79,3 +79,20 @@ def test_methods_are_seen_and_inherited_ones_assumed() -> None:
     """Of a class with bases nobody can know without running them."""
     assert defines("class A:\n    def run(self): ...", "A.run")
     assert defines("class A(B): ...", "A.run")
+
+
+@pytest.mark.parametrize(
+    ("source", "lazy"),
+    [
+        ("async def main(config, run): ...", True),
+        ("def main(config, run):\n    yield 1", True),
+        ("def main(config, run):\n    x = yield from ()", True),
+        ("def main(config, run):\n    def inner():\n        yield 1\n    list(inner())", False),
+        ("@decorated\nasync def main(config, run): ...", False),
+        ("def main(config, run): ...", False),
+        ("main = 1", False),
+    ],
+)
+def test_function_that_runs_nothing_when_called_is_seen(source: str, lazy: bool) -> None:  # noqa: FBT001  # parametrized
+    """Coroutine and generator functions are known without importing them."""
+    assert runs_nothing(source, "main") == lazy
