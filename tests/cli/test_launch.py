@@ -56,7 +56,8 @@ def test_launch_wait_runs_on_this_machine(shell: Any) -> None:
     said = shell("launch", "--wait", "experiment=command", "command=python say.py", "cluster=local")
     assert said.code == 0, said.err
     (folder,) = shell.outputs
-    assert (folder / "code/here.txt").read_text() == "ran"
+    assert (folder / "runs/00000/work/here.txt").read_text() == "ran"
+    assert not (folder / "code/here.txt").exists()
     assert "1 run: 1 completed" in said.out
     assert not (shell.cwd / "here.txt").exists()
 

@@ -108,6 +108,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
             "step": 7,
             "traceback": TRACEBACK,
             "signature": "",
+            "checkpoint": None,
         },
         "metrics": {"loss": 0.25, "accuracy": 0.9},
         "warnings": [],
