@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.errors import MissingConfigException
+from hydra.plugins.config_source import ConfigLoadError
 from yaml import MarkedYAMLError
 
 from hpckit.config import own_files
@@ -26,7 +27,8 @@ _MARKS = frozenset({"entry_point", "command", "resources", "stages"})
 """Keys of hpckit's at the root that hardly stand below a key of the user's own."""
 
 _CHOSEN_TWICE = re.compile(r"Multiple values for ([^ ]+)\. To override")
-_NOT_OVERRIDDEN = re.compile(r"Could not override '([^']+)'")
+_NOT_OVERRIDDEN = re.compile(r"(?:Could not override|No earlier Group Default for) '([^']+)'")
+"""As hydra-core 1.3 and 1.4 say it."""
 
 
 def unreadable(error: Exception, session: Session) -> ConfigError | None:
@@ -44,6 +46,11 @@ def unreadable(error: Exception, session: Session) -> ConfigError | None:
             return ConfigError(
                 f"{file} is not text in UTF-8: {link}.",
                 hint="Save it in UTF-8, for example: iconv -f latin1 -t utf-8 OLD > NEW",
+            )
+        if isinstance(link, ConfigLoadError) and (misnamed := own_files.misnamed(session.folders)):
+            return ConfigError(
+                f"{misnamed} is not read: Hydra reads files that end in .yaml.",
+                hint=_rename(misnamed),
             )
         if isinstance(link, PermissionError):
             return ConfigError(
@@ -96,7 +103,7 @@ def missing(
     if other is not None:
         return ConfigError(
             f"{place}: {group} has no option {option!r}, as Hydra reads files that end in .yaml.",
-            hint=f"Rename {other} to {other.with_suffix('.yaml').name}",
+            hint=_rename(other),
         )
     nowhere = "" if own_files.own_folders(session.folders) else ", and there is no ./conf here"
     return ConfigError(
@@ -129,6 +136,10 @@ def _no_group(
         f"{place}: there is no {name}.{question(nearest(name, groups))}",
         hint=f"Groups: {', '.join(groups)}.",
     )
+
+
+def _rename(file: Path) -> str:
+    return f"Rename {file} to {file.with_suffix('.yaml').name}"
 
 
 def _other_suffix(group: str, option: str, session: Session) -> Path | None:

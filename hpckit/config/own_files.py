@@ -36,6 +36,12 @@ def own_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(folder for folder in folders if folder != shipped_folder())
 
 
+def misnamed(folders: Sequence[Path]) -> Path | None:
+    """Return a file that ends in .yml, which hydra-core 1.4 refuses to see at all."""
+    found = (file for folder in own_folders(folders) for file in sorted(folder.rglob("*.yml")))
+    return next(found, None)
+
+
 def undecodable(folders: Sequence[Path]) -> Path | None:
     """Return the first of the user's files that is not text in UTF-8."""
     for file in _files(folders):
