@@ -15,7 +15,7 @@ from hpckit.cli.context import Context
 from hpckit.cli.main import verb_module, verb_parser
 from hpckit.errors import UsageError
 from hpckit.model import events
-from hpckit.model.launch import ClusterKind
+from hpckit.model.launch import Cluster, ClusterKind
 from hpckit.planning.janitor import janitor_job
 
 from .conftest import NOW, Terminal
@@ -163,7 +163,7 @@ def test_watch_goes_on_while_a_janitor_will_resume(desk: Any, writer: Any, fake_
     like = launch.jobs[0].resources
     added = events.JobAdded(
         at=launch.created_at,
-        job=janitor_job(launch.id, index=1, like=like, after=(), pause=False),
+        job=janitor_job(launch.id, index=1, like=like, cluster=Cluster(), after=()),
         after=(),
     )
     run = fake_slurm.slurm("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").strip()
