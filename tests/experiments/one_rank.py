@@ -9,13 +9,13 @@ import torch.distributed as dist
 
 from hpckit import attach
 from hpckit.runtime.attach import seed_everything
-from hpckit.runtime.settings import Settings
+from hpckit.runtime.settings import Config
 
 
 def main() -> None:
     """Call the entry point as a launch would, in the working directory."""
     module, function = sys.argv[1].split(":")
-    config = Settings(json.loads(sys.argv[2]))
+    config = Config(json.loads(sys.argv[2]))
     run = attach()
     seed_everything(config.seed)
     getattr(importlib.import_module(module), function)(config, run)
