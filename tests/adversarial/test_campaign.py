@@ -1,8 +1,9 @@
 """A campaign: runs on a real Slurm, random faults at random steps, and the losses they must have.
 
-`scripts/test --campaign N` makes N runs of it; HPCKIT_CAMPAIGN_SEED repeats one. No run is told
-what will strike it, and none may end otherwise than complete, with losses equal bit by bit to
-those of a run that nothing happened to.
+`scripts/test --campaign N` makes N runs of it; HPCKIT_CAMPAIGN_SEED repeats one, and
+HPCKIT_CAMPAIGN_FAULTS="rank told to stop,job suspended" takes these alone, one a run, in turn.
+No run is told what will strike it, and none may end otherwise than complete, with losses equal
+bit by bit to those of a run that nothing happened to.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 
 TRIALS = int(os.environ.get("HPCKIT_CAMPAIGN", "0"))
 SEED = int(os.environ.get("HPCKIT_CAMPAIGN_SEED", "0"))
+CHOSEN = tuple(filter(None, os.environ.get("HPCKIT_CAMPAIGN_FAULTS", "").split(",")))
+"""Names of the faults to take in turn; all of them are drawn from when none are chosen."""
 NO_MORE_RESUMES = 3
 """An engineer who looks after the run resumes it this often; more would hide a fault of ours."""
 
@@ -96,7 +99,7 @@ FAULTS: dict[str, Callable[[Striker], None]] = {
     "agent told to stop": lambda one: one.chaos("term", "agent", "rank=1"),
     "agent stopped for a moment": lambda one: one.stop_for(3, "agent", "rank=1"),
     "supervisor killed": lambda one: one.chaos("kill", "supervisor"),
-    "supervisor stopped": lambda one: one.stop_for(45, "supervisor"),
+    "supervisor stopped": lambda one: one.stop_for(72, "supervisor"),
     "job suspended": lambda one: one.suspend(40),
     "job requeued": lambda one: one.chaos("requeue"),
     "job preempted": lambda one: one.chaos("preempt", "partition=urgent"),
@@ -164,9 +167,13 @@ def drawn(number: int) -> Trial:
     """Return a trial; the same for the same seed and number."""
     draw = drawing(number)
     faults = draw.sample(list(FAULTS), k=draw.choice((1, 1, 2)))
+    way = draw.choice(list(WORDS))
+    if CHOSEN:
+        turn, place = divmod(number, len(WORDS))
+        faults, way = [CHOSEN[turn % len(CHOSEN)]], list(WORDS)[place]
     steps = sorted(draw.sample(range(2, STEPS - 5), k=len(faults)))
     strikes = tuple(zip(steps, faults, strict=True))
-    return Trial(number=number, way=draw.choice(list(WORDS)), strikes=strikes)
+    return Trial(number=number, way=way, strikes=strikes)
 
 
 @pytest.mark.parametrize("trial", [drawn(number) for number in range(TRIALS)], ids=str)

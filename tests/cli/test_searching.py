@@ -107,6 +107,38 @@ def test_adaptive_sweep_freezes_runs_alike_and_signs_them_apart(slurm_shell: Any
     assert lines == [lines[0]] * RUNS
 
 
+LEAVE = """\
+import json, os, sys
+with open(os.environ["HPCKIT_ATTEMPT_DIR"] + "/metrics.jsonl", "a") as file:
+    file.write(json.dumps({"step": 0, "loss": float(sys.argv[1])}) + "\\n")
+sys.exit(75 if os.environ["HPCKIT_RUN_INDEX"] == "0" else 0)
+"""
+
+
+@pytest.mark.slow
+def test_run_that_left_is_a_failed_trial_and_never_the_best(shell: Any) -> None:
+    """A run that was told to leave, and may not begin again, has no result to learn from."""
+    script = shell.cwd / "leave.py"
+    script.write_text(LEAVE)
+    said = shell(
+        *("launch", "-m", "experiment=command", "cluster=local", "code.snapshot=false", "--wait"),
+        *("+params.x=interval(0,1)", "sweep.samples=2", "sweep.sampler=optuna", "sweep.seed=1"),
+        *(
+            "sweep.metric=loss",
+            "recovery.restarts.left=0",
+            f"command=[python,{script},'${{params.x}}']",
+        ),
+    )
+    assert said.code == 1, said.err
+    runs = {run["index"]: run for run in json.loads(shell("results", "--json").out)["runs"]}
+    assert [runs[0]["state"], runs[1]["state"]] == ["failed", "completed"]
+    launch = load_launch(shell.outputs[-1])
+    while not _trial(launch, 1).state.is_finished():
+        time.sleep(0.1)
+    assert _trial(launch, 0).state is optuna.trial.TrialState.FAIL
+    assert json.loads(shell("results", "--json").out)["best"]["run"].endswith(".1")
+
+
 ENDLESS = """\
 import time
 
