@@ -22,6 +22,7 @@ from hpckit import __version__
 from hpckit.cli.context import Context
 from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.errors import HpckitError, OutputError, UsageError
+from hpckit.planning.masking import masked_text
 from hpckit.runtime.environ import environment
 
 VERBS = {
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None, context: Context | None = None) -> i
         code = _dispatch(words, context)
         context.stdout.flush()
     except HpckitError as error:
-        show_error(error, context)
+        show_error(error, context, words)
         if isinstance(error, OutputError):
             forget_output()
         return error.exit_code
@@ -94,10 +95,10 @@ def process_context() -> Context:
     )
 
 
-def show_error(error: HpckitError, context: Context) -> None:
-    """Write an error and what to do about it to standard error."""
-    context.note(f"error: {error.message}")
-    context.note_more(error.hint)
+def show_error(error: HpckitError, context: Context, words: Sequence[str]) -> None:
+    """Write an error and what to do about it to standard error, without secrets of the words."""
+    context.note(f"error: {masked_text(error.message, words)}")
+    context.note_more(masked_text(error.hint, words))
 
 
 def verb_module(verb: str) -> ModuleType:

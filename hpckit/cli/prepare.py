@@ -22,6 +22,7 @@ from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.planning.masking import masked_words
 from hpckit.planning.packing import in_order, is_packed
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
 from hpckit.record import code
@@ -244,7 +245,7 @@ def _plan(
         points,
         identity=identity,
         folder=str(_output_dir(settings, context) / identity.id),
-        arguments=words,
+        arguments=masked_words(words, {text for one in points for text in one.secrets.texts}),
         python=settings.cluster.python or sys.executable,
         limits=_limits(points, context),
     )

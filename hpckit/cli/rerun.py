@@ -29,6 +29,7 @@ from hpckit.record.git import Git
 from hpckit.record.identity import code_identity, frozen_identity
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.restore import restore
+from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
 
 
@@ -75,7 +76,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             else _today(launch, settings, context)
         )
         head = launch.runs[index]
-        point = SweepPoint(overrides=head.overrides, config=config, settings=settings)
+        point = SweepPoint(
+            overrides=head.overrides,
+            config=config,
+            settings=settings,
+            secrets=read_secrets(launch.paths, index, settings),
+        )
         prepared = _prepared(launch, point, source, arguments, context)
         told = _tell(launch, prepared, source, context)
         more = {"rerun_of": head.id, "exact": arguments.exact, **told}

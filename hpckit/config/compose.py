@@ -19,6 +19,8 @@ from hpckit.config.staged import check_addressed, for_all, read_words, staged_po
 from hpckit.config.sweep import Composer, composer
 from hpckit.errors import ConfigError
 from hpckit.model.plan import SweepPoint
+from hpckit.planning.masking import masked_point
+from hpckit.planning.secrecy import known_secrets
 
 __all__ = ["ComposeRequest", "compose", "show_config", "show_info", "template_folders"]
 
@@ -30,8 +32,14 @@ def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
 
     A point's overrides are the user's own, a swept one replaced by the point's value: given to
     a single launch they compose to the same configuration. Where the configuration names stages,
-    these are the points of one stage after the other. Raises ConfigError.
+    these are the points of one stage after the other. What looks like a secret in the variables of
+    a run is masked, and in the point's `secrets` alone. Raises ConfigError.
     """
+    known = known_secrets(request.environ)
+    return tuple(masked_point(point, known) for point in _compose(request))
+
+
+def _compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
     with open_session(request) as session:
         given = read_words(request, session)
         words = for_all(given)

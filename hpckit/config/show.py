@@ -5,7 +5,7 @@ It must not print, and needs nothing to be complete: what is missing is shown as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -18,6 +18,9 @@ from hpckit.config.resolve import resolve
 from hpckit.config.session import Session, open_session
 from hpckit.config.staged import check_addressed, for_all, read_words, share_out, stages_of
 from hpckit.errors import ConfigError
+from hpckit.model.plan import MASK
+from hpckit.planning.masking import masked_words
+from hpckit.planning.secrecy import is_secret, known_secrets
 
 INFO = ("all", "searchpath", "groups", "defaults")
 """What `show_info` can tell."""
@@ -28,8 +31,9 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
 
     With `resolved`, exactly what a run would be given; else interpolations and `???` as they
     stand. Several points of a sweep are several YAML documents, headed by their overrides, and so
-    are those of several stages.
+    are those of several stages. Secrets are masked.
     """
+    known = known_secrets(request.environ)
     with open_session(request) as session:
         listed = _listed(request, session)
         documents = []
@@ -37,10 +41,10 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
             config = load(session, overrides)
             if resolved:
                 config = OmegaConf.create(resolve(config, request.environ))
-            documents.append(_yaml(config, package))
+            documents.append(_yaml(_masked(config, known), package))
     if len(documents) == 1:
         return documents[0]
-    heads = [f"# {' '.join(overrides)}\n" for overrides in listed]
+    heads = [f"# {' '.join(masked_words(overrides))}\n" for overrides in listed]
     return "---\n".join(head + text for head, text in zip(heads, documents, strict=True))
 
 
@@ -54,6 +58,22 @@ def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]
         return listed
     shared = share_out(words, stages, session, multirun=request.multirun)
     return [overrides for one in shared for overrides in one.listed]
+
+
+def _masked(config: DictConfig, known: Collection[str]) -> DictConfig:
+    """Return the configuration without its secrets; changes it."""
+    for key in ("env", "cluster.env"):
+        section = OmegaConf.select(config, key, throw_on_resolution_failure=False)
+        for name, value in (_container(section) if section else {}).items():
+            if is_secret(name, str(value), known):
+                section[name] = MASK
+    stages = _container(config).get("stages") or {}
+    for name, stage in stages.items():
+        words = stage.get("overrides") if isinstance(stage, dict) else None
+        if isinstance(words, list) and words:
+            masked = list(masked_words([str(word) for word in words]))
+            OmegaConf.update(config, f"stages.{name}.overrides", masked)
+    return config
 
 
 def show_info(request: ComposeRequest, what: str = "all") -> str:

@@ -7,7 +7,7 @@ Equality means: the same launch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,13 +16,36 @@ from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.search import Search
 from hpckit.model.stages import Follows, Stage
 
+MASK = "***"
+"""What stands in a configuration, or in an override, for a secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretVariables:
+    """The variables of `env` and of `cluster.env` whose values must not be shown.
+
+    They are in no configuration, and their values are not in the text of this object.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cluster: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.env or self.cluster)
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """The values."""
+        return frozenset((*self.env.values(), *self.cluster.values()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
     """One composed configuration: `config` whole and resolved, `settings` what hpckit reads.
 
     `stage` names the stage it is a point of, where the launch has stages. With a `search`, the
-    searched keys hold any values: a run asks for its own when it begins.
+    searched keys hold any values: a run asks for its own when it begins. What looks like a secret
+    is in `secrets`, and masked everywhere else.
     """
 
     overrides: tuple[str, ...]
@@ -30,6 +53,7 @@ class SweepPoint:
     settings: LaunchConfig
     stage: str | None = None
     search: Search | None = None
+    secrets: SecretVariables = field(default_factory=SecretVariables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +67,7 @@ class RunSpec:
     config: Mapping[str, Any]
     settings: LaunchConfig
     stage: str | None = None
+    secrets: SecretVariables = field(default_factory=SecretVariables)
 
     @property
     def id(self) -> str:

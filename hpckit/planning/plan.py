@@ -92,6 +92,7 @@ def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
         config=point.config,
         settings=point.settings,
         stage=point.stage,
+        secrets=point.secrets,
     )
 
 

@@ -22,6 +22,7 @@ from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
 from hpckit.record.ownership import check_place
 from hpckit.record.removal import remove_tree
 from hpckit.record.search import write_search
+from hpckit.record.secret_variables import write_secrets
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
 
 VERSION = 1
@@ -110,6 +111,7 @@ def _write(
     write_signatures(paths, (run.signature for run in plan.runs))
     if plan.search is not None:
         write_search(paths, plan.search)
+    write_secrets(paths, [run.secrets for run in plan.runs])
     write_json(paths.launch, _launch_record(plan, snapshot))
 
 

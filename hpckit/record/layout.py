@@ -154,6 +154,11 @@ class LaunchPaths:
         return self.folder / "launch.json"
 
     @property
+    def secrets(self) -> Path:
+        """The variables of runs that look like secrets; absent where none does."""
+        return self.folder / "secrets.json"
+
+    @property
     def events(self) -> Path:
         """The folder of what the launcher and later verbs did: a file for each that recorded."""
         return self.folder / "events"

@@ -24,6 +24,7 @@ from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFound
 from hpckit.model.rank import RankInfo
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
 from hpckit.runtime import control, messages
 from hpckit.runtime.agents import BEAT_S
@@ -206,11 +207,18 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     """Take part in an attempt as this node's agent; returns the exit code."""
     run = LaunchPaths(launch.folder).run(index)
     settings, _ = load_settings(launch, index)
+    secrets = read_secrets(launch.paths, index, settings)
     paths = run.attempt(attempt)
     info = rank_info(environment())
     channel = await call_supervisor(paths)
     outlook = RankOutlook(
-        launch=launch, run=run, attempt=paths, settings=settings, node=node_name(), info=info
+        launch=launch,
+        run=run,
+        attempt=paths,
+        settings=settings,
+        secrets=secrets,
+        node=node_name(),
+        info=info,
     )
     agent = Agent(info=info, channel=channel, outlook=outlook)
     loop = asyncio.get_running_loop()

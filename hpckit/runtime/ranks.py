@@ -22,6 +22,7 @@ from hpckit.errors import ChannelError
 from hpckit.model.failure import Cause, RankExit, RankStack, signal_name
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.plan import SecretVariables
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.classify import with_log
 from hpckit.planning.ends import with_farewell
@@ -61,6 +62,7 @@ class RankOutlook:
     run: RunPaths
     attempt: AttemptPaths
     settings: LaunchConfig
+    secrets: SecretVariables
     node: str
     info: RankInfo
 
@@ -68,7 +70,8 @@ class RankOutlook:
         """Return the environment all ranks of this node share."""
         threads = str(self.settings.resources.cpus_per_task)
         code = self.launch.code
-        merged = {**without_agent(environ), **self.launch.cluster.env, **self.settings.env}
+        cluster = {**self.launch.cluster.env, **self.secrets.cluster}
+        merged = {**without_agent(environ), **cluster, **self.settings.env, **self.secrets.env}
         search = [*code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
         defaults = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": str(self.settings.seed)}
         if order.num_nodes == 1:

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 
 from hpckit.errors import TemplateError
-from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
+from hpckit.model.plan import MASK, JobSpec, LaunchPlan, ResourceSpec
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted
@@ -140,7 +140,8 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
         options=(*_options(resources), *_additional(resources)),
         resources=resources,
         modules=tuple(plan.cluster.modules),
-        environment=tuple(plan.cluster.env.items()),
+        # Secrets are for the ranks alone: who may see a job may see its script.
+        environment=tuple(one for one in plan.cluster.env.items() if one[1] != MASK),
         setup=tuple(plan.cluster.setup),
         python=plan.python,
         dependency=stage_dependency(job),

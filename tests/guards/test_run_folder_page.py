@@ -46,6 +46,7 @@ def test_page_shows_every_path_of_the_layout() -> None:
         *(launch.script(0), launch.configs(0), launch.run(0).folder, launch.run(0).config),
         *(launch.run(0).checkpoints, launch.run(0).attempts, attempt.folder, attempt.events),
         *(attempt.secret, attempt.address, attempt.progress, attempt.metrics, attempt.agents_log),
+        launch.secrets,
         attempt.last_metrics,
         attempt.reserve,
         *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),

@@ -1,0 +1,160 @@
+"""Takes what looks like a secret out of composed points, out of words and out of messages. Pure.
+
+Responsible for what is put in its place; it must not decide what looks like one (planning.secrecy
+does), nor keep it. What leaves `masked_point` can be shown, hashed and written down.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hpckit.errors import ConfigError
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plan import MASK, SecretVariables, SweepPoint
+from hpckit.planning.secrecy import TOKENS, is_secret, is_secret_name
+
+_WORD = re.compile(
+    r"(?P<head>(?:[A-Za-z_]\w*:)?[+~]*(?P<section>(?:cluster\.)?env)(?:\.(?P<name>\w+))?)="
+    r"(?P<value>.*)\Z",
+    re.DOTALL,
+)
+_ASSIGNED = re.compile(r"\b((?:cluster\.)?env\.(\w+))=('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",:;.)])")
+_NAME_IN_MAPPING = re.compile(r"(\w+)['\"]?\s*:")
+_LONG_ENOUGH = 8
+
+
+def masked_point(point: SweepPoint, known: Collection[str] = ()) -> SweepPoint:
+    """Return a point without its secrets, which are in its `secrets` alone; raises ConfigError.
+
+    `known` are texts that are secrets wherever they stand in a variable.
+    """
+    env = _secrets("env", point.settings.env, known)
+    cluster = _secrets("cluster.env", point.settings.cluster.env, known)
+    secrets = SecretVariables(env=env, cluster=cluster)
+    stages = {name: _masked_stage(stage, secrets) for name, stage in point.settings.stages.items()}
+    _check_search(point, known)
+    overrides = masked_words(point.overrides, secrets.texts)
+    if not secrets and stages == point.settings.stages and overrides == point.overrides:
+        return point
+    return replace(
+        point,
+        overrides=overrides,
+        config=_masked_config(point.config, secrets, stages),
+        settings=_masked_settings(point.settings, secrets, stages),
+        secrets=secrets,
+    )
+
+
+def _secrets(section: str, variables: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in variables.items():
+        if value == MASK:
+            raise ConfigError(
+                f"{section}.{name} is {MASK}, which stands for a secret that is not shown",
+                hint="give the value itself; `hpckit rerun` takes it over from an earlier launch",
+            )
+        if is_secret(name, value, known):
+            if "\0" in value:
+                raise ConfigError(
+                    f"{section}.{name} holds a NUL character, which no environment variable can",
+                    hint="encode it, for example with base64",
+                )
+            found[name] = value
+    return found
+
+
+def _check_search(point: SweepPoint, known: Collection[str]) -> None:
+    """Refuse a search through secrets: a study and the runs write down what they were given."""
+    for axis in point.search.axes if point.search is not None else ():
+        section, _, name = axis.key.rpartition(".")
+        if section in ("env", "cluster.env") and any(
+            is_secret(name, str(value), known) for value in axis.values
+        ):
+            raise ConfigError(
+                f"{axis.key} looks like a secret, and sweep.sampler=optuna records its values",
+                hint="sweep it without the sampler, or let all runs have the same one",
+            )
+
+
+def _masked_config(
+    config: Mapping[str, Any], secrets: SecretVariables, stages: Mapping[str, Any]
+) -> dict[str, Any]:
+    masked = dict(config)
+    if secrets.env:
+        masked["env"] = {**config["env"], **dict.fromkeys(secrets.env, MASK)}
+    if secrets.cluster:
+        env = {**config["cluster"]["env"], **dict.fromkeys(secrets.cluster, MASK)}
+        masked["cluster"] = {**config["cluster"], "env": env}
+    if stages:
+        masked["stages"] = dict(stages)
+    return masked
+
+
+def _masked_settings(
+    settings: LaunchConfig, secrets: SecretVariables, stages: Mapping[str, Any]
+) -> LaunchConfig:
+    env = {**settings.env, **dict.fromkeys(secrets.env, MASK)}
+    theirs = {**settings.cluster.env, **dict.fromkeys(secrets.cluster, MASK)}
+    cluster = replace(settings.cluster, env=theirs)
+    return replace(settings, env=env, cluster=cluster, stages=dict(stages))
+
+
+def _masked_stage(stage: Any, secrets: SecretVariables) -> Any:
+    """Return a stage as configured, with its overrides masked."""
+    if not isinstance(stage, Mapping) or not isinstance(stage.get("overrides"), list):
+        return stage
+    words = [str(word) for word in stage["overrides"]]
+    return {**stage, "overrides": list(masked_words(words, secrets.texts))}
+
+
+def masked_words(words: Sequence[str], secrets: Collection[str] = ()) -> tuple[str, ...]:
+    """Return words of a command line without what overrides in them set as secrets.
+
+    `secrets` are values that are known to be some.
+    """
+    return tuple(_without(masked_word(word), secrets) for word in words)
+
+
+def masked_word(word: str) -> str:
+    """Return an override without the secret that it sets: `env.HF_TOKEN=***`."""
+    found = _WORD.match(word)
+    if found is None:
+        return word
+    name, value = found["name"], found["value"]
+    if name is None:
+        inside = _NAME_IN_MAPPING.findall(value)
+        secret = is_secret("", value) or any(is_secret_name(one) for one in inside)
+    else:
+        secret = is_secret(name, value.strip("'\""))
+    return f"{found['head']}={MASK}" if secret else word
+
+
+def masked_text(text: str, words: Sequence[str] = ()) -> str:
+    """Return a message without what `words` of a command line set as secrets, or what is a key."""
+    for word in sorted(words, key=len, reverse=True):
+        text = text.replace(word, masked_word(word))
+    text = _without(text, {part for word in words for part in _set_by(word)})
+    return TOKENS.sub(MASK, _ASSIGNED.sub(_masked_assignment, text))
+
+
+def _masked_assignment(found: re.Match[str]) -> str:
+    secret = is_secret(found[2], found[3].strip("'\""))
+    return f"{found[1]}={MASK}" if secret else found[0]
+
+
+def _set_by(word: str) -> tuple[str, ...]:
+    """Return the secret that a word sets, whole and in the parts that a sweep has."""
+    if masked_word(word) == word:
+        return ()
+    value = word.partition("=")[2]
+    return (value, *re.split(r"[\s,'\"()\[\]{}:]+", value))
+
+
+def _without(text: str, secrets: Collection[str]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _LONG_ENOUGH:
+            text = text.replace(secret, MASK)
+    return text

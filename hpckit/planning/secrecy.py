@@ -1,0 +1,107 @@
+"""Which environment variables look like secrets, by their names and by their values. Pure.
+
+Responsible for the rule alone; it must not mask or keep anything (planning.masking and
+record.secret_variables do). It prefers to be right about both: a plain value that is taken for a
+secret no longer tells runs apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+
+_ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
+"""Parts of a name that say it, wherever they stand."""
+
+_WORDS = frozenset({"AUTH", "PAT", "PASS"})
+_KEYS = frozenset(
+    {"API", "ACCESS", "PRIVATE", "ENCRYPTION", "SIGNING", "SSH", "DEPLOY", "ACCOUNT", "STORAGE"}
+    | {"SHARED", "MASTER", "KAGGLE", "WANDB"}
+)
+"""Words that make a secret of the word KEY behind them."""
+
+_ABOUT = frozenset(
+    {"FILE", "PATH", "DIR", "SOCK", "NAME", "TYPE", "METHOD", "MODE", "PLUGIN", "COUNT", "LENGTH"}
+    | {
+        "LEN",
+        "LIMIT",
+        "SIZE",
+        "TIMEOUT",
+        "TTL",
+        "HOST",
+        "PORT",
+        "ENDPOINT",
+        "ENABLED",
+        "SERVER",
+        "URL",
+    }
+)
+"""Last words of names that tell something about a secret, and do not hold it."""
+
+_AMOUNTS = frozenset({"MAX", "MIN", "NUM", "N", "PER"})
+_NOTHING = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "null", "none"})
+_NUMBER = re.compile(r"-?\d{1,7}(\.\d+)?\Z")
+_SPECIAL = re.compile(r"<\S+>\Z|\[\S+\]\Z")
+"""A token of a text model, such as <pad> or [CLS]."""
+
+_REFERENCE = re.compile(r"\$\{[\w.:\[\]]+\}\Z|\?\?\?\Z")
+"""An interpolation, before it is resolved, that has no default of its own."""
+
+_LONG_ENOUGH = 8
+"""Shorter values of the launching shell are not looked for in others: they stand in too many."""
+
+_MIXED = r"(?=[\w-]*[0-9A-Z])"
+_TOKEN = (
+    rf"hf_{_MIXED}[A-Za-z0-9]{{8,}}|sk-{_MIXED}[\w-]{{8,}}|gh[pousr]_[A-Za-z0-9]{{8,}}"
+    r"|github_pat_\w{8,}|glpat-[\w-]{8,}|(?:AKIA|ASIA)[0-9A-Z]{12,}|xox[a-z]-[\w-]{8,}"
+    r"|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}|dckr_pat_[\w-]{8,}|nvapi-[\w-]{20,}"
+    r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+"
+)
+TOKENS = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_TOKEN})")
+"""Texts that well-known services give out as keys, inside any other text."""
+
+_VALUE = re.compile(
+    r"-----BEGIN |[A-Za-z][\w+.-]*://[^/\s:@]*:[^/\s@]+@|(?:Bearer|Basic)\s+\S{8,}"
+    r"|https://hooks\.slack\.com/services/\S|AccountKey=\S"
+)
+
+
+def is_secret(name: str, value: str, known: Collection[str] = ()) -> bool:
+    """Whether a variable of this name, with this value, looks like a secret.
+
+    `known` are secrets by other names, such as those of the shell that launches: a value that
+    holds one of them is one, too.
+    """
+    if value.strip().lower() in _NOTHING or _REFERENCE.match(value):
+        return False
+    if TOKENS.search(value) or _VALUE.search(value):
+        return True
+    return is_secret_name(name, value) or any(text in value for text in known)
+
+
+def is_secret_name(name: str, value: str = "") -> bool:
+    """Whether a variable's name says that it holds a secret; some names need the value for that."""
+    text = name.upper()
+    words = [word for word in re.split(r"[^A-Z0-9]+", text) if word]
+    if not words or words[-1] in _ABOUT:
+        return False
+    key = any(one in _KEYS and two == "KEY" for one, two in pairwise(words))
+    if key or any(part in text for part in _ANYWHERE):
+        return True
+    if words[-1] in ("ID", "IDS") or _AMOUNTS.intersection(words) or _NUMBER.match(value):
+        return False
+    return (
+        not _WORDS.isdisjoint(words)
+        or "PWD" in words[1:]
+        or (any(word.endswith("TOKEN") for word in words) and not _SPECIAL.match(value))
+    )
+
+
+def known_secrets(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the secrets of an environment, as far as they are long enough to be recognised."""
+    return frozenset(
+        value
+        for name, value in environ.items()
+        if len(value) >= _LONG_ENOUGH and is_secret(name, value)
+    )

@@ -1,0 +1,56 @@
+"""The one file of a launch folder that holds secrets: variables that its ranks are given.
+
+Responsible for writing and reading it; it must not decide what looks like a secret. Nothing else in
+the folder has these values, so that it can be shown to others once this file is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.plan import MASK, SecretVariables
+from hpckit.record.frozen import unreadable
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.store import read_json, write_json
+
+VERSION = 1
+
+
+def write_secrets(paths: LaunchPaths, runs: Sequence[SecretVariables]) -> None:
+    """Freeze the secrets of all runs, in their order; no file where there are none.
+
+    Raises OSError.
+    """
+    if not any(runs):
+        return
+    most = runs[0]
+    others = {str(index): to_plain(one) for index, one in enumerate(runs) if one != most}
+    write_json(paths.secrets, {"v": VERSION, "all": to_plain(most), "runs": others})
+
+
+def read_secrets(paths: LaunchPaths, index: int, settings: LaunchConfig) -> SecretVariables:
+    """Return the secrets of a run; raises FrozenFolderError where one of its own is missing."""
+    wanted = {
+        "env": [name for name, value in settings.env.items() if value == MASK],
+        "cluster.env": [name for name, value in settings.cluster.env.items() if value == MASK],
+    }
+    if not any(wanted.values()):
+        return SecretVariables()
+    try:
+        record = read_json(paths.secrets)
+        found = from_plain(SecretVariables, record["runs"].get(str(index), record["all"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise unreadable(
+            paths.secrets, f"{error}; the run needs it for {_named(wanted)}"
+        ) from error
+    kept = {"env": found.env, "cluster.env": found.cluster}
+    missing = {key: [one for one in names if one not in kept[key]] for key, names in wanted.items()}
+    if any(missing.values()):
+        raise unreadable(paths.secrets, f"it has no {_named(missing)} of run {index}")
+    return found
+
+
+def _named(variables: dict[str, list[str]]) -> str:
+    return ", ".join(f"{key}.{name}" for key, names in variables.items() for name in names)
