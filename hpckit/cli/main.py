@@ -23,6 +23,7 @@ from hpckit.cli.context import Context
 from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.errors import HpckitError, OutputError, UsageError
 from hpckit.planning.masking import masked_text
+from hpckit.planning.secrecy import known_secrets
 from hpckit.runtime.environ import environment
 
 VERBS = {
@@ -97,8 +98,9 @@ def process_context() -> Context:
 
 def show_error(error: HpckitError, context: Context, words: Sequence[str]) -> None:
     """Write an error and what to do about it to standard error, without secrets of the words."""
-    context.note(f"error: {masked_text(error.message, words)}")
-    context.note_more(masked_text(error.hint, words))
+    known = known_secrets(context.environ)
+    context.note(f"error: {masked_text(error.message, words, known)}")
+    context.note_more(masked_text(error.hint, words, known))
 
 
 def verb_module(verb: str) -> ModuleType:

@@ -22,7 +22,7 @@ from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import LaunchPlan, SweepPoint
-from hpckit.planning.masking import masked_words
+from hpckit.planning.masking import exposed_keys, masked_words
 from hpckit.planning.packing import in_order, is_packed
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
 from hpckit.record import code
@@ -135,6 +135,8 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
         context.note(
             f"warning: nothing of hpckit reads {key}, which your files set; meant {meant}?"
         )
+    for key in exposed_keys(points[0]):
+        context.note(f"warning: {key} has a copy of a secret variable, which is not masked there")
     plan = _plan(points, tuple(arguments.words), context)
     check_search(plan, context)
     if plan.cluster.kind is ClusterKind.slurm:

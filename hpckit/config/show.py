@@ -5,7 +5,7 @@ It must not print, and needs nothing to be complete: what is missing is shown as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -60,7 +60,7 @@ def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]
     return [overrides for one in shared for overrides in one.listed]
 
 
-def _masked(config: DictConfig, known: Collection[str]) -> DictConfig:
+def _masked(config: DictConfig, known: frozenset[str]) -> DictConfig:
     """Return the configuration without its secrets; changes it."""
     for key in ("env", "cluster.env"):
         section = OmegaConf.select(config, key, throw_on_resolution_failure=False)

@@ -7,8 +7,9 @@ does), nor keep it. What leaves `masked_point` can be shown, hashed and written 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from hpckit.errors import ConfigError
@@ -24,9 +25,12 @@ _WORD = re.compile(
 _ASSIGNED = re.compile(r"\b((?:cluster\.)?env\.(\w+))=('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",:;.)])")
 _NAME_IN_MAPPING = re.compile(r"(\w+)['\"]?\s*:")
 _LONG_ENOUGH = 8
+"""Shorter secrets are not looked for in what is kept: they stand in too many words."""
+
+_IN_A_MESSAGE = 4
 
 
-def masked_point(point: SweepPoint, known: Collection[str] = ()) -> SweepPoint:
+def masked_point(point: SweepPoint, known: frozenset[str] = frozenset()) -> SweepPoint:
     """Return a point without its secrets, which are in its `secrets` alone; raises ConfigError.
 
     `known` are texts that are secrets wherever they stand in a variable.
@@ -48,7 +52,7 @@ def masked_point(point: SweepPoint, known: Collection[str] = ()) -> SweepPoint:
     )
 
 
-def _secrets(section: str, variables: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+def _secrets(section: str, variables: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in variables.items():
         if value == MASK:
@@ -66,7 +70,7 @@ def _secrets(section: str, variables: Mapping[str, str], known: Collection[str])
     return found
 
 
-def _check_search(point: SweepPoint, known: Collection[str]) -> None:
+def _check_search(point: SweepPoint, known: frozenset[str]) -> None:
     """Refuse a search through secrets: a study and the runs write down what they were given."""
     for axis in point.search.axes if point.search is not None else ():
         section, _, name = axis.key.rpartition(".")
@@ -110,6 +114,25 @@ def _masked_stage(stage: Any, secrets: SecretVariables) -> Any:
     return {**stage, "overrides": list(masked_words(words, secrets.texts))}
 
 
+def exposed_keys(point: SweepPoint) -> tuple[str, ...]:
+    """Return the keys of a masked point in which one of its secrets stands all the same."""
+    secrets = [text for text in point.secrets.texts if len(text) >= _LONG_ENOUGH]
+    found = (key for key, text in _texts(point.config, "") if any(one in text for one in secrets))
+    return tuple(dict.fromkeys(found))
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield every text of a configuration with its dotted key; those of a list have the list's."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _texts(one, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one, key)
+
+
 def masked_words(words: Sequence[str], secrets: Collection[str] = ()) -> tuple[str, ...]:
     """Return words of a command line without what overrides in them set as secrets.
 
@@ -118,6 +141,7 @@ def masked_words(words: Sequence[str], secrets: Collection[str] = ()) -> tuple[s
     return tuple(_without(masked_word(word), secrets) for word in words)
 
 
+@lru_cache(maxsize=1024)  # the points of a sweep share most of their words
 def masked_word(word: str) -> str:
     """Return an override without the secret that it sets: `env.HF_TOKEN=***`."""
     found = _WORD.match(word)
@@ -132,11 +156,15 @@ def masked_word(word: str) -> str:
     return f"{found['head']}={MASK}" if secret else word
 
 
-def masked_text(text: str, words: Sequence[str] = ()) -> str:
-    """Return a message without what `words` of a command line set as secrets, or what is a key."""
+def masked_text(text: str, words: Sequence[str], known: Collection[str] = ()) -> str:
+    """Return a message without what `words` of a command line set as secrets, or what is a key.
+
+    `known` are secrets of the environment.
+    """
     for word in sorted(words, key=len, reverse=True):
         text = text.replace(word, masked_word(word))
-    text = _without(text, {part for word in words for part in _set_by(word)})
+    text = _without(text, {part for word in words for part in _set_by(word)}, _IN_A_MESSAGE)
+    text = _without(text, known)
     return TOKENS.sub(MASK, _ASSIGNED.sub(_masked_assignment, text))
 
 
@@ -153,8 +181,8 @@ def _set_by(word: str) -> tuple[str, ...]:
     return (value, *re.split(r"[\s,'\"()\[\]{}:]+", value))
 
 
-def _without(text: str, secrets: Collection[str]) -> str:
+def _without(text: str, secrets: Collection[str], least: int = _LONG_ENOUGH) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _LONG_ENOUGH:
+        if len(secret) >= least:
             text = text.replace(secret, MASK)
     return text

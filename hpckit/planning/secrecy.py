@@ -8,7 +8,8 @@ secret no longer tells runs apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 from itertools import pairwise
 
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
@@ -67,7 +68,8 @@ _VALUE = re.compile(
 )
 
 
-def is_secret(name: str, value: str, known: Collection[str] = ()) -> bool:
+@lru_cache(maxsize=1024)  # the points of a sweep share most of their variables
+def is_secret(name: str, value: str, known: frozenset[str] = frozenset()) -> bool:
     """Whether a variable of this name, with this value, looks like a secret.
 
     `known` are secrets by other names, such as those of the shell that launches: a value that

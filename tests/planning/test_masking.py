@@ -10,7 +10,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
-from hpckit.planning.masking import masked_point, masked_text, masked_word
+from hpckit.planning.masking import exposed_keys, masked_point, masked_text, masked_word
 from hpckit.planning.signature import signature
 
 KEY = "hf_a1B2c3D4e5F6"
@@ -40,6 +40,17 @@ def test_masked_point_holds_its_secrets_in_one_place() -> None:
     assert masked.secrets.cluster == {"SITE_PASSWORD": "of the site"}
     clear = LaunchConfig(entry_point="a:b", env={"A": "plain"})
     assert masked_point(point(clear)) == point(clear)
+
+
+def test_copy_of_a_secret_under_another_key_is_named() -> None:
+    """A key is named if it holds a secret, in a list, too; short values are not looked for."""
+    settings = LaunchConfig(
+        command=["train", f"--key={KEY}"], env={"HF_TOKEN": KEY, "A_TOKEN": "ab"}
+    )
+    config = {**to_plain(settings), "model": {"key": KEY, "name": "ab"}}
+    masked = masked_point(SweepPoint(overrides=(), config=config, settings=settings))
+    assert exposed_keys(masked) == ("command", "model.key")
+    assert exposed_keys(masked_point(point())) == ()
 
 
 def test_signature_does_not_depend_on_a_secret() -> None:
@@ -90,3 +101,4 @@ def test_message_quotes_no_secret_of_the_command_line(word: str) -> None:
     assert not any(f"={value}" in text for value in values)
     assert text.startswith(f"{word.partition('=')[0]}=***: no. And ")
     assert masked_text("seed=1: no.", ("seed=1", word)) == "seed=1: no."
+    assert masked_text("no key of mine", (), {"key of mine"}) == "no ***"
