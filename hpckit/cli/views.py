@@ -242,7 +242,7 @@ def unconfirmed(launch: Launch) -> tuple[JobSpec, ...]:
         if isinstance(event, SubmitIntended | Submitted | SubmitRefused):
             latest[event.job_index] = isinstance(event, SubmitIntended)
     jobs = read_history(launch.jobs, events).jobs
-    return tuple(jobs[index] for index, open_still in latest.items() if open_still)
+    return tuple(job for job in jobs if latest.get(job.index, False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

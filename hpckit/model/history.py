@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hpckit.model import events
-from hpckit.model.ids import JobId
+from hpckit.model.ids import JobId, is_job
 from hpckit.model.plan import JobSpec
 
 
@@ -95,9 +95,9 @@ class LaunchHistory:
                 self._add(event)
             case events.SubmitIntended():
                 self.untouched.discard(event.job_index)
-            case events.Submitted() if event.job_index < len(self.jobs):
+            case events.Submitted() if self._knows(event.job_index) and is_job(event.job):
                 self._submitted(self.jobs[event.job_index], event)
-            case events.SubmitRefused() if event.job_index < len(self.jobs):
+            case events.SubmitRefused() if self._knows(event.job_index):
                 self._refused(self.jobs[event.job_index], event)
             case events.CancelRequested():
                 self.cancelled.update(event.runs)
@@ -105,6 +105,9 @@ class LaunchHistory:
                 self._started(event)
             case _:
                 pass
+
+    def _knows(self, job_index: int) -> bool:
+        return 0 <= job_index < len(self.jobs)
 
     def _add(self, event: events.JobAdded) -> None:
         job = event.job

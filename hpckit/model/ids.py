@@ -40,6 +40,11 @@ def split_run_id(text: str) -> tuple[str, int | None]:
     return text, None
 
 
+def is_job(text: str) -> bool:
+    """Whether this is the id of a job or array element, as `JobId.parse` reads it."""
+    return _JOB.match(text.strip()) is not None
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class JobId:
     """A Slurm job or array element: `123` or `123_4`."""

@@ -2,7 +2,8 @@
 
 Responsible for one rule of translation; it must not know any particular type's meaning.
 Datetimes are ISO 8601 in UTC, durations are seconds, enums their value, tuples lists. Unknown
-keys are left out when reading, so that an older hpckit can read what a newer one wrote.
+keys are left out when reading, so that an older hpckit can read what a newer one wrote. A value
+of another type than its field's is refused here, so that whoever reads a record may trust it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
 
-_PLAIN = frozenset({str, int, float, bool, type(None)})
+_PLAIN: frozenset[Any] = frozenset({str, int, float, bool, type(None)})
+_LONGEST_SHOWN = 60
 
 
 def to_plain(value: Any) -> Any:
@@ -50,50 +52,141 @@ def _scalar(value: Any) -> Any:
 
 
 def from_plain(kind: type[T], record: Mapping[str, Any]) -> T:
-    """Build a dataclass from plain values; raises TypeError where a mandatory one is missing."""
+    """Build a dataclass from plain values.
+
+    Raises TypeError or ValueError where a mandatory one is missing, or one is not of its type.
+    """
+    if not isinstance(record, Mapping):
+        raise TypeError(f"{kind.__name__} is {_shown(record)}, not an object")
     whole: Any = kind
-    return kind(
-        **{
-            name: record[name] if read is None else read(record[name])
-            for name, read in _readers(whole)
-            if name in record
-        }
-    )
+    made: dict[str, Any] = {}
+    for name, accepted, read in _readers(whole):
+        if name in record:
+            value = record[name]
+            made[name] = value if type(value) in accepted else _read(name, read, value)
+    return kind(**made)
+
+
+def _read(name: str, read: _Reader, value: Any) -> Any:
+    try:
+        return read(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error
 
 
 @cache
-def _readers(kind: Any) -> tuple[tuple[str, _Reader | None], ...]:
-    """Return the fields of a dataclass and how each is read, None where it is taken as it is."""
+def _readers(kind: Any) -> tuple[tuple[str, frozenset[Any], _Reader], ...]:
+    """Return the fields of a dataclass, the types that are taken as they are, and a reader."""
     hints = get_type_hints(kind)
-    return tuple((field.name, _reader(hints[field.name])) for field in dataclasses.fields(kind))
+    return tuple(
+        (field.name, _accepted(hints[field.name]), _reader(hints[field.name]))
+        for field in dataclasses.fields(kind)
+    )
 
 
-def _reader(hint: Any) -> _Reader | None:
-    origin = get_origin(hint)
+_AS_THEY_ARE: Mapping[Any, frozenset[Any]] = {
+    Any: _PLAIN,
+    float: frozenset({float, int}),
+    **{one: frozenset({one}) for one in (str, int, bool, type(None))},
+}
+
+
+def _accepted(hint: Any) -> frozenset[Any]:
+    """Return the types whose values need no reader, which is what makes reading fast."""
+    if get_origin(hint) in (types.UnionType, Union):
+        return frozenset(one for member in get_args(hint) for one in _accepted(member))
+    return _AS_THEY_ARE.get(hint, frozenset())
+
+
+def _reader(hint: Any) -> _Reader:
+    origin, members = get_origin(hint), get_args(hint)
     if origin in (types.UnionType, Union):
-        members = [member for member in get_args(hint) if member is not type(None)]
-        one = _reader(members[0]) if len(members) == 1 else None
-        return None if one is None else lambda value: None if value is None else one(value)
+        return _reader_of_union(members)
     if origin is tuple:
-        return _reader_of_tuple(get_args(hint))
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return lambda value: from_plain(hint, value)
-    return _reader_of_scalar(hint)
+        return _reader_of_tuple(members)
+    if origin is list:
+        of_item = _reader(members[0])
+        return lambda value: [of_item(item) for item in _listed(value)]
+    if isinstance(origin, type):
+        of_value = _reader(members[1])
+        return lambda value: {key: of_value(item) for key, item in _object(value).items()}
+    return _reader_of_one(hint)
+
+
+def _reader_of_union(members: tuple[Any, ...]) -> _Reader:
+    others = [member for member in members if member is not type(None)]
+    if len(others) == 1:
+        read = _reader(others[0])
+        return lambda value: None if value is None else read(value)
+    # Of several, only those can be told apart that are JSON's own.
+    return _reader_of_some(frozenset(members), " or ".join(one.__name__ for one in others))
 
 
 def _reader_of_tuple(members: tuple[Any, ...]) -> _Reader:
     if len(members) == 2 and members[1] is ...:  # noqa: PLR2004  # tuple[T, ...]
         one = _reader(members[0])
-        return tuple if one is None else lambda value: tuple(map(one, value))
+        return lambda value: tuple(map(one, _listed(value)))
     each = [_reader(member) for member in members]
-    return lambda value: tuple(
-        item if read is None else read(item) for read, item in zip(each, value, strict=True)
-    )
+    return lambda value: tuple(read(item) for read, item in zip(each, _listed(value), strict=True))
 
 
-def _reader_of_scalar(hint: Any) -> _Reader | None:
+def _reader_of_one(hint: Any) -> _Reader:
+    if hint is Any:
+        return lambda value: value
+    if dataclasses.is_dataclass(hint):
+        return lambda value: from_plain(cast("Any", hint), value)
     if hint is datetime:
-        return datetime.fromisoformat
+        return _moment
     if hint is timedelta:
-        return lambda value: timedelta(seconds=value)
-    return hint if isinstance(hint, type) and issubclass(hint, Enum) else None
+        return _duration
+    if issubclass(hint, Enum):
+        return cast("_Reader", hint)
+    accepted = _accepted(hint)
+    return lambda value: _checked(value, hint, accepted)
+
+
+def _checked(value: Any, hint: type, accepted: frozenset[Any]) -> Any:
+    # A subclass, such as a text that is an enum's member, is what it extends.
+    if type(value) in accepted or (isinstance(value, hint) and not isinstance(value, bool)):
+        return value
+    raise TypeError(f"{_shown(value)} is not {hint.__name__}")
+
+
+def _reader_of_some(accepted: frozenset[Any], allowed: str) -> _Reader:
+    def read(value: Any) -> Any:
+        if type(value) in accepted:
+            return value
+        raise TypeError(f"{_shown(value)} is not {allowed}")
+
+    return read
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{_shown(value)} is not an object")
+    return value
+
+
+def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{_shown(value)} is not a list")
+    return value
+
+
+def _moment(value: Any) -> datetime:
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    if moment.tzinfo is None:
+        raise ValueError(f"{value!r} does not say its time zone")
+    return moment
+
+
+def _duration(value: Any) -> timedelta:
+    try:
+        return timedelta(seconds=value)
+    except OverflowError as error:
+        raise ValueError(f"{_shown(value)} is too long") from error
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

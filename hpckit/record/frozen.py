@@ -13,6 +13,7 @@ from typing import Any
 
 from hpckit.errors import FrozenFolderError, NotFoundError
 from hpckit.model.launch import Cluster
+from hpckit.model.plain import from_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.stages import Stage
 from hpckit.record.layout import LaunchPaths
@@ -45,6 +46,16 @@ class CodeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _CodeEntry:
+    """What launch.json says of the code: paths below the snapshot, or below the project."""
+
+    snapshot: bool
+    working_dir: str
+    python_path: tuple[str, ...]
+    project: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
     """The part of launch.json that reads back by itself."""
 
@@ -59,26 +70,51 @@ class Frozen:
     searched: bool = False
 
 
-def run_head(run: Mapping[str, Any]) -> RunHead:
-    """Return a run of launch.json; raises KeyError, TypeError."""
+def run_heads(runs: object) -> tuple[RunHead, ...]:
+    """Return the runs of launch.json; raises KeyError, TypeError, ValueError."""
+    if not isinstance(runs, list) or not runs:
+        raise TypeError("runs is not a list of runs")
+    heads = tuple(map(_run_head, runs))
+    if [head.index for head in heads] != list(range(len(heads))):
+        raise ValueError("its runs are not numbered from 0")
+    return heads
+
+
+def _run_head(run: Any) -> RunHead:
     # By hand: of ten thousand runs, from_plain makes a second.
+    overrides, stage = run["overrides"], run.get("stage")
+    texts = (run["id"], run["signature"], "" if stage is None else stage)
+    if not isinstance(overrides, list) or {*map(type, overrides), *map(type, texts)} != {str}:
+        raise TypeError("a run holds something other than texts")
     return RunHead(
         index=run["index"],
         id=run["id"],
-        overrides=tuple(run["overrides"]),
+        overrides=tuple(overrides),
         signature=run["signature"],
-        stage=run.get("stage"),
+        stage=stage,
     )
 
 
+def check_numbers(frozen: Frozen, runs: int) -> None:
+    """Raise ValueError unless jobs and stages are about the runs there are."""
+    if [job.index for job in frozen.jobs] != list(range(len(frozen.jobs))):
+        raise ValueError("its jobs are not numbered from 0")
+    if sorted(run for job in frozen.jobs for run in job.runs) != list(range(runs)):
+        raise ValueError("its jobs do not have every run once")
+    ends = [0, *(stage.first + stage.count for stage in frozen.stages)]
+    if frozen.stages and (ends[-1] != runs or ends[:-1] != [one.first for one in frozen.stages]):
+        raise ValueError("its stages do not have every run once")
+
+
 def code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
-    """Return where its code lies; raises KeyError, TypeError."""
-    base = paths.code if record["snapshot"] else Path(record["project"])
+    """Return where its code lies; raises TypeError, ValueError."""
+    entry = from_plain(_CodeEntry, record)
+    base = paths.code if entry.snapshot else Path(entry.project)
     return CodeRecord(
         root=str(base),
-        working_dir=str(base / record["working_dir"]),
-        python_path=tuple(str(base / path) for path in record["python_path"]),
-        project=str(record["project"]),
+        working_dir=str(base / entry.working_dir),
+        python_path=tuple(str(base / path) for path in entry.python_path),
+        project=entry.project,
     )
 
 

@@ -30,10 +30,11 @@ from hpckit.record.frozen import (
     CodeRecord,
     Frozen,
     RunHead,
+    check_numbers,
     code_record,
     no_launch,
     read_frozen,
-    run_head,
+    run_heads,
     unreadable,
 )
 from hpckit.record.index import RunIndex
@@ -115,9 +116,10 @@ def _load(paths: LaunchPaths) -> Launch:
     record = read_frozen(paths.launch)
     try:
         heads = from_plain(Frozen, record)
-        runs = tuple(run_head(run) for run in record["runs"])
+        runs = run_heads(record["runs"])
+        check_numbers(heads, len(runs))
         code = code_record(paths, record["code"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise unreadable(paths.launch, f"it is not a launch record ({error})") from error
     try:
         told = tuple(merged_events(paths))

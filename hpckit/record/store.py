@@ -174,7 +174,7 @@ def append_event(path: Path, event: Event) -> None:
 def read_events(path: Path, *, without: Collection[str] = ()) -> Iterator[Event]:
     """Yield the events of a file, but those of some kinds and those this version does not know."""
     for record, _ in read_rows(path, skip=_named(without) if without else None):
-        event = None if record.get("event") in without else decode(record)
+        event = None if str(record.get("event")) in without else decode(record)
         if event is not None:
             yield event
 

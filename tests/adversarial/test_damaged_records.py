@@ -1,0 +1,235 @@
+"""Promises of every verb that reads about records that are damaged, or that a stranger made up."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.conftest import NOW, START, Desk, Writer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpckit.cli.context import Context
+from hpckit.cli.main import main
+from hpckit.model import events
+from hpckit.model.launch import ClusterKind
+from hpckit.record.launches import Launch
+
+OTHERS = (
+    *(None, True, -1, 10**30, 1e308, float("inf"), "x", ""),
+    *([], [1], ["x"], {}, {"a": 1}, [[[[]]]], "2026-01-01T00:00:00"),
+)
+"""JSON of every type, numbers that nothing counts up to, and a time without its zone."""
+
+READING = (
+    ("ls", "--json", "--sort", "created"),
+    ("status", "BROKEN", "--goodput"),
+    ("status", "BROKEN.1", "--json"),
+    ("results", "BROKEN"),
+    ("logs", "BROKEN.1"),
+    ("resume", "BROKEN", "--dry-run"),
+    ("resume", "BROKEN"),
+    ("watch", "BROKEN"),
+    ("cancel", "BROKEN", "--yes"),
+)
+ANSWERS = {0, 1, 2, 3, 130}
+"""The exit codes that docs/cli.md names; `watch` is left by Ctrl-C as soon as it waits."""
+
+Place = tuple[str, int, tuple[Any, ...]]
+"""A value of a record: its file, the line in it, and the way to it."""
+
+
+def told(desk: Desk, kind: ClusterKind) -> Launch:
+    """Return a launch of which one run completed, one failed, and one was interrupted."""
+    launch = desk.freeze("broken", sweep=(("lr=0.1",), ("lr=0.2",), ("lr=0.3",)), kind=kind)
+    desk.tell(
+        launch,
+        events.LocalStarted(at=START, host="elsewhere", pid=1, started="1"),
+        events.SubmitIntended(at=START, job_index=0, job_name="broken"),
+        events.Submitted(at=START, job_index=0, job="12"),
+        events.CancelRequested(at=START, runs=(2,)),
+        events.JobAdded(at=START, job=launch.jobs[0], after=(0, 1, 1), fresh=True),
+        events.SubmitRefused(at=START, job_index=0, message="no"),
+    )
+    runs = [Writer(launch=launch, index=index) for index in range(3)]
+    for run in runs:
+        run.start(job="12")
+        run.log(0, "hello\n")
+        run.metrics(3, loss=0.5)
+        run.tell(
+            events.StepReached(at=START, round=0, step=3),
+            events.Warned(at=START, message="slow"),
+            events.CheckpointSaved(at=START, round=0, step=3, size=9, stall_s=0.1, duration_s=1),
+        )
+    runs[0].complete()
+    runs[1].fail(traceback="Traceback")
+    runs[2].interrupt()
+    return launch
+
+
+def places(folder: Path) -> list[Place]:
+    """Return every value of every record of a launch."""
+    found: list[Place] = []
+    for path in sorted(folder.rglob("*.json*")):
+        name = str(path.relative_to(folder))
+        for number, document in enumerate(documents(path)):
+            found += [(name, number, way) for way in ways(document)]
+    return found
+
+
+def documents(path: Path) -> list[Any]:
+    """Return what a file holds: one document, or one on each line."""
+    text = path.read_text()
+    return (
+        [json.loads(line) for line in text.splitlines()] if is_lines(path) else [json.loads(text)]
+    )
+
+
+def is_lines(path: Path) -> bool:
+    """Whether a file holds a document on each line."""
+    return path.suffix == ".jsonl"
+
+
+def ways(value: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to a value and to everything in it."""
+    yield ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value if isinstance(value, list) else ())
+    )
+    for key, item in inner:
+        yield from ((key, *way) for way in ways(item))
+
+
+def put(value: Any, way: tuple[Any, ...], other: Any) -> Any:
+    """Return a value with another one at the end of a way."""
+    if not way:
+        return other
+    value[way[0]] = put(value[way[0]], way[1:], other)
+    return value
+
+
+def damage(folder: Path, place: Place, other: Any) -> None:
+    """Put another value into a record."""
+    name, number, way = place
+    path = folder / name
+    held = documents(path)
+    held[number] = put(held[number], way, other)
+    path.write_text("".join(json.dumps(one) + "\n" for one in held))
+
+
+def answer(outputs: Path, words: tuple[str, ...]) -> tuple[int, str, str]:
+    """Run a verb in a folder of launches, and press Ctrl-C when it waits."""
+    out, err = io.StringIO(), io.StringIO()
+
+    def leave(_: float) -> None:
+        raise KeyboardInterrupt
+
+    context = Context(
+        environ={"HPCKIT_OUTPUTS": str(outputs), "PATH": "/nowhere"},
+        cwd=outputs,
+        stdout=out,
+        stderr=err,
+        now=lambda: NOW,
+        sleep=leave,
+    )
+    code = main(words, context)
+    return code, out.getvalue(), err.getvalue()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A launch to damage, beside one that stays whole."""
+
+    outputs: Path
+    launch: Launch
+
+    def check_answers(self, place: Place, other: Any) -> None:
+        """Damage a copy of the launch, and see that every verb answers."""
+        outputs = self.outputs.parent / "damaged"
+        shutil.rmtree(outputs, ignore_errors=True)
+        shutil.copytree(self.outputs, outputs)
+        folder = outputs / self.launch.id
+        for verb in READING:
+            shutil.rmtree(folder)
+            shutil.copytree(self.launch.folder, folder)
+            damage(folder, place, other)
+            words = tuple(word.replace("BROKEN", self.launch.id) for word in verb)
+            code, out, err = answer(outputs, words)
+            assert code in ANSWERS, words
+            assert "Traceback" not in err
+            if words[0] == "ls":
+                assert any(
+                    one["launch"].startswith("whole-") for one in json.loads(out)["launches"]
+                )
+
+
+@pytest.fixture(scope="module", params=[ClusterKind.local, ClusterKind.slurm])
+def broken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Broken:
+    """Return a launch to damage, of each kind of cluster."""
+    folder = tmp_path_factory.mktemp("records") / "outputs"
+    folder.mkdir()
+    desk = Desk(folder=folder)
+    launch = told(desk, request.param)
+    desk.freeze("whole")
+    return Broken(outputs=folder, launch=launch)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_verb_ends_in_a_traceback_whatever_a_record_holds(
+    broken: Broken, data: st.DataObject
+) -> None:
+    """A value of another type costs an error or its own launch, never the other launches."""
+    place = data.draw(st.sampled_from(places(broken.launch.folder)))
+    broken.check_answers(place, data.draw(st.sampled_from(OTHERS)))
+
+
+@pytest.mark.parametrize(
+    ("place", "other"),
+    [
+        (("launch.json", 0, ("id",)), 7),
+        (("launch.json", 0, ("runs",)), {"0": {}}),
+        (("launch.json", 0, ("runs", 0)), "x"),
+        (("launch.json", 0, ("runs", 1, "index")), 10**30),
+        (("launch.json", 0, ("runs", 1, "overrides")), [1]),
+        (("launch.json", 0, ("jobs", 0, "runs")), [0, 1]),
+        (("launch.json", 0, ("jobs", 0, "resources", "timeout")), 1e308),
+        (("launch.json", 0, ("cluster", "bin_dir")), ["x"]),
+        (("launch.json", 0, ("created_at",)), "2026-01-01T00:00:00"),
+        (("launch.json", 0, ("code", "project")), None),
+        (("runs/00001/attempts/001/events.jsonl", 0, ("event",)), []),
+        (("runs/00001/attempts/001/events.jsonl", 0, ("at",)), "2026-01-01T00:00:00"),
+        (("runs/00001/attempts/001/progress.json", 0, ()), [1]),
+    ],
+    ids=str,
+)
+def test_no_verb_ends_in_a_traceback_where_a_field_is_of_another_type(
+    broken: Broken, place: Place, other: object
+) -> None:
+    """The same of the fields that were trusted."""
+    broken.check_answers(place, other)
+
+
+def test_launches_with_a_damaged_record_say_which_file_and_what_is_wrong(broken: Broken) -> None:
+    """The error names the file, the field and its value, and `ls` notes it beside the rest."""
+    outputs = broken.outputs.parent / "named"
+    shutil.copytree(broken.outputs, outputs)
+    damage(outputs / broken.launch.id, ("launch.json", 0, ("cluster", "modules")), {"a": 1})
+    code, _, err = answer(outputs, ("status", broken.launch.id))
+    assert code == 1
+    assert (
+        "launch.json: it is not a launch record (cluster: modules: {'a': 1} is not a list)" in err
+    )
+    code, out, err = answer(outputs, ("ls",))
+    assert code == 0
+    assert "whole-" in out
+    assert "cluster: modules" in err
+    shutil.rmtree(outputs)
