@@ -1,4 +1,4 @@
-"""Whether a round ended because nodes were lost, and which. Pure.
+"""Whether an attempt or a round ended because nodes were missing or lost, and which. Pure.
 
 Responsible for telling a lost node from a rank that failed by itself; it must not say what follows
 (planning.decide does).
@@ -7,7 +7,7 @@ Responsible for telling a lost node from a rank that failed by itself; it must n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpckit.model.failure import Cause, Failure, RankExit
@@ -50,6 +50,28 @@ def loss(absence: Absence, exits: Sequence[RankExit]) -> Failure | None:
         node=nodes,
         step=absence.step,
         signature=f"{Cause.node_lost} {nodes}",
+    )
+
+
+def missing_agents(
+    names: Sequence[str], came: Collection[str], *, wanted: int, why: str, told: bool = False
+) -> Failure:
+    """Return what to call it when the agents of `wanted` nodes did not all report.
+
+    `why` says why nothing more is waited for. Where none of several nodes reported, what they share
+    is broken: no node is blamed. Nor is one where the attempt was `told` to stop before they could.
+    """
+    missing = [name for name in names if name not in came]
+    none_of_several = not came and wanted > 1
+    words = f"{why}: {len(came)} of {wanted} nodes reported"
+    words += f"; missing: {compress(missing)}" if missing else ""
+    if none_of_several and not told:
+        words += " (they share the file system of the launch, cluster.python and cluster.setup)"
+    return Failure(
+        cause=Cause.agents_missing,
+        message=words,
+        node=None if told or none_of_several else ", ".join(missing) or None,
+        signature=Cause.agents_missing,
     )
 
 

@@ -15,6 +15,7 @@ from hpckit.errors import ChannelError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
+from hpckit.planning.loss import missing_agents
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_text
 from hpckit.runtime import control, messages
@@ -241,24 +242,16 @@ class Agents:
         if len(self.peers) >= wanted or self._problem:
             return
         came = {peer.node for peer in self.peers.values()}
-        missing = ", ".join(name for name in names if name not in came)
-        who = f"{len(came)} of {wanted} nodes reported" + (missing and f"; missing: {missing}")
         if ended.done():
-            message = f"the agents ended with exit code {ended.result()} before all had come: {who}"
+            why = f"the agents ended with exit code {ended.result()} before all had come"
         elif stopped.done():
-            message = f"told to stop before all agents had come: {who}"
+            why = "told to stop before all agents had come"
         elif left <= 0:
-            message = f"waited {self.settings.runtime.agent_timeout_s:g} s for the agents: {who}"
+            why = f"waited {self.settings.runtime.agent_timeout_s:g} s for the agents"
         else:
             return
-        raise AgentsError(
-            Failure(
-                cause=Cause.agents_missing,
-                message=message,
-                node=missing or None,
-                signature=Cause.agents_missing,
-            )
-        )
+        told = stopped.done() and not ended.done()
+        raise AgentsError(missing_agents(names, came, wanted=wanted, why=why, told=told))
 
     @property
     def standing(self) -> tuple[Peer, ...]:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hpckit.model.failure import Cause, RankExit
-from hpckit.planning.loss import Absence, loss
+from hpckit.planning.loss import Absence, loss, missing_agents
 
 OWN = RankExit(rank=0, node="n1", code=1, exception="ValueError", at=datetime.now(UTC))
 FELT = RankExit(
@@ -63,3 +63,24 @@ def test_loss_names_thousands_of_ranks_in_one_line() -> None:
     assert found is not None
     assert found.cause is Cause.node_lost
     assert found.message == "lost the agent of n[0010-0999] (rank 80-7999)"
+
+
+@pytest.mark.parametrize(
+    ("names", "came", "told", "blamed"),
+    [
+        (("n1", "n2", "n3"), ("n1", "n3"), False, "n2"),
+        (("n1", "n2", "n3"), ("n1",), False, "n2, n3"),
+        (("n1", "n2", "n3"), (), False, None),
+        (("n1", "n2", "n3"), ("n1", "n3"), True, None),
+        (("n1",), (), False, "n1"),
+        ((), (), False, None),
+    ],
+)
+def test_missing_agents_of_all_nodes_blame_none(
+    *, names: tuple[str, ...], came: tuple[str, ...], told: bool, blamed: str | None
+) -> None:
+    """What several nodes cannot do together is broken for all; a later attempt may have them."""
+    wanted = max(len(names), 1)
+    failure = missing_agents(names, came, wanted=wanted, why="waited 9 s", told=told)
+    assert (failure.cause, failure.node) == (Cause.agents_missing, blamed)
+    assert failure.message.startswith(f"waited 9 s: {len(came)} of {wanted} nodes reported")
