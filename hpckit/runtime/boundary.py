@@ -30,7 +30,6 @@ _NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _INTERVAL_S = 0.25
 """Agreements are about this far apart: far less than any notice's time, and next to no cost."""
 _MOST_STEPS = 1000
-_WISHES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +124,15 @@ class Boundary:
         save = bool(asked or leave) and not vetoed
         return Agreement(save=save, leave=bool(leave), prune=bool(pruned))
 
-    def agree_to_end(self, step: int) -> None:
-        """Agree that the loop is over before this step; raises UsageError where it is not so."""
-        if self._together:
-            self._most(step, [0] * _WISHES, over=True)
+    def agree_to_end(self, step: int, *, veto: bool) -> bool:
+        """Agree that the loop is over before this step; returns whether any rank has a `veto`.
+
+        Raises UsageError where the loop is not over for all.
+        """
+        if not self._together:
+            return veto
+        _, _, vetoed, *_ = self._most(step, [0, 0, veto, 0, 0], over=True)
+        return bool(vetoed)
 
     def _most(self, step: int, ours: list[int | bool], *, over: bool) -> list[int]:
         """Return the maximum of each of all ranks' wishes, where the loop is over for all or none.

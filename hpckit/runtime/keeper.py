@@ -76,7 +76,7 @@ class Keeper:
         the patience, which may be shorter than usual.
         """
         if wait:
-            self._end_flight()
+            self.end_flight()
         if self._saved_step == position.step:
             return
         begun = time.monotonic()
@@ -95,7 +95,7 @@ class Keeper:
         """Whether the state before this step is in a committed checkpoint."""
         return self._saved_step == step
 
-    def _end_flight(self) -> None:
+    def end_flight(self) -> None:
         """Wait for the save in flight; one that failed is made good by the next."""
         try:
             self._tell(self.checkpointer.wait())

@@ -183,7 +183,7 @@ class Run:
             self._tell(messages.Working(over=True))
         done = max(total, loop.start.step)
         self.samples = loop.samples(done)
-        loop.end(done)
+        loop.end(done, veto=self._vetoes_end())
         self._tell(messages.Working(over=True))
 
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
@@ -201,8 +201,16 @@ class Run:
         """Leave where that is what the ranks agreed on, and let the agent know why."""
         if farewell is None:
             return
+        if self._non_finite and farewell.kept is Kept.unsaved:
+            self._warn("its state was not saved, as its last loss was not finite")
         self._say(farewell)
         raise SystemExit(0 if farewell.reason is Reason.pruned else LEFT_CODE)
+
+    def _vetoes_end(self) -> bool:
+        """Whether the last state is not to be saved: the last loss was not finite."""
+        if self._non_finite and not self.nan_patience:
+            self._warn("its last state is saved although its last loss was not finite")
+        return self._non_finite > 0 and self.nan_patience > 0
 
     def finish(self) -> None:
         """Say that the user's code came to its end; a loop that it broke off is ended and saved.
@@ -214,7 +222,7 @@ class Run:
         if self._loop is None:
             self._say(Farewell(reason=Reason.returned))
             return
-        self._loop.break_off()
+        self._loop.break_off(veto=self._vetoes_end())
         self._say(self._loop.farewell(Reason.returned))
 
     def give_up(self) -> None:
@@ -228,7 +236,7 @@ class Run:
 
     def _say(self, farewell: Farewell) -> None:
         if self._dropped:
-            self._tell(messages.Warn(message=f"{self._dropped} rows of metrics were dropped"))
+            self._warn(f"{self._dropped} rows of metrics were dropped")
         self._farewell = farewell
         if self._link is not None:
             self._link.note_farewell(farewell)
@@ -285,6 +293,9 @@ class Run:
         if self._link is not None:
             self._link.send(message)
 
+    def _warn(self, text: str) -> None:
+        self._tell(messages.Warn(message=text))
+
     def _tell_attempt(self, checkpoint: str, others: int) -> None:
         self._tell(messages.Restoring(checkpoint=checkpoint, others=others))
 
@@ -292,8 +303,7 @@ class Run:
         if not self.is_main:
             return
         if outcome.warning:
-            words = f"checkpoint of step {outcome.step}: {outcome.warning}"
-            self._tell(messages.Warn(message=words))
+            self._warn(f"checkpoint of step {outcome.step}: {outcome.warning}")
         if outcome.committed:
             self._tell(
                 messages.Saved(
@@ -356,7 +366,7 @@ class Run:
         except OSError as error:
             self._dropped += 1
             if self._dropped == 1:
-                self._tell(messages.Warn(message=f"metrics are dropped for now: {error}"))
+                self._warn(f"metrics are dropped for now: {error}")
 
     def _judge(self, loss: object) -> None:
         """Count losses that are not finite (which are texts by now), and give up in the end."""

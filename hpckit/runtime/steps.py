@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from hpckit.errors import NonFiniteLossError
 from hpckit.model.failure import Farewell, Kept, Reason
 from hpckit.runtime.boundary import Boundary, Position
 
@@ -73,23 +74,26 @@ class StepLoop:
         self.begun = step
         return None
 
-    def end(self, step: int) -> None:
+    def end(self, step: int, *, veto: bool) -> None:
         """End the loop before this step, on all ranks at once, and save what they have come to.
 
-        Raises UsageError where ranks end it at different steps.
+        Raises UsageError where ranks end it at different steps, and with a `veto` of any rank
+        NonFiniteLossError: nothing is saved then, and a run without its state has not completed.
         """
         if self.keeper is not None:
-            self.boundary.agree_to_end(step)
+            if self.boundary.agree_to_end(step, veto=veto):
+                self.keeper.end_flight()
+                raise _diverged(step)
             self._save(step, wait=True)
         self._close(step)
 
-    def break_off(self) -> None:
+    def break_off(self, *, veto: bool) -> None:
         """End the loop after the last step that began, where it was not ended: `break`, `return`.
 
-        Collective where something is registered; raises UsageError as `end` does.
+        Collective where something is registered; raises as `end` does.
         """
         if self.ended_at is None:
-            self.end(self.start.step if self.begun is None else self.begun + 1)
+            self.end(self.start.step if self.begun is None else self.begun + 1, veto=veto)
 
     def farewell(self, reason: Reason) -> Farewell:
         """Return what to say when the rank leaves for this reason."""
@@ -118,3 +122,12 @@ class StepLoop:
         self.ended_at = step
         if self.keeper is not None:
             self.keeper.close()
+
+
+def _diverged(step: int) -> NonFiniteLossError:
+    return NonFiniteLossError(
+        f"the last loss before step {step} was not finite: the state is not saved, and the "
+        "checkpoints from before stay",
+        hint="`hpckit resume` goes on from the newest checkpoint; with recovery.nan_patience=0 the "
+        "last state is saved whatever the loss was",
+    )

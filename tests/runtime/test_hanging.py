@@ -85,12 +85,54 @@ def test_diverged_run_fails_with_its_reason_and_saves_nothing_bad(
     (failure,) = failures(ended)
     assert (failure.cause, failure.rank) == (Cause.nan, 0)
     assert "the loss was nan 3 times in a row, last at step 12" in failure.message
-    saved = [
-        event.step
-        for event in read_events(ended.paths.events)
-        if isinstance(event, events.CheckpointSaved)
-    ]
-    assert saved == [4, 8]
+    assert saved(ended) == [4, 8]
+
+
+def saved(ended: Any) -> list[int]:
+    """Return the steps that an attempt saved."""
+    told = read_events(ended.paths.events)
+    return [event.step for event in told if isinstance(event, events.CheckpointSaved)]
+
+
+DIVERGE_LAST = """
+import torch
+
+def main(config, run):
+    run.state(model=torch.nn.Linear(2, 2))
+    for step in run.steps(6):
+        run.log(loss=float("nan") if step >= 4 else 1.0)
+        if step == 4 and config.params["how"] == "break":
+            break
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "break"])
+def test_run_whose_last_loss_is_not_finite_has_not_completed(
+    workshop: Any, ranks: Any, how: str
+) -> None:
+    """A state that is good for nothing is never the newest checkpoint of a completed run."""
+    settings = ranks(2, params={"how": how}, checkpoint=Checkpoint(interval_steps=2))
+    ended = workshop.attempt(DIVERGE_LAST, **settings)
+    assert ended.record.state is RunState.failed, ended.output
+    assert failures(ended)[0].cause is Cause.nan
+    assert "was not finite: the state is not saved" in failures(ended)[0].message
+    assert max(saved(ended)) <= 4
+
+
+def test_last_state_is_saved_with_a_warning_where_losses_may_be_anything(
+    workshop: Any, ranks: Any
+) -> None:
+    """Whoever allows any loss (`nan_patience=0`) keeps the last state, and is told of it."""
+    settings = ranks(
+        2,
+        params={"how": "end"},
+        checkpoint=Checkpoint(interval_steps=2),
+        recovery=Recovery(nan_patience=0),
+    )
+    ended = workshop.attempt(DIVERGE_LAST, **settings)
+    assert ended.record.state is RunState.completed, ended.output
+    assert max(saved(ended)) == 6
+    assert "saved although its last loss was not finite" in " ".join(ended.record.warnings)
 
 
 STUCK = """
