@@ -95,6 +95,10 @@ class Keeper:
         """Whether the state before this step is in a committed checkpoint."""
         return self._saved_step == step
 
+    def leave(self) -> None:
+        """Take note that the loop was left in order: this end speaks against no checkpoint."""
+        self.checkpointer.excuse()
+
     def end_flight(self) -> None:
         """Wait for the save in flight; one that failed is made good by the next."""
         try:

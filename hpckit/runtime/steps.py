@@ -70,6 +70,8 @@ class StepLoop:
             who = self.boundary.signal or self.boundary.told_by
             self.logger.info("left before step=%d: told to stop by %s", step, who)
             self.ended_at = step
+            if keeper is not None:
+                keeper.leave()
             return self.farewell(Reason.left)
         self.begun = step
         return None
@@ -121,6 +123,7 @@ class StepLoop:
     def _close(self, step: int) -> None:
         self.ended_at = step
         if self.keeper is not None:
+            self.keeper.leave()
             self.keeper.close()
 
 

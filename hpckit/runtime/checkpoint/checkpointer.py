@@ -148,6 +148,12 @@ class Checkpointer:
             self._loader.prove(self._restored.folder)
         self._restored = None
 
+    def excuse(self) -> None:
+        """Record that the run left in order, unless the restored checkpoint was proved before."""
+        if self._restored is not None:
+            self._loader.excuse(self._restored.folder)
+        self._restored = None
+
     def close(self) -> SaveOutcome | None:
         """Wait for the background save and let everything go; raises what the save raised."""
         try:

@@ -1,4 +1,4 @@
-"""What became of checkpoints: attempted before a load, proved by progress, rejected as damaged.
+"""What became of checkpoints: attempted, proved by progress, left as told, rejected as damaged.
 
 Responsible for that record, in one append-only file beside the checkpoints; it must not choose.
 A record that cannot be written is let go: it only guides the choice, and a full disk must not
@@ -25,12 +25,17 @@ class Fate(StrEnum):
 
     attempted = "attempted"
     proved = "proved"
+    left = "left"
     rejected = "rejected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The journal as a whole, by names of checkpoints."""
+    """The journal as a whole, by names of checkpoints.
+
+    `attempts` are the loads but those after which the ranks left in order before a step proved it:
+    these say nothing of the checkpoint.
+    """
 
     attempts: Counter[str]
     proved: tuple[str, ...]
@@ -65,7 +70,7 @@ def read(path: Path) -> History:
         if isinstance(name, str) and isinstance(fate, str) and fate in fates:
             fates[fate].append(name)
     return History(
-        attempts=Counter(fates[Fate.attempted]),
+        attempts=Counter(fates[Fate.attempted]) - Counter(fates[Fate.left]),
         proved=tuple(fates[Fate.proved]),
         rejected=frozenset(fates[Fate.rejected]),
     )

@@ -95,6 +95,11 @@ class Loader:
         if self.group.rank == 0:
             journal.record(self.shelf.journal, Fate.proved, folder.name, epoch=self.epoch)
 
+    def excuse(self, folder: Path) -> None:
+        """Record that the ranks left in order before it could be seen whether training goes on."""
+        if self.group.rank == 0:
+            journal.record(self.shelf.journal, Fate.left, folder.name, epoch=self.epoch)
+
     def _choose(self) -> _Choice:
         history = journal.read(self.shelf.journal)
         entries = self.shelf.entries()
