@@ -167,7 +167,7 @@ def _failure_of(view: RoundView, end: End) -> Failure:
     if view.dismissed is not None:
         return Failure(
             cause=Cause.left,
-            message=f"the agent of a node was sent {view.dismissed.signal}, and the job runs on",
+            message=f"{view.dismissed.signal} was sent to its processes, and the job runs on",
             step=view.step,
             signature=Cause.left,
         )

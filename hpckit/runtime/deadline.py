@@ -7,6 +7,7 @@ what it kills it does not start again. Moments are seconds of the monotonic cloc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,17 +18,25 @@ _MARGIN = timedelta(seconds=5)
 """For leaving Python, for the agents and for the record, beside the save itself."""
 _SAFETY = 2
 """A save takes up to so many times what the longest one took: file systems have bad moments."""
+_AHEAD = re.compile(r"@(\d+)\Z")
+_AHEAD_S, _EARLY_S = 60, 90
+"""`sbatch --signal` warns a minute ahead unless it says otherwise, and up to a minute too early."""
 _AT_THE_LIMIT_S = 5.0
 """SIGTERM this close to the end of the job is the time limit's."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Deadline:
-    """The end of an attempt. `lead` is what is taken until a save has been measured; 0: never."""
+    """The end of an attempt. `lead` is what is taken until a save has been measured; 0: never.
+
+    `known` is whether `limits` were told; `signal` is the job's own `--signal`, empty without one.
+    """
 
     lead: timedelta
     warn: Callable[[str], None]
     limits: Limits = field(default_factory=Limits)
+    known: bool = False
+    signal: str = ""
     _longest_save: timedelta | None = field(default=None, init=False)
     _warned: bool = field(default=False, init=False)
 
@@ -57,6 +66,13 @@ class Deadline:
         if self._longest_save is not None:
             lead = _SAFETY * (self._longest_save + usual_step) + _MARGIN
         return self.limits.end_s - lead.total_seconds()
+
+    def is_far(self, at: float) -> bool:
+        """Whether it is known that Slurm does not warn of the time limit at this moment yet."""
+        ahead = _AHEAD.search(self.signal)
+        lead_s = _EARLY_S + (int(ahead[1]) if ahead else _AHEAD_S)
+        end_s = self.limits.end_s
+        return self.known and (end_s is None or end_s - at > lead_s)
 
     def reached(self, at: float) -> bool:
         """Whether a signal to stop that came at this moment was the time limit's."""

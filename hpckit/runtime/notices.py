@@ -27,6 +27,7 @@ TIME_LIMIT = "the time limit"
 
 _WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 """What sbatch --signal is used with: a warning ahead of the time limit."""
+_WARNING_NAMES = frozenset(number.name for number in _WARNINGS)
 _NOTICES = (signal.SIGTERM, signal.SIGINT, *_WARNINGS)
 _GRACE_AT_MOST_S = 900.0
 """How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
@@ -43,19 +44,24 @@ class Notices:
     `noticed` is set with the first one, `told` where this very process was told; `cancelled` is
     whether the user wanted the end, by the scheduler or by the launch's record, which
     `asked_to_cancel` reads: it may block. What comes once the attempt is `over` is no notice;
-    `dismissed` is what the ranks of the latest round were told for no reason.
+    `dismissed` is what the ranks of the latest round were told for no reason: the job runs on.
+
+    A warning far from the time limit was sent by hand: a wish to save now. The ranks do, and go on,
+    if they `can_save`.
     """
 
     assignment: Assignment
     deadline: Deadline
     record: Callable[[events.Event], None]
     asked_to_cancel: Callable[[], bool]
+    can_save: Callable[[], bool] = lambda: True
     notice: Notice | None = field(default=None, init=False)
     dismissed: Notice | None = field(default=None, init=False)
     cancelled: bool = field(default=False, init=False)
     over: bool = field(default=False, init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _wished: bool = field(default=False, init=False)
     _heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
 
     def listen(self) -> None:
@@ -79,9 +85,16 @@ class Notices:
 
     def hear(self, name: str) -> None:
         """Remember a notice; the rounds look at it. Slurm sends the same one several times."""
-        if self.notice is not None or self.over:
+        first = self.notice is None or (self._wished and name not in _WARNING_NAMES)
+        if self.over or not first:
             return
-        cause = self._cause_of(name)
+        self._wished = self._is_wish(name)
+        if self._wished and not self.can_save():
+            words = f"{name} was sent long before the time limit, and there is nothing to save yet"
+            self.record(events.Warned(at=now(), message=words))
+            self._wished = False
+            return
+        cause = Cause.notice if self._wished else self._cause_of(name)
         self.notice = Notice(signal=name, cause=cause)
         self.noticed.set()
         self._heard_at = at = now()
@@ -91,6 +104,8 @@ class Notices:
     def _end(self, cause: Cause, at: datetime) -> datetime | None:
         """Return when the attempt will be ended, as far as that is known."""
         limits = self.deadline.limits
+        if self._wished:
+            return None
         if cause is not Cause.time_limit:
             return at + limits.window
         left_s = None if limits.end_s is None else limits.end_s - time.monotonic()
@@ -105,9 +120,12 @@ class Notices:
         self.told.set()
         self.hear(name)
 
+    def _is_wish(self, name: str) -> bool:
+        without_end = self.assignment.allocation is None
+        return name in _WARNING_NAMES and (without_end or self.deadline.is_far(time.monotonic()))
+
     def _cause_of(self, name: str) -> Cause:
-        warned = name in {number.name for number in _WARNINGS}
-        if warned or name == TIME_LIMIT or self.deadline.reached(time.monotonic()):
+        if name in _WARNING_NAMES or name == TIME_LIMIT or self.deadline.reached(time.monotonic()):
             return Cause.time_limit
         on_slurm = bool(self.assignment.agents.prefix)
         if on_slurm and name == signal.SIGTERM.name and not self.told.is_set():
@@ -120,6 +138,8 @@ class Notices:
         self.dismissed = None
         if self.notice is not None:
             await asyncio.gather(self.learn_whether_cancelled(), self._ask_scheduler())
+        if self.notice is not None and self._wished and not self.cancelled:
+            self._dismiss(self.notice)
 
     async def learn_whether_cancelled(self) -> None:
         """Read whether the user has asked for the end, unless that takes too long."""
@@ -136,13 +156,16 @@ class Notices:
             ending = await asyncio.wait_for(aside(allocation.why), _ANSWER_S)
             self.cancelled = self.cancelled or ending.cancelled
             self.notice = replace(notice, cause=ending.cause or notice.cause)
+            self._wished = self._wished and ending.cause is None
             if ending.runs_on and not self.told.is_set() and not self.cancelled:
                 self._dismiss(self.notice)
 
     def _dismiss(self, notice: Notice) -> None:
-        """Take back a notice that the step alone heard, and that the scheduler knows nothing of."""
+        """Take back a notice that ends nothing; the next one is heard as if it were the first."""
         self.dismissed, self.notice = notice, None
+        self._wished = False
         self.noticed.clear()
+        self.told.clear()
 
     async def await_preemption(self) -> None:
         """Hold the allocation where only the step was told to stop, and Slurm is to requeue us.

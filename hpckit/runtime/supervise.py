@@ -95,12 +95,14 @@ class _Supervisor:
         self.progress = ProgressFile(path=paths.progress, files=self.journal.files)
         self.past = self.attempt.past()
         lead = timedelta(seconds=self.assignment.settings.runtime.time_limit_lead_s)
-        self.deadline = Deadline(lead=lead, warn=self._warn)
+        stated = self.assignment.settings.resources.additional_parameters
+        self.deadline = Deadline(lead=lead, warn=self._warn, signal=str(stated.get("signal") or ""))
         self.notices = Notices(
             assignment=self.assignment,
             deadline=self.deadline,
             record=self.journal.record,
             asked_to_cancel=self.attempt.cancelled,
+            can_save=lambda: self._trains() and self.deadline.saved_any,
         )
 
     async def run(self) -> int:

@@ -43,7 +43,8 @@ class TimeLimit:
         """Ask; return whether there was an answer."""
         limits = await aside(self.ask)
         if limits is not None:
-            self.deadline.limits, self._answered_at = limits, time.monotonic()
+            self.deadline.limits, self.deadline.known = limits, True
+            self._answered_at = time.monotonic()
         return limits is not None
 
     async def watch(self, usual_step: Callable[[], timedelta | None]) -> None:

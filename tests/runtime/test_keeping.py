@@ -102,6 +102,26 @@ def test_killed_rank_costs_at_most_an_interval(
     assert ended.record.metrics["finished"] == STEPS * 8
 
 
+def test_wish_to_save_ends_nothing_and_costs_no_step(
+    workshop: Any, ranks: Any, undisturbed: dict[int, float]
+) -> None:
+    """SIGUSR1 far from any limit: the ranks save, and the same attempt does the last step."""
+    settings = keeping(ranks, slow=0.15) | {"recovery": Recovery(restarts={"left": 1})}
+    launch = workshop.freeze(TRAIN, **settings)
+    process = workshop.start(launch)
+    events = launch.paths.run(0).attempt(1).events
+    deadline = time.monotonic() + 60
+    while not (events.exists() and "checkpoint_saved" in events.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    (run,) = read_runs(launch)
+    assert (run.state, run.attempt, run.round) == (RunState.completed, 1, 1)
+    assert losses(launch) == undisturbed
+
+
 def test_notice_costs_no_step(workshop: Any, ranks: Any, undisturbed: dict[int, float]) -> None:
     """Told to stop, the ranks save at the boundary and leave; the next attempt goes on there."""
     launch = workshop.freeze(TRAIN, **keeping(ranks, slow=0.15))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,64 @@ def test_signal_to_the_supervisor_is_a_notice_whatever_slurm_says() -> None:
     known.hear_self("SIGTERM")
     asyncio.run(known.learn_why())
     assert known.notice is not None
+
+
+def warned(left_s: float | None, answer: Ending, signal: str = "") -> Notices:
+    """Return the notices of an attempt with so much time, which has been sent SIGUSR1."""
+    known = notices(answer)
+    end_s = None if left_s is None else time.monotonic() + left_s
+    known.deadline.limits, known.deadline.known = Limits(end_s=end_s), True
+    known.deadline.signal = signal
+    known.hear_self("SIGUSR1")
+    asyncio.run(known.learn_why())
+    return known
+
+
+@pytest.mark.parametrize("left_s", [3600, None], ids=["an-hour", "no-limit"])
+@pytest.mark.parametrize("answer", [RUNS_ON, NO_ANSWER], ids=["runs-on", "no-answer"])
+def test_warning_far_from_the_time_limit_is_a_wish_to_save(
+    left_s: float | None, answer: Ending
+) -> None:
+    """`scancel -s USR1` in the middle of a run ends nothing, and costs no restart of the limit."""
+    known = warned(left_s, answer)
+    assert (known.notice, known.noticed.is_set(), known.told.is_set()) == (None, False, False)
+    assert known.dismissed is not None
+    assert known.dismissed.cause is Cause.notice
+
+
+@pytest.mark.parametrize(("left_s", "signal"), [(100, ""), (620, "B:USR1@600"), (0, "")])
+def test_warning_near_the_time_limit_is_the_time_limits(left_s: float, signal: str) -> None:
+    """Slurm warns as early as `--signal` says, and up to a minute earlier."""
+    known = warned(left_s, RUNS_ON, signal)
+    assert known.notice is not None
+    assert (known.notice.cause, known.dismissed) == (Cause.time_limit, None)
+
+
+def test_warning_by_which_slurm_tells_of_a_preemption_is_a_preemption() -> None:
+    """`PreemptParameters=send_user_signal` sends it at any time."""
+    known = warned(3600, PREEMPTED)
+    assert known.notice is not None
+    assert known.notice.cause is Cause.preempted
+
+
+def test_end_that_follows_a_wish_is_heard() -> None:
+    """SIGTERM while the ranks are saving still ends the attempt."""
+    known = notices(RUNS_ON)
+    known.deadline.known = True
+    known.hear_self("SIGUSR1")
+    known.hear_self("SIGTERM")
+    asyncio.run(known.learn_why())
+    assert known.notice is not None
+    assert (known.notice.signal, known.dismissed) == ("SIGTERM", None)
+
+
+def test_wish_to_save_is_only_noted_where_there_is_nothing_to_save() -> None:
+    """Nothing is ended that could not go on from where it is."""
+    known, said = notices(RUNS_ON), []
+    known.deadline.known, known.record, known.can_save = True, said.append, lambda: False
+    known.hear_self("SIGUSR1")
+    assert (known.notice, known.noticed.is_set()) == (None, False)
+    assert "nothing to save yet" in said[0].message
 
 
 def test_nothing_is_a_notice_once_the_attempt_is_over() -> None:
