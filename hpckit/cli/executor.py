@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from hpckit.cli.context import Context
 from hpckit.cli.stage_gate import missing
 from hpckit.cli.supervisors import signal_supervisor, start_supervisor
+from hpckit.errors import HpckitError
 from hpckit.model.events import LocalStarted
 from hpckit.model.history import LaunchHistory
 from hpckit.model.stages import followed
@@ -76,6 +77,10 @@ class _Executor:
             if missing(self.launch, run):
                 return 1
             return await self._run(gate, run)
+        except HpckitError as error:
+            # The others are not to suffer.
+            sys.stderr.write(f"hpckit: error: run {run} is not begun: {error.message}\n")
+            return 1
         finally:
             self.over[run].set()
 

@@ -89,10 +89,10 @@ def _line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
     """Return a launch's line where a run of it is meant; one that cannot be read is noted."""
     try:
         launch = load_evidence(folder)
+        runs = launch_view(launch, context, ask=Ask.nothing, freshness=Freshness()).runs
     except HpckitError as error:
         context.note(f"warning: {error.message}")
         return None
-    runs = launch_view(launch, context, ask=Ask.nothing, freshness=Freshness()).runs
     some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
     if not some and not wanted.all:
         return None

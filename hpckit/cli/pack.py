@@ -177,7 +177,12 @@ class _Pack:
 
     async def _attempt(self, slot: Slot, run: int) -> None:
         """Run one attempt in a slot, and see to what follows."""
-        before = latest_attempt(self.launch.paths.run(run).attempts)
+        try:
+            before = latest_attempt(self.launch.paths.run(run).attempts)
+        except HpckitError as error:
+            self._say(f"error: run {run} is not begun: {error}")
+            self.failed = True
+            return
         folder = self.folder / f"slot-{slot.number}"
         try:
             code = await self._supervise(slot, run, make_folder(folder))

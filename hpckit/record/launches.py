@@ -6,10 +6,9 @@ no process is asked. It must not write.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -121,10 +120,6 @@ def _load(paths: LaunchPaths) -> Launch:
         code = code_record(paths, record["code"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise unreadable(paths.launch, f"it is not a launch record ({error})") from error
-    try:
-        told = tuple(merged_events(paths))
-    except OSError as error:
-        raise unreadable(paths.events, str(error)) from error
     return Launch(
         id=heads.id,
         name=heads.name,
@@ -133,7 +128,7 @@ def _load(paths: LaunchPaths) -> Launch:
         arguments=heads.arguments,
         python=heads.python,
         cluster=heads.cluster,
-        jobs=tuple(read_history(heads.jobs, told).jobs),
+        jobs=tuple(read_history(heads.jobs, _told(paths)).jobs),
         runs=runs,
         code=code,
         stages=heads.stages,
@@ -187,8 +182,15 @@ def checkpoint_base(settings: Checkpoint) -> Path | None:
 
 
 def read_launch_events(launch: Launch) -> tuple[events.Event, ...]:
-    """Return what the launcher and later verbs recorded, in order."""
-    return tuple(merged_events(launch.paths))
+    """Return what the launcher and later verbs recorded, in order; raises FrozenFolderError."""
+    return _told(launch.paths)
+
+
+def _told(paths: LaunchPaths) -> tuple[events.Event, ...]:
+    try:
+        return tuple(merged_events(paths))
+    except OSError as error:
+        raise unreadable(paths.events, str(error)) from error
 
 
 def read_launch_history(launch: Launch) -> LaunchHistory:
@@ -232,7 +234,14 @@ def read_attempts(launch: Launch, index: int) -> Iterator[tuple[int, tuple[event
     """
     attempts = launch.paths.run(index).attempts
     for number in attempt_numbers(attempts):
-        yield number, tuple(read_events(launch.paths.run(index).attempt(number).events))
+        yield number, tuple(_told_of(launch.paths.run(index).attempt(number)))
+
+
+def _told_of(attempt: AttemptPaths, *, without: Collection[str] = ()) -> Iterator[events.Event]:
+    try:
+        yield from read_events(attempt.events, without=without)
+    except OSError as error:
+        raise unreadable(attempt.events, str(error)) from error
 
 
 def read_progress(launch: Launch, index: int, attempt: int) -> Progress | None:
@@ -302,14 +311,17 @@ class _Reading:
     def _attempt(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
         """Return a run as its latest attempt has left it, with what every attempt has logged."""
         attempt = paths.attempt(number)
-        record = record.fold(read_events(attempt.events, without=NUMEROUS))
+        record = record.fold(_told_of(attempt, without=NUMEROUS))
         step = progress_step(attempt)
         logged = run_metrics(paths, attempt_numbers(paths.attempts)) if self.metrics else {}
         return replace(record, step=record.step if step is None else step, metrics=logged)
 
 
 def latest_attempt(attempts: Path) -> int:
-    """Return the number of the latest attempt in a run's folder of attempts, 0 without one."""
+    """Return the number of the latest attempt in a run's folder of attempts, 0 without one.
+
+    Raises as `attempt_numbers`.
+    """
     return max(attempt_numbers(attempts), default=0)
 
 
@@ -322,25 +334,38 @@ def is_latest(attempts: Path, number: int) -> bool:
     The fence: raises OSError where the listing cannot be read, which must never pass for "nothing
     newer". It is read again shortly, as a file system that moves to another server fails briefly.
     """
-    for _ in range(_LISTINGS - 1):
-        with contextlib.suppress(OSError):
-            return _latest_listed(attempts) == number
-        time.sleep(_LISTING_PAUSE_S)
-    return _latest_listed(attempts) == number
-
-
-def _latest_listed(attempts: Path) -> int | None:
-    names = [entry.name for entry in attempts.iterdir()]
-    return max((int(name) for name in names if name.isdecimal()), default=None)
+    return max(_listed(attempts), default=None) == number
 
 
 def attempt_numbers(attempts: Path) -> tuple[int, ...]:
-    """Return the numbers of the attempts in a run's folder of attempts, from the first."""
+    """Return the numbers of the attempts in a run's folder of attempts, from the first.
+
+    Raises FrozenFolderError where it is there and cannot be read: that must never pass for "no
+    attempts yet", upon which a run would begin once more.
+    """
     try:
-        names = [entry.name for entry in attempts.iterdir()]
-    except OSError:
+        return tuple(sorted(_listed(attempts, final=FileNotFoundError)))
+    except FileNotFoundError:
         return ()
-    return tuple(sorted(int(name) for name in names if name.isdecimal()))
+    except OSError as error:
+        raise unreadable(attempts, str(error)) from error
+
+
+def _listed(attempts: Path, *, final: type[OSError] | tuple[()] = ()) -> list[int]:
+    """Return the numbers in a listing; an error that is not `final` may pass."""
+    for _ in range(_LISTINGS - 1):
+        try:
+            return _numbers_in(attempts)
+        except final:
+            raise
+        except OSError:
+            time.sleep(_LISTING_PAUSE_S)
+    return _numbers_in(attempts)
+
+
+def _numbers_in(attempts: Path) -> list[int]:
+    names = [entry.name for entry in attempts.iterdir()]
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def progress_step(attempt: AttemptPaths) -> int | None:

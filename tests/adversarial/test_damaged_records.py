@@ -19,7 +19,7 @@ from hpckit.cli.context import Context
 from hpckit.cli.main import main
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
-from hpckit.record.launches import Launch
+from hpckit.record.launches import Launch, load_launch, read_launch_events
 
 OTHERS = (
     *(None, True, -1, 10**30, 1e308, float("inf"), "x", ""),
@@ -232,4 +232,22 @@ def test_launches_with_a_damaged_record_say_which_file_and_what_is_wrong(broken:
     assert code == 0
     assert "whole-" in out
     assert "cluster: modules" in err
+    shutil.rmtree(outputs)
+
+
+@pytest.mark.parametrize("name", ["runs/00000/attempts", "runs/00000/attempts/001/events.jsonl"])
+def test_attempts_that_cannot_be_listed_are_not_taken_for_none(broken: Broken, name: str) -> None:
+    """No run begins once more because its attempts cannot be read: that is an error, and said."""
+    outputs = broken.outputs.parent / "unlisted"
+    shutil.copytree(broken.outputs, outputs)
+    path = outputs / broken.launch.id / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(path.name)
+    told = len(read_launch_events(load_launch(outputs / broken.launch.id)))
+    for verb in ("status", "results", "resume", "watch"):
+        code, _, err = answer(outputs, (verb, broken.launch.id))
+        assert (code, f"cannot read {path}" in err) == (1, True), verb
+    assert len(read_launch_events(load_launch(outputs / broken.launch.id))) == told
+    code, out, err = answer(outputs, ("ls",))
+    assert (code, "whole-" in out, f"cannot read {path}" in err) == (0, True, True)
     shutil.rmtree(outputs)
