@@ -35,7 +35,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...
     try:
         parsed = tuple(parser.parse_overrides(list(overrides)))
     except OverrideParseException as error:
-        raise _not_in_grammar(error) from error
+        raise _not_in_grammar(error, loader) from error
     for override in parsed:
         if override.key_or_group == "hydra" or override.key_or_group.startswith("hydra."):
             raise ConfigError(
@@ -126,7 +126,7 @@ def _needs_multirun(override: Override) -> ConfigError:
     return ConfigError(f"{line} asks for a sweep, and this is a single run.", hint=hint)
 
 
-def _not_in_grammar(error: OverrideParseException) -> ConfigError:
+def _not_in_grammar(error: OverrideParseException, loader: ConfigLoader) -> ConfigError:
     """Keep the one line of the parser's message that tells a person something."""
     quoted = f"{error.override!r} is not an override in Hydra's grammar"
     stated = [line.strip() for line in str(error.message).splitlines()]
@@ -135,4 +135,10 @@ def _not_in_grammar(error: OverrideParseException) -> ConfigError:
         lines = ["it has no '='"]
     if lines[0].startswith("LexerNoViableAlt"):
         lines = ["a character in it has to be quoted"]
-    return ConfigError(f"{quoted}: {lines[0].removesuffix('.')}.", hint=_EXAMPLES)
+    choices = [
+        f"{group}={error.override}"
+        for group in loader.list_groups("")
+        if error.override in loader.get_group_options(group)
+    ]
+    hint = f"Did you mean {' or '.join(choices)}?" if choices else _EXAMPLES
+    return ConfigError(f"{quoted}: {lines[0].removesuffix('.')}.", hint=hint)

@@ -97,7 +97,10 @@ def _interpolation_hint(reason: str) -> str:
     if reason.startswith("environment variable"):
         return "Export it, or give a default: ${oc.env:NAME,default}."
     if _NO_RESOLVER in reason or "HydraConfig" in reason:
-        return "hpckit resolves ${key}, ${oc.env:...} and the other ${oc....}; not ${hydra:...}."
+        return (
+            "hpckit resolves ${key}, ${oc.env:...} and the other ${oc....}; not ${hydra:...}, nor "
+            "what your code registers, which is not imported here: compute such values in it."
+        )
     return "Interpolations are ${key.path} from the root or ${.key} from beside; see --cfg."
 
 

@@ -191,7 +191,8 @@ def _check_devices(resources: Resources, cluster: Cluster) -> None:
         raise ConfigError(
             f"resources.gpus_per_node is {resources.gpus_per_node}, but a node of this cluster "
             f"has {cluster.gpus_per_node} (cluster.gpus_per_node)",
-            hint="ask for fewer, or state what the nodes have: cluster.gpus_per_node=N",
+            hint="ask for fewer (resources=cpu asks for none), or state what the nodes have: "
+            "cluster.gpus_per_node=N",
         )
     cpus = resources.tasks_per_node * resources.cpus_per_task
     if cluster.cpus_per_node is not None and cpus > cluster.cpus_per_node:

@@ -6,6 +6,7 @@ Responsible for looking where a rank's Python will look; it must not run any of 
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib.machinery
 import importlib.util
 import sys
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SOURCES = (".py",)
+_UNSEEN = frozenset({"exec", "globals"})
+"""What may bind names that reading does not see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +52,13 @@ def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> Modul
 def defines(source: str, attribute: str) -> bool:
     """Return whether a module binds this name (or `Class.method`), as far as reading can tell.
 
-    Where it cannot, as after `import *` or with `__getattr__`, it returns True. Raises SyntaxError.
+    Where it cannot, as after `import *`, with `__getattr__` or where `globals()` is called, it
+    returns True. Raises SyntaxError.
     """
-    body: Sequence[ast.stmt] = ast.parse(source).body
+    tree = ast.parse(source)
+    if any(isinstance(node, ast.Name) and node.id in _UNSEEN for node in ast.walk(tree)):
+        return True
+    body: Sequence[ast.stmt] = tree.body
     for part in attribute.split("."):
         names = dict(_bound(body))
         if part not in names:
@@ -61,6 +68,11 @@ def defines(source: str, attribute: str) -> bool:
             return True
         body = inner.body
     return True
+
+
+def names_like(source: str, attribute: str) -> list[str]:
+    """Return the names of a module's own that this one is probably a slip of, nearest first."""
+    return difflib.get_close_matches(attribute, dict(_bound(ast.parse(source).body)), n=2)
 
 
 def runs_nothing(source: str, name: str) -> bool:

@@ -20,7 +20,7 @@ from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan
 from hpckit.record.code import CodeSnapshot
-from hpckit.record.entry_point import Module, defines, find_module, runs_nothing
+from hpckit.record.entry_point import Module, defines, find_module, names_like, runs_nothing
 from hpckit.record.named_paths import Project, commanded_paths, configured_paths
 
 _RUNS_LOOKED_AT = 200
@@ -148,11 +148,15 @@ class Machine:
                     "coroutine",
                 )
             if not there:
-                yield warning(
+                near = " or ".join(
+                    f"entry_point={text.partition(':')[0]}:{name}"
+                    for name in names_like(source, attribute)
+                )
+                yield error(
                     "entry_point",
                     text,
-                    f"entry_point {text}: no {attribute} is to be seen in {module.file}",
-                    "look for a typing mistake; a name made while it is imported is not seen here",
+                    f"entry_point {text}: {module.file} defines no {attribute}",
+                    f"did you mean {near}?" if near else "name a function of it: module:function",
                 )
 
     def _command(self, words: tuple[str, ...]) -> Iterator[Finding]:

@@ -123,7 +123,7 @@ def test_off_the_cluster_it_checks_what_it_can(shell: Any) -> None:
     ("source", "code", "found"),
     [
         ("def main(run): ...\n", 0, []),
-        ("def mian(run): ...\n", 0, [("warning", "entry_point")]),
+        ("def mian(run): ...\n", 2, [("error", "entry_point")]),
         ("def main(run) ...\n", 2, [("error", "entry_point")]),
         ("raise SystemExit('imported')\ndef main(run): ...\n", 0, []),
         (None, 2, [("error", "entry_point")]),
@@ -132,7 +132,7 @@ def test_off_the_cluster_it_checks_what_it_can(shell: Any) -> None:
 def test_entry_point_is_looked_for_and_not_imported(
     shell: Any, source: str | None, code: int, found: list[tuple[str, str]]
 ) -> None:
-    """A missing module or one that is no Python refuses, a name not seen is a warning."""
+    """A missing module, one that is no Python and one without the name refuse the launch."""
     if source is not None:
         (shell.cwd / "task.py").write_text(source)
     said = shell("check", "--json", *FUNCTION, "entry_point=task:main")

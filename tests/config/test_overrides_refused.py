@@ -37,6 +37,7 @@ _CASES = {
     "wrong type, a list": ("name=[1]", "Cannot convert 'list' to string", r"takes str \| None"),
     "wrong choice": ("runtime.device=gpu", r"expected one of \[auto, cpu, cuda\]", "cpu, cuda"),
     "value below a value": ("resources.nodes.x=3", "resources.nodes.x=3: ", "--cfg"),
+    "an option of a group": ("one_gpu", "it has no '='", r"Did you mean resources=one_gpu\?"),
     "no equals sign": ("resources", "it has no '='", r"\+key=value"),
     "a word of the shell": ("a b=3", "'a b=3' is not an override", "quote"),
     "two equals signs": ("name=a=b", "mismatched input '='", "quote"),

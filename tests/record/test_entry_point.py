@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.entry_point import defines, find_module, runs_nothing
+from hpckit.record.entry_point import defines, find_module, names_like, runs_nothing
 
 
 def test_module_is_found_in_packages_and_never_imported(tmp_path: Path) -> None:
@@ -54,6 +54,7 @@ def test_module_that_is_installed_is_found_only_where_that_counts() -> None:
         "if True:\n    pass\nelse:\n    def main(run): ...",
         "with open('x') as main: ...",
         "other = main = print",
+        "globals()['main'] = print",
     ],
 )
 def test_names_are_seen_however_they_are_bound(source: str) -> None:
@@ -73,6 +74,12 @@ def test_names_are_seen_however_they_are_bound(source: str) -> None:
 def test_names_that_nothing_binds_are_missed(source: str, attribute: str) -> None:
     """Neither a use nor a function inside another makes a name."""
     assert not defines(source, attribute)
+
+
+def test_names_that_are_meant_are_found() -> None:
+    """A slip is answered with what the module has, nearest first."""
+    assert names_like("def train(config, run): ...\nimport os", "trian") == ["train"]
+    assert names_like("def train(config, run): ...", "evaluate") == []
 
 
 def test_methods_are_seen_and_inherited_ones_assumed() -> None:
