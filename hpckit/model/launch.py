@@ -174,8 +174,9 @@ class Runtime:
     has; `notice_grace_s`: for ranks in a step loop to save and leave after a notice (Slurm's
     KillWait, 30 s by default, is the limit of all); `stop_grace_s`: between SIGTERM and SIGKILL
     of a rank that has to go; `node_timeout_s`: without a sign of life from a node's agent, until
-    the node counts as lost; `time_limit_lead_s`: how long before the time limit ranks save and
-    leave, at least, until a save has been measured (0: not at all).
+    the node counts as lost (eight or more at once, whose kernels still answer: five times as
+    long); `time_limit_lead_s`: how long before the time limit ranks save and leave, at least, until
+    a save has been measured (0: not at all).
 
     Slurm is asked about every `drain_poll_s` whether nodes are being drained (0: never).
 

@@ -27,9 +27,9 @@ from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
 from hpckit.runtime import control, messages
-from hpckit.runtime.agents import BEAT_S
 from hpckit.runtime.descriptors import allow_many_files
 from hpckit.runtime.environ import LAST_WILL, environment, rank_info
+from hpckit.runtime.pace import BEAT_S, PATIENCE
 from hpckit.runtime.ranks import LocalRanks, RankOutlook
 from hpckit.runtime.silence import Silence
 
@@ -47,9 +47,6 @@ UNREADABLE = 66
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
 """At most so long an agent waits before it calls once more; the last call is the last."""
 _TURN_S = 3.0
-_PATIENCE = 5
-"""How many node timeouts an agent waits for its silent supervisor, which may only be held up by a
-file system: a supervisor that is taken for dead costs the attempt."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +60,7 @@ class Agent:
     reserved: socket.socket | None = None
     _silence: Silence = field(default_factory=lambda: Silence(tick_s=BEAT_S), init=False)
     _alone: bool = field(default=False, init=False)
+    _said_at: float = field(default=0.0, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def serve(self) -> int:
@@ -87,7 +85,7 @@ class Agent:
 
         Time in which this very process did not run is no silence.
         """
-        limit_s = _PATIENCE * self.outlook.settings.runtime.node_timeout_s
+        limit_s = PATIENCE * self.outlook.settings.runtime.node_timeout_s
         incoming = asyncio.ensure_future(self.channel.receive())
         while not (await asyncio.wait({incoming}, timeout=BEAT_S))[0]:
             silent_s = self._silence.look(time.monotonic())
@@ -100,15 +98,17 @@ class Agent:
         return incoming.result()
 
     async def _beat(self) -> None:
-        """Give a sign of life, and tell of ranks that hang."""
+        """Tell of steps and of ranks that hang, and where nothing was told, give a sign of life."""
         while True:
             await asyncio.sleep(BEAT_S)
-            with contextlib.suppress(OSError):
-                self.channel.post(messages.Beat())
             if self.ranks is not None:
                 await self.ranks.tell_newest()
                 if (hung := self.ranks.hung()) is not None:
                     await self.tell(hung)
+            if time.monotonic() - self._said_at > self.outlook.pace_s() - BEAT_S / 2:
+                self._said_at = time.monotonic()
+                with contextlib.suppress(OSError):
+                    self.channel.post(messages.Beat())
 
     async def _follow(self, message: messages.Message) -> None:
         match message:
@@ -159,6 +159,7 @@ class Agent:
         """Tell the supervisor; nothing where it is gone (serve() notices), or was given up."""
         if self._alone:
             return
+        self._said_at = time.monotonic()
         with contextlib.suppress(OSError):
             await self.channel.send(message)
 

@@ -25,11 +25,8 @@ from hpckit.runtime.callers import SPARE_FILES, Callers
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import files_allowed
 from hpckit.runtime.listen import LOOPBACK, listener
+from hpckit.runtime.pace import BEAT_S, PATIENCE, is_held_up, pace_s
 from hpckit.runtime.patience import patiently
-
-BEAT_S = 1.0
-"""How often supervisor and agents give each other a sign of life."""
-
 
 _LEFT_S = 3 * BEAT_S
 """Whose connection ends so soon after a sign of life has left: a node that is lost falls silent."""
@@ -53,12 +50,17 @@ class Lost(messages.Message):
 
 @dataclass(slots=True, kw_only=True)
 class Peer:
-    """One agent that has come. `heard_at` is when it last said anything, by the loop's clock."""
+    """One agent that has come.
+
+    `heard_at` is when it last said anything, `told_at` when it was last given a sign of life, by
+    the loop's clock.
+    """
 
     node: str
     node_rank: int
     channel: control.Channel
     heard_at: float
+    told_at: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,19 +186,40 @@ class Agents:
         Where this very process was held up (a file system that does not answer), nobody else's
         silence can be told from its own: then all get their time anew.
         """
-        before, beat = _clock(), messages.encode(messages.Beat())
+        before = _clock()
         while True:
             await asyncio.sleep(BEAT_S)
             at, held_up = _clock(), _clock() - before > 2 * BEAT_S
             before = at
-            for peer in list(self.peers.values()):
-                silent = at - peer.heard_at > self.settings.runtime.node_timeout_s
-                if held_up:
+            if held_up:
+                for peer in self.peers.values():
                     peer.heard_at = at
-                elif silent and not peer.channel.unread():
-                    self._lose(peer.node_rank)
-                else:
-                    peer.channel.post_body(beat)
+            self._lose_silent(at)
+            self._speak(at)
+
+    def _lose_silent(self, at: float) -> None:
+        """Count as lost who is silent for too long.
+
+        Many that fall silent together, while their kernels still take what they are told, are
+        held up: they get as much time as they give a supervisor.
+        """
+        limit_s = self.settings.runtime.node_timeout_s
+        patient = is_held_up([at - peer.heard_at for peer in self.peers.values()], limit_s)
+        for peer in list(self.peers.values()):
+            quiet_s, channel = at - peer.heard_at, peer.channel
+            if quiet_s <= limit_s or channel.unread():
+                continue
+            if not patient or quiet_s > PATIENCE * limit_s or not channel.acknowledged():
+                self._lose(peer.node_rank)
+
+    def _speak(self, at: float) -> None:
+        """Give those a sign of life whose turn it is: they wait longer than they may be silent."""
+        beat = messages.encode(messages.Beat())
+        pace = pace_s(len(self.peers), PATIENCE * self.settings.runtime.node_timeout_s)
+        for peer in self.peers.values():
+            if at - peer.told_at > pace - BEAT_S / 2:
+                peer.told_at = at
+                peer.channel.post_body(beat)
 
     async def gather(
         self,

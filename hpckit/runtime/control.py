@@ -97,6 +97,15 @@ class Channel:
             return False  # it is closed
         return any(waiting)
 
+    def acknowledged(self) -> bool:
+        """Whether the other side's kernel has taken all that this side has sent."""
+        connection = self.writer.get_extra_info("socket")
+        try:
+            under_way = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):
+            return False  # it is closed
+        return not any(under_way)
+
     def abort(self) -> None:
         """Drop the connection, without waiting for what was not sent yet."""
         self.writer.transport.abort()

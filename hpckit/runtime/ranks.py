@@ -36,11 +36,12 @@ from hpckit.runtime.control import LINE_LIMIT
 from hpckit.runtime.environ import environment, rank_variables, without_agent
 from hpckit.runtime.link import BOARD_VARIABLE, VARIABLE, make_board, read_board, read_farewell
 from hpckit.runtime.oom import OomKills, read_kills
+from hpckit.runtime.pace import BEAT_S, pace_s
 from hpckit.runtime.stages import stage_variables
 from hpckit.runtime.stalls import HangLimits, StepWatch
 
 _TELL_S = 0.5
-"""Steps are passed on at most this often; the supervisor needs liveness, not every number."""
+"""Steps are passed on at most this often: the supervisor needs liveness, not every number."""
 _STACKS = timedelta(seconds=5)
 _STACK_CHARACTERS = 20_000
 _ALL_STACKS_CHARACTERS = 32_000_000
@@ -65,6 +66,11 @@ class RankOutlook:
     secrets: SecretVariables
     node: str
     info: RankInfo
+
+    def pace_s(self, least_s: float = BEAT_S) -> float:
+        """Return how far apart this node's words to the supervisor are, in seconds."""
+        limit_s = self.settings.runtime.node_timeout_s
+        return pace_s(self.info.world_size, limit_s, least_s=least_s)
 
     def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
         """Return the environment all ranks of this node share."""
@@ -237,7 +243,7 @@ class LocalRanks:
     async def tell_newest(self) -> None:
         """Pass on the newest step, where that is due; to be called now and then: it is the last."""
         at, newest = time.monotonic(), self._newest
-        due = self._told_step < 0 or at - self._told_at >= _TELL_S
+        due = self._told_step < 0 or at - self._told_at >= self.outlook.pace_s(_TELL_S)
         if newest is not None and newest.step > self._told_step and due:
             self._told_step, self._told_at = newest.step, at
             await self.tell(replace(newest, usual_s=self.hangs.usual_s()))

@@ -26,12 +26,16 @@ _PATIENCE_S = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How large the attempt is. Each append to a file takes `append_ms` longer than it does."""
+    """How large the attempt is. Each append to a file takes `append_ms` longer than it does.
+
+    The process of the agents stands still for `starved_s` in the middle of it.
+    """
 
     nodes: int
     tasks_per_node: int
     idle_s: float = 5.0
     append_ms: float = 0.0
+    starved_s: float = 0.0
 
 
 def bench_scale(folder: Path, options: argparse.Namespace) -> None:
@@ -40,7 +44,10 @@ def bench_scale(folder: Path, options: argparse.Namespace) -> None:
         here = folder / str(nodes)
         here.mkdir()
         scale = Scale(
-            nodes=nodes, tasks_per_node=options.tasks_per_node, append_ms=options.append_ms
+            nodes=nodes,
+            tasks_per_node=options.tasks_per_node,
+            append_ms=options.append_ms,
+            starved_s=options.starved_s,
         )
         figures = measure(here, scale)
         if options.json:

@@ -21,10 +21,11 @@ from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.runtime import control, messages
 from hpckit.runtime.agent import call_supervisor
 from hpckit.runtime.clock import now
+from hpckit.runtime.pace import pace_s
 
 GUILTY = 5
 """The rank that fails by itself."""
-_BEAT_S = 1.0
+_NODE_TIMEOUT_S = 6.0
 _SETTLE_S = 2.0
 _FRAMES = '  File "/project/train.py", line 10, in step\n    loss.backward()\n' * 8
 _TRACE = f"Traceback (most recent call last):\n{_FRAMES}"
@@ -40,6 +41,7 @@ class Cast:
     times: dict[str, float] = field(default_factory=dict)
     channels: dict[int, control.Channel] = field(default_factory=dict)
     addressed: int = 0
+    step: int = -1
     everyone: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def perform(self) -> None:
@@ -55,7 +57,7 @@ class Cast:
         """Be one agent."""
         channel = self.channels[node] = await call_supervisor(self.paths)
         channel.post(messages.Hello(node=f"n{node:05d}", node_rank=node, pid=os.getpid()))
-        beating = asyncio.create_task(self._beat(channel))
+        beating = asyncio.create_task(self._beat(node, channel))
         try:
             while (message := await channel.receive()) is not None:
                 if isinstance(message, messages.Shutdown):
@@ -65,10 +67,16 @@ class Cast:
             beating.cancel()
             await channel.close()
 
-    async def _beat(self, channel: control.Channel) -> None:
+    async def _beat(self, node: int, channel: control.Channel) -> None:
+        """Speak as a real agent does: of the newest step where there is one, else of its life."""
+        told = -1
         while True:
-            await asyncio.sleep(_BEAT_S)
-            channel.post(messages.Beat())
+            await asyncio.sleep(pace_s(self.scale.nodes, _NODE_TIMEOUT_S))
+            if self.step > told:
+                told = self.step
+                channel.post(messages.StepBegun(rank=self._ranks(node)[0], step=told))
+            else:
+                channel.post(messages.Beat())
 
     def _follow(self, node: int, channel: control.Channel, message: messages.Message) -> None:
         match message:
@@ -108,18 +116,17 @@ class Cast:
         self.channels[node].post(messages.RankEnded(round=0, exit=record))
 
     async def _train_and_fail(self) -> None:
-        """Begin a step a second, as every node's agent tells it, and let one rank fail."""
+        """Begin a step a second, and let one rank fail."""
         await self.everyone.wait()
         await asyncio.sleep(_SETTLE_S)
         before, began = self._supervisor_cpu_s(), time.monotonic()
-        step = 0
         while time.monotonic() - began < self.scale.idle_s:
-            for node, channel in self.channels.items():
-                channel.post(messages.StepBegun(rank=self._ranks(node)[0], step=step))
-            step += 1
+            self.step += 1
             await asyncio.sleep(1.0)
         used = self._supervisor_cpu_s() - before
         self.times["cpu_share_idle"] = used / (time.monotonic() - began)
+        time.sleep(self.scale.starved_s)  # noqa: ASYNC251  # nobody in this process does anything
+        await asyncio.sleep(0)
         self.times["failed"] = time.time()
         self._end(GUILTY, "ValueError", "the user's own mistake")
 

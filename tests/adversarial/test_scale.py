@@ -46,3 +46,11 @@ def test_scale_blames_no_node_for_records_that_were_not_read_yet(figures: dict[s
 def test_scale_keeps_the_record_of_a_failing_round_small(figures: dict[str, Any]) -> None:
     """Peers that fail of one rank are told together, not with a traceback each."""
     assert figures["record_mb"] < 0.1
+
+
+@pytest.mark.slow
+def test_scale_blames_no_node_where_many_are_slow_together() -> None:
+    """Agents that are not scheduled for twice the node timeout, all at once, are not lost."""
+    done = scaled("--nodes", "40", "--tasks-per-node", "1", "--starved-s", "12")
+    figures = json.loads(done.stdout)
+    assert (figures["cause"], figures["blamed"]) == ("exception", 0)

@@ -116,6 +116,34 @@ async def said_unread() -> tuple[bool, bool]:
         return found
 
 
+async def taken() -> tuple[bool, bool]:
+    """Return whether all was taken of one message, and of more than a kernel keeps, unread."""
+    secret = control.new_secret()
+    came: asyncio.Future[control.Channel] = asyncio.get_running_loop().create_future()
+
+    async def attend(channel: control.Channel) -> None:
+        came.set_result(channel)
+
+    async with answering(attend, secret) as port:
+        agent = await control.connect("127.0.0.1", port, secret)
+        agent.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is not scheduled
+        channel = await came
+        channel.post(messages.Beat())
+        await asyncio.sleep(0.2)
+        little = channel.acknowledged()
+        for _ in range(100):
+            channel.post(messages.Warn(message="x" * 200_000))
+        much = channel.acknowledged()
+        channel.abort()
+        agent.abort()
+        return little, much
+
+
+def test_channel_knows_whether_the_other_sides_kernel_took_what_it_was_told() -> None:
+    """A machine that takes what its agent does not read is there: it is no lost node."""
+    assert asyncio.run(taken()) == (True, False)
+
+
 def test_channel_knows_that_the_other_side_spoke_while_nobody_listened() -> None:
     """An agent whose words wait in the kernel is not silent: its node is not lost for that."""
     assert asyncio.run(said_unread()) == (False, True)
