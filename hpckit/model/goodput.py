@@ -106,6 +106,7 @@ class Measured:
 class Goodput:
     """The account of a run. `stepped` is whether its work can be seen: by steps, or completed.
 
+    `writing` is how long saves took until their commit, beside training or not.
     `first_wait` is the part of `parts.queue` before the first attempt; `ettr_expected` what the
     formula gives for `measured`, null where that does not suffice.
     """
@@ -117,6 +118,7 @@ class Goodput:
     lost_steps: int
     saves: int
     saved_bytes: int
+    writing: timedelta
     interruptions: tuple[Interruption, ...]
     first_wait: timedelta
     measured: Measured
@@ -136,6 +138,12 @@ class Goodput:
     def ettr_since_first_step(self) -> float | None:
         """The same without the first wait and start-up: what the formula speaks of."""
         return self._share(self.parts.wall - self.first_wait - self.parts.start)
+
+    @property
+    def writing_share(self) -> float | None:
+        """Share of the time on the nodes in which a checkpoint was being written; null unsaved."""
+        running = self.parts.running
+        return min(self.writing / running, 1.0) if self.saves and running else None
 
     @property
     def failures(self) -> Mapping[Cause, int]:

@@ -92,6 +92,7 @@ def _balance(timeline: Timeline) -> Goodput:
         lost_steps=sum(steps for _, _, steps in worth),
         saves=len(timeline.stalls),
         saved_bytes=timeline.saved_bytes,
+        writing=timeline.writing,
         interruptions=tuple(timeline.interruptions),
         first_wait=timeline.first_wait if timeline.attempts else parts.queue,
         measured=measured,

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
+from hpckit.model.save_cost import SaveCost
 
 _OF_A_NODE = frozenset(
     {Cause.signal, Cause.crash, Cause.host_oom, Cause.hang, Cause.node_lost, Cause.agents_missing}
@@ -48,13 +49,13 @@ class Ledger:
     """All failures of a run, in order.
 
     `best_step` is the furthest step that ever began, `ran` how long rounds lasted in total;
-    `save_cost` is for how long the latest save held up training.
+    `save_cost` is what the latest save cost.
     """
 
     entries: tuple[Entry, ...] = ()
     best_step: int | None = None
     ran: timedelta = timedelta()
-    save_cost: timedelta | None = None
+    save_cost: SaveCost | None = None
 
     def after(
         self, ended: events.RoundEnded, attempt: int, *, ran: timedelta = timedelta()
@@ -163,8 +164,8 @@ class _Reading:
             case events.RoundStarted():
                 self.round_at = event.at
             case events.CheckpointSaved():
-                cost = timedelta(seconds=event.stall_s)
-                self.ledger = replace(self.ledger, save_cost=cost)
+                stall, took = (timedelta(seconds=s) for s in (event.stall_s, event.duration_s))
+                self.ledger = replace(self.ledger, save_cost=SaveCost(stall=stall, duration=took))
             case events.RoundEnded():
                 ran = timedelta() if self.round_at is None else event.at - self.round_at
                 self.ledger = self.ledger.after(event, self.attempt, ran=ran)

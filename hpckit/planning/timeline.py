@@ -22,7 +22,8 @@ from hpckit.planning.stretches import ZERO, Phase, RoundTime, duration, utc
 class Timeline:
     """What a run did so far. `submissions` are sorted; `progress` is by number of attempt.
 
-    `intervals` are the training times between saves, `stalls` the standstill of each.
+    `intervals` are the training times between saves, `stalls` the standstill of each,
+    `writing` how long all of them took until their commits.
     """
 
     submissions: Sequence[datetime]
@@ -33,6 +34,7 @@ class Timeline:
     stalls: list[timedelta] = field(default_factory=list)
     intervals: list[timedelta] = field(default_factory=list)
     saved_bytes: int = 0
+    writing: timedelta = ZERO
     attempts: int = 0
     restarts: int = 0
     completed: bool = False
@@ -165,6 +167,7 @@ class Timeline:
         stall, took = duration(event.stall_s), duration(event.duration_s)
         self.stalls.append(stall)
         self.saved_bytes += max(event.size, 0)
+        self.writing += took
         now = self._round
         if now is None or now.number != event.round or self._phase is not Phase.training:
             return

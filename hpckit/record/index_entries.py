@@ -17,7 +17,7 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 
-VERSION = 2
+VERSION = 3
 
 _PARTS = tuple(field.name for field in fields(Parts))
 _MEASURED = tuple(field.name for field in fields(Measured))
@@ -87,6 +87,7 @@ def account_entry(account: Goodput) -> list[Any]:
         account.lost_steps,
         account.saves,
         account.saved_bytes,
+        to_plain(account.writing),
         to_plain(account.interruptions),
         to_plain(account.first_wait),
         [to_plain(getattr(account.measured, name)) for name in _MEASURED],
@@ -97,7 +98,7 @@ def account_entry(account: Goodput) -> list[Any]:
 def read_account(entry: Sequence[Any]) -> Goodput:
     """Return the account that an entry is of; raises as `read_record`."""
     parts, stepped, attempts, rounds, lost_steps, saves, saved_bytes = entry[:7]
-    interruptions, first_wait, measured, ettr_expected = entry[7:]
+    writing, interruptions, first_wait, measured, ettr_expected = entry[7:]
     return Goodput(
         parts=Parts(**{name: _span(s) for name, s in zip(_PARTS, parts, strict=True)}),
         stepped=stepped,
@@ -106,6 +107,7 @@ def read_account(entry: Sequence[Any]) -> Goodput:
         lost_steps=lost_steps,
         saves=saves,
         saved_bytes=saved_bytes,
+        writing=_span(writing),
         interruptions=tuple(from_plain(Interruption, one) for one in interruptions),
         first_wait=_span(first_wait),
         measured=Measured(

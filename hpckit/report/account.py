@@ -119,7 +119,9 @@ def _remarks(account: Goodput) -> Page:
     if account.saves:
         saves = f"{counted(account.saves, 'save')}, {size_text(account.saved_bytes)}"
         costs = _spans({"one every": measured.interval, "standstill": measured.stall})
-        remarks.append(f"{saves}: {costs}")
+        share = account.writing_share
+        writing = "" if share is None else f"{percent(share)} of the time writing"
+        remarks.append(f"{saves}: {', '.join(filter(None, (costs, writing)))}")
     if account.interruptions:
         noun = "failures" if account.failures else "interruptions"
         spans = {

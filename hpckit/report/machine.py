@@ -63,6 +63,8 @@ def goodput_object(account: Goodput) -> dict[str, Any]:
         "lost_steps": account.lost_steps,
         "saves": account.saves,
         "saved_bytes": account.saved_bytes,
+        "writing_s": account.writing.total_seconds(),
+        "writing_share": account.writing_share,
         "measured": {f"{name}_s": span for name, span in to_plain(account.measured).items()},
         "history": to_plain(account.interruptions),
     }

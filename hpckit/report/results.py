@@ -20,6 +20,7 @@ _PARTS = tuple(field.name for field in fields(Parts))
 ACCOUNT_COLUMNS = (
     *("goodput", "ettr", "ettr_expected", "wall_s", *(f"{name}_s" for name in _PARTS)),
     *("attempts", "rounds", "failures", "planned", "lost_steps", "saves", "saved_bytes"),
+    "writing_share",
 )
 """What --csv adds of a run's account; `wall_s` is the sum of its parts."""
 
@@ -180,4 +181,5 @@ def account_values(account: Goodput | None) -> Mapping[str, Any]:
         "lost_steps": account.lost_steps,
         "saves": account.saves,
         "saved_bytes": account.saved_bytes,
+        "writing_share": account.writing_share,
     }

@@ -7,6 +7,7 @@ must not decide what a run does.
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import random
@@ -30,7 +31,9 @@ from torch.distributed import (  # type: ignore[attr-defined]
 
 from hpckit.errors import RendezvousError
 from hpckit.model.launch import DeviceKind, LaunchConfig, Pruner
+from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
+from hpckit.model.save_cost import SaveCost
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.runtime import process_group
 from hpckit.runtime.chaos import open_injector
@@ -67,8 +70,8 @@ def make_run(
         attempt=int(Path(environ["HPCKIT_ATTEMPT_DIR"]).name),
         round=int(environ["HPCKIT_ROUND"]),
         seed=settings.seed,
-        save_cost=timedelta(seconds=float(cost))
-        if (cost := environ["HPCKIT_SAVE_COST_S"])
+        save_cost=from_plain(SaveCost, json.loads(cost))
+        if (cost := environ["HPCKIT_SAVE_COST"])
         else None,
         notice_grace=timedelta(seconds=settings.runtime.notice_grace_s),
         nan_patience=settings.recovery.nan_patience,

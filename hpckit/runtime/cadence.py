@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hpckit.model.launch import Checkpoint
+from hpckit.model.save_cost import SaveCost
 
 _SHORTEST = timedelta(seconds=5)
 """Also when a run's first save is due: it tells what a save costs, and whoever fails early, often
@@ -34,14 +35,13 @@ def young(cost: timedelta, between_failures: timedelta) -> timedelta:
 class Cadence:
     """The saves of one rank. `clock` gives monotonic seconds.
 
-    `cost` is how long training stood still for the last save, `duration` how long that save took
-    until its commit; null until they are known.
+    `known` is what the latest save cost: of this round, or handed over from an earlier one; null
+    before the run's first.
     """
 
     settings: Checkpoint
     clock: Callable[[], float]
-    cost: timedelta | None = None
-    duration: timedelta | None = None
+    known: SaveCost | None = None
     _at: float = field(init=False)
     _step: int = field(default=0, init=False)
 
@@ -70,8 +70,9 @@ class Cadence:
         if self.settings.interval_min is not None:
             return timedelta(minutes=self.settings.interval_min)
         between_failures = timedelta(hours=self.settings.failure_hours)
-        best = _SHORTEST if self.cost is None else young(self.cost, between_failures)
-        return max(best, (self.duration or timedelta()) / WRITING)
+        if self.known is None:
+            return _SHORTEST
+        return max(young(self.known.stall, between_failures), self.known.duration / WRITING)
 
     @property
     def stated(self) -> bool:

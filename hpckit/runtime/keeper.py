@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from hpckit.model.save_cost import SaveCost
 from hpckit.runtime.boundary import Position
 from hpckit.runtime.cadence import Cadence
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer
@@ -111,7 +112,7 @@ class Keeper:
     def _tell(self, outcome: SaveOutcome | None) -> None:
         if outcome is None:
             return
-        self.cadence.cost, self.cadence.duration = outcome.stall, outcome.duration
+        self.cadence.known = SaveCost(stall=outcome.stall, duration=outcome.duration)
         self.on_outcome(outcome)
         if outcome.warning:
             self.logger.warning("step=%d: %s", outcome.step, outcome.warning)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hpckit.errors import ChannelError
 from hpckit.model.failure import RankExit, RankStack
 from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.save_cost import SaveCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class PortReserved(Message):
 class StartRound(Message):
     """Supervisor → agent: start your ranks.
 
-    `failure_hours` is the expected time to a failure; `save_cost_s` what a save costs, if known.
+    `failure_hours` is the expected time to a failure; `save_cost` what a save costs, if known.
     """
 
     round: int
@@ -56,7 +57,7 @@ class StartRound(Message):
     master_addr: str
     master_port: int
     failure_hours: float
-    save_cost_s: float | None
+    save_cost: SaveCost | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

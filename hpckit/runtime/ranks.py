@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -79,6 +80,7 @@ class RankOutlook:
         cluster = {**self.launch.cluster.env, **self.secrets.cluster}
         merged = {**without_agent(environ), **cluster, **self.settings.env, **self.secrets.env}
         search = [*code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
+        cost = order.save_cost
         defaults = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": str(self.settings.seed)}
         if order.num_nodes == 1:
             # Else gloo listens where the host's name leads, which others reach.
@@ -98,7 +100,7 @@ class RankOutlook:
             "HPCKIT_PROJECT": code.project,
             "HPCKIT_ROUND": str(order.round),
             "HPCKIT_FAILURE_HOURS": str(order.failure_hours),
-            "HPCKIT_SAVE_COST_S": "" if order.save_cost_s is None else str(order.save_cost_s),
+            "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
             **stage_variables(self.launch, int(self.run.folder.name)),
         }
 

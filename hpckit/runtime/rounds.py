@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, Reason
+from hpckit.model.save_cost import SaveCost
 from hpckit.planning.decide import Load, RoundView
 from hpckit.planning.ends import first_failure
 from hpckit.planning.loss import Absence, loss
@@ -52,7 +53,7 @@ class Round:
     agents: Agents
     members: tuple[Peer, ...]
     between_failures: timedelta
-    save_cost: timedelta | None
+    save_cost: SaveCost | None
     progress: ProgressFile
     noticed: asyncio.Event
     record: Callable[[events.Event], None]
@@ -162,7 +163,7 @@ class Round:
                 master_addr=self._master_host(),
                 master_port=port,
                 failure_hours=self.between_failures / timedelta(hours=1),
-                save_cost_s=None if self.save_cost is None else self.save_cost.total_seconds(),
+                save_cost=self.save_cost,
             )
             await self.agents.send(peer.node_rank, order)
         return True

@@ -22,6 +22,7 @@ from hpckit.errors import NonFiniteLossError, UsageError
 from hpckit.model.failure import Farewell, Kept, Reason
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
+from hpckit.model.save_cost import SaveCost
 from hpckit.planning.ends import LEFT_CODE
 from hpckit.record.launches import checkpoint_base, is_latest
 from hpckit.record.layout import AttemptPaths
@@ -66,7 +67,7 @@ class Run:
     attempt: int = 0
     round: int = 0
     seed: int = 0
-    save_cost: timedelta | None = None
+    save_cost: SaveCost | None = None
     notice_grace: timedelta = timedelta(seconds=15)
     nan_patience: int = 0
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -261,7 +262,7 @@ class Run:
                 shared=checkpoint_base(self.checkpoint),
             ),
             objects=self.registered,
-            cadence=Cadence(settings=self.checkpoint, clock=time.monotonic, cost=self.save_cost),
+            cadence=Cadence(settings=self.checkpoint, clock=time.monotonic, known=self.save_cost),
             on_outcome=self._tell_outcome,
             on_attempt=self._tell_attempt,
             logger=self.logger,

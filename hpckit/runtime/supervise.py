@@ -18,6 +18,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy
 from hpckit.model.nodes import compress
+from hpckit.model.save_cost import SaveCost
 from hpckit.model.states import RunState
 from hpckit.planning.decide import (
     Action,
@@ -299,8 +300,9 @@ class _Supervisor:
         return timedelta(hours=self.assignment.settings.checkpoint.failure_hours)
 
     def _saved(self, message: messages.Saved) -> None:
-        self.deadline.saved(timedelta(seconds=message.duration_s))
-        self.past = replace(self.past, save_cost=timedelta(seconds=message.stall_s))
+        stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)
+        self.deadline.saved(took)
+        self.past = replace(self.past, save_cost=SaveCost(stall=stall, duration=took))
 
     async def _decided(self, view: RoundView) -> Action:
         """Decide on an ended round, and record it."""

@@ -117,6 +117,7 @@ def test_account_of_a_restart_has_its_lost_steps_and_its_standstill() -> None:
         "productive": 9.75 + 21,
     }
     assert (told.lost_steps, told.saves, told.saved_bytes, told.rounds) == (10, 1, 1000, 2)
+    assert told.writing_share == timedelta(seconds=2) / told.parts.running
     assert told.failures == {Cause.signal: 1}
     assert told.measured == Measured(
         mtbf=timedelta(seconds=51),

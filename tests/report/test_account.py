@@ -16,7 +16,9 @@ from hpckit.report.text import plain
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def shown(parts: Parts, *history: Interruption, stepped: bool = True) -> str:
+def shown(
+    parts: Parts, *history: Interruption, stepped: bool = True, saves: int = 0, writing_s: int = 0
+) -> str:
     """Return the page of a run with this account."""
     account = Goodput(
         parts=parts,
@@ -24,8 +26,9 @@ def shown(parts: Parts, *history: Interruption, stepped: bool = True) -> str:
         attempts=2,
         rounds=3,
         lost_steps=1,
-        saves=0,
-        saved_bytes=0,
+        saves=saves,
+        saved_bytes=saves << 30,
+        writing=timedelta(seconds=writing_s),
         interruptions=history,
         first_wait=timedelta(0),
         measured=Measured(mtbf=timedelta(hours=1)),
@@ -75,6 +78,13 @@ def test_page_shows_the_latest_interruptions_and_counts_the_rest() -> None:
     assert "… and 2 earlier" in text
     assert max(map(len, text.splitlines())) < 140
     assert "failures: every 1:00:00" in text
+
+
+def test_page_says_which_share_of_the_time_went_into_writing_checkpoints() -> None:
+    """What is written beside training costs the file system, and is no standstill."""
+    parts = Parts(productive=timedelta(seconds=100), queue=timedelta(seconds=900))
+    assert "3 saves, 3.0 GiB: 9.0 % of the time writing" in shown(parts, saves=3, writing_s=9)
+    assert "writing" not in shown(parts)
 
 
 @pytest.mark.parametrize(

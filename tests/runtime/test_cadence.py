@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hpckit.model.launch import Checkpoint
+from hpckit.model.save_cost import SaveCost
 from hpckit.runtime.cadence import WRITING, Cadence, young
 
 
@@ -27,15 +28,30 @@ def test_young_is_the_square_root_law() -> None:
     assert young(timedelta(0), timedelta(days=1)) == timedelta(seconds=5)
 
 
+def cost(stall_s: float, duration_s: float = 0.0) -> SaveCost:
+    """Return what a save costs."""
+    return SaveCost(stall=timedelta(seconds=stall_s), duration=timedelta(seconds=duration_s))
+
+
+def test_cadence_that_was_handed_a_cost_does_not_begin_blind() -> None:
+    """A save that took ten minutes in an earlier round is not made in the first seconds of this."""
+    clock = Clock()
+    cadence = Cadence(settings=Checkpoint(), clock=clock, known=cost(0.1, 600))
+    clock.now += 600 / WRITING - 1
+    assert not cadence.due(1)
+    clock.now += 1
+    assert cadence.due(1)
+
+
 def test_cadence_follows_the_measured_cost() -> None:
     """A save four times as dear comes half as often."""
     clock = Clock()
     cadence = Cadence(settings=Checkpoint(failure_hours=24), clock=clock)
     assert cadence.interval == timedelta(seconds=5), "the first save tells what one costs"
-    cadence.cost = timedelta(seconds=1)
+    cadence.known = cost(1)
     cadence.began(5)
     first = cadence.interval
-    cadence.cost = timedelta(seconds=4)
+    cadence.known = cost(4)
     cadence.began(10)
     assert cadence.interval / first == 2
     clock.now += cadence.interval.total_seconds() - 1
@@ -66,11 +82,11 @@ def test_cadence_is_bounded_by_stall_and_by_bandwidth(
 ) -> None:
     """Saves are never closer than Young's interval, nor so close that writing takes a tenth."""
     cadence = Cadence(settings=Checkpoint(failure_hours=hours), clock=Clock())
-    cadence.cost, cadence.duration = stall, duration
+    cadence.known = SaveCost(stall=stall, duration=duration)
     assert cadence.interval >= young(stall, timedelta(hours=hours))
     assert duration <= cadence.interval * WRITING + timedelta(microseconds=1)
     unbounded = Cadence(settings=Checkpoint(failure_hours=hours), clock=Clock())
-    unbounded.cost = stall
+    unbounded.known = SaveCost(stall=stall, duration=timedelta(0))
     assert cadence.interval == max(unbounded.interval, duration / WRITING)
 
 
@@ -84,7 +100,7 @@ def test_cadence_leaves_nine_tenths_of_the_time_to_others(durations: list[float]
         begun = clock.now
         cadence.began(step)
         clock.now += taken
-        cadence.cost, cadence.duration = timedelta(milliseconds=50), timedelta(seconds=taken)
+        cadence.known = cost(0.05, taken)
         while not cadence.due(step + 1):
             clock.now += max(taken, 1.0)
         assert taken <= (clock.now - begun) * WRITING + 1e-6
@@ -100,7 +116,7 @@ def test_cadence_keeps_an_interval_that_the_user_states(
     by_minutes = Cadence(settings=Checkpoint(interval_min=minutes), clock=Clock())
     by_steps = Cadence(settings=Checkpoint(interval_steps=steps), clock=Clock())
     for cadence in (by_minutes, by_steps):
-        cadence.cost, cadence.duration = stall, duration
+        cadence.known = SaveCost(stall=stall, duration=duration)
         assert cadence.stated
     assert by_minutes.interval == timedelta(minutes=minutes)
     assert by_steps.due(steps)
