@@ -22,7 +22,14 @@ from hpckit.model.plan import RunSpec
 from hpckit.model.ranges import ranges
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.record.identity import Holding, code_identity, ended_well, frozen_identity, holdings
+from hpckit.record.identity import (
+    Holding,
+    code_identity,
+    ended_well,
+    frozen_identity,
+    frozen_project,
+    holdings,
+)
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 
 _ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupted})
@@ -190,8 +197,11 @@ class _Search:
         return self.found
 
     def _count_changed(self, others: Sequence[Holding]) -> None:
-        left = set(self.wanted)
+        left, ours = set(self.wanted), str(self.prepared.snapshot.project)
         for holding in others:
+            # Equal words in another project are another program, whose code has not changed.
+            if frozen_project(holding.paths) not in {None, ours}:
+                continue
             completed = {signature for signature, _ in _completed(holding, left)}
             if completed and not self.found.changed_in:
                 self.found.changed_in = holding.paths.folder.name

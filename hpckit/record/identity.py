@@ -120,6 +120,12 @@ def frozen_identity(paths: LaunchPaths) -> str | None:
         return None
 
 
+def frozen_project(paths: LaunchPaths) -> str | None:
+    """Return the folder of the project that a launch was made from; None where it was not kept."""
+    project = _record(paths.code_record).get("project")
+    return project if isinstance(project, str) else None
+
+
 def _files_identity(sums: str, links: Mapping[str, str], places: Sequence[str]) -> str:
     return f"files:{_digest([sums, *(f'{link}>{links[link]}' for link in sorted(links)), *places])}"
 

@@ -89,6 +89,20 @@ def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> No
     assert "nothing to launch" in project("launch", *words).out
 
 
+def test_launch_says_nothing_of_other_code_about_another_project(project: Any) -> None:
+    """The same words in another folder are another program: none of its code has changed."""
+    words = (*SAY, "+params.i=0")
+    launched(project, "--wait", *words)
+    other = project.cwd.parent / "other"
+    other.mkdir()
+    (other / "say.sh").write_text("true\n")
+    project.environ["HPCKIT_OUTPUTS"] = str(project.cwd / "outputs")
+    project.cwd = other
+    said = project("launch", "--dry-run", *words)
+    assert said.code == 0
+    assert "other code" not in said.err
+
+
 def test_launch_with_planned_faults_is_never_skipped(project: Any) -> None:
     """Who asks for faults wants to see them, though the same was computed without."""
     words = (*SAY, "+params.i=0")
