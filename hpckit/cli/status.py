@@ -13,16 +13,23 @@ from datetime import datetime, timedelta
 from hpckit.cli.accounting import accounts
 from hpckit.cli.context import Context, add_json, add_output_dir, add_reference, output_dir
 from hpckit.cli.freshness import TOLD, Freshness, add_fresh
+from hpckit.cli.next_step import reference
 from hpckit.cli.selecting import add_filters, add_limit, add_sort, filter_of, is_word, limited
 from hpckit.cli.show import launch_head, note_unshown, show_page
 from hpckit.cli.uncollected import uncollected
-from hpckit.cli.views import LaunchView, launch_view, unconfirmed
+from hpckit.cli.views import LaunchView, launch_view, local_executors, unconfirmed
+from hpckit.model.counted import counted
+from hpckit.model.launch import ClusterKind
+from hpckit.model.states import RunState
 from hpckit.record.find import Selection, find_evidence
 from hpckit.report.account import account_page
 from hpckit.report.machine import foreign_object, status_document
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import sort_key, sort_rows
 from hpckit.report.text import count_line, status_page
+
+_STARTING = timedelta(seconds=90)
+"""By then a launcher has heard of its local executor, or has given it up and said so."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +86,25 @@ def _show_once(selection: Selection, arguments: argparse.Namespace, context: Con
             f"warning: it is not known whether Slurm accepted {job.name}; "
             f"`hpckit doctor {launch.id}` finds out"
         )
+    waiting = _never_given(view, context.now())
+    if waiting:
+        context.note(
+            f"warning: no local executor was ever given {counted(waiting, 'run')}: hpckit was "
+            "killed while it launched, or only rendered; "
+            f"`hpckit resume {reference(launch, context)}` begins them"
+        )
     _show(view, arguments, context)
+
+
+def _never_given(view: LaunchView, now: datetime) -> int:
+    """Return how many runs wait for a local executor that is not to come."""
+    launch = view.launch
+    local = launch.cluster.kind is ClusterKind.local and launch.stranger is None
+    if not local or now - launch.created_at < _STARTING:
+        return 0
+    given = local_executors(launch)
+    waiting = [one.record.index for one in view.runs if one.state is RunState.pending]
+    return sum(index not in given for index in waiting)
 
 
 def _watch(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -369,6 +370,21 @@ def test_status_says_where_a_submission_was_never_confirmed(desk: Any) -> None:
     assert said.code == 0
     assert f"not known whether Slurm accepted {name}" in said.err
     assert f"hpckit doctor {launch.id}" in said.err
+
+
+def test_status_says_that_no_local_executor_was_ever_given_the_runs(desk: Any) -> None:
+    """A launcher that was killed between freezing and starting leaves word of what to do."""
+    launch = desk.freeze(sweep=(("a=1",), ("a=2",)))
+    said = desk.say("status")
+    assert "no local executor was ever given 2 runs" in said.err
+    named = re.search("`hpckit resume (.*)` begins them", said.err)
+    assert named is not None
+    resumed = json.loads(desk.say("resume", named[1], "--changed-code", "--dry-run", "--json").out)
+    assert launch.runs[0].id in json.dumps(resumed)
+    desk.tell(
+        launch, events.LocalStarted(at=launch.created_at, host="elsewhere", pid=1, started="1")
+    )
+    assert "executor" not in desk.say("status").err
 
 
 def wait_until_over(slurm: Any, job: str) -> None:
