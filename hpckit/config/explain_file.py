@@ -99,7 +99,7 @@ def missing(
     groups = session.groups()
     if group not in groups:
         return _no_group(group or option, option, place, groups)
-    other = _other_suffix(group, option, session)
+    other = own_files.misnamed(session.folders, f"{group}/{option}")
     if other is not None:
         return ConfigError(
             f"{place}: {group} has no option {option!r}, as Hydra reads files that end in .yaml.",
@@ -140,11 +140,6 @@ def _no_group(
 
 def _rename(file: Path) -> str:
     return f"Rename {file} to {file.with_suffix('.yaml').name}"
-
-
-def _other_suffix(group: str, option: str, session: Session) -> Path | None:
-    files = (folder / group / f"{option}.yml" for folder in session.folders)
-    return next((file for file in files if file.is_file()), None)
 
 
 def content(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError:

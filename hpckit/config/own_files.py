@@ -6,6 +6,7 @@ must not compose, nor word a message.
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,9 +37,13 @@ def own_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(folder for folder in folders if folder != shipped_folder())
 
 
-def misnamed(folders: Sequence[Path]) -> Path | None:
-    """Return a file that ends in .yml, which hydra-core 1.4 refuses to see at all."""
-    found = (file for folder in own_folders(folders) for file in sorted(folder.rglob("*.yml")))
+def misnamed(folders: Sequence[Path], option: str | None = None) -> Path | None:
+    """Return a file that ends in .yml, which Hydra does not read, and 1.4 refuses to see at all.
+
+    `option` is what it has to be, such as `experiment/mine`; null for any.
+    """
+    pattern = "**/*.yml" if option is None else f"{glob.escape(option)}.yml"
+    found = (file for folder in own_folders(folders) for file in sorted(folder.glob(pattern)))
     return next(found, None)
 
 

@@ -57,7 +57,10 @@ class _CodeEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """The part of launch.json that reads back by itself."""
+    """The part of launch.json that reads back by itself.
+
+    `searched` is whether its runs ask for values when they begin (an adaptive sweep).
+    """
 
     id: str
     name: str

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,9 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.goodput import Progress
 from hpckit.model.history import LaunchHistory, read_history
-from hpckit.model.launch import Checkpoint, Cluster, LaunchConfig
+from hpckit.model.launch import Checkpoint, LaunchConfig
 from hpckit.model.plain import from_plain
-from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunRecord
-from hpckit.model.stages import Stage
 from hpckit.model.states import RunState
 from hpckit.record.frozen import (
     CodeRecord,
@@ -49,25 +46,16 @@ NUMEROUS = frozenset({events.RankExited.kind, events.CheckpointSaved.kind})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Frozen):
     """A launch as frozen, with the jobs that resumes added. `folder` is where it was found.
 
-    `searched` is whether its runs ask for values when they begin (an adaptive sweep). `stranger`
-    says why the folder is not the caller's own: then it is evidence, and names no program to run.
+    `stranger` says why the folder is not the caller's own: then it is evidence, and names no
+    program to run.
     """
 
-    id: str
-    name: str
-    created_at: datetime
     folder: Path
-    arguments: tuple[str, ...]
-    python: str
-    cluster: Cluster
-    jobs: tuple[JobSpec, ...]
     runs: tuple[RunHead, ...]
     code: CodeRecord
-    stages: tuple[Stage, ...] = ()
-    searched: bool = False
     stranger: Stranger | None = None
 
     @property
@@ -120,20 +108,9 @@ def _load(paths: LaunchPaths) -> Launch:
         code = code_record(paths, record["code"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise unreadable(paths.launch, f"it is not a launch record ({error})") from error
-    return Launch(
-        id=heads.id,
-        name=heads.name,
-        created_at=heads.created_at,
-        folder=paths.folder,
-        arguments=heads.arguments,
-        python=heads.python,
-        cluster=heads.cluster,
-        jobs=tuple(read_history(heads.jobs, _told(paths)).jobs),
-        runs=runs,
-        code=code,
-        stages=heads.stages,
-        searched=heads.searched,
-    )
+    frozen = {field.name: getattr(heads, field.name) for field in fields(heads)}
+    jobs = tuple(read_history(heads.jobs, _told(paths)).jobs)
+    return Launch(**(frozen | {"jobs": jobs}), folder=paths.folder, runs=runs, code=code)
 
 
 def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, Any]]:
