@@ -38,6 +38,7 @@ from hpckit.runtime.environ import environment, rank_variables, without_agent
 from hpckit.runtime.link import BOARD_VARIABLE, VARIABLE, make_board, read_board, read_farewell
 from hpckit.runtime.oom import OomKills, read_kills
 from hpckit.runtime.pace import BEAT_S, pace_s
+from hpckit.runtime.room import of_full_disk, without_room
 from hpckit.runtime.stages import stage_variables
 from hpckit.runtime.stalls import HangLimits, StepWatch
 
@@ -351,6 +352,9 @@ class LocalRanks:
         elif code:
             log = self.paths.log(rank)
             seen = with_log(seen, await self._soon(lambda: tail(log, _LOG_LINES), ""))
+            if seen.exception is None and code > 0:
+                words = await self._soon(lambda: without_room(self.paths.folder), "")
+                seen = of_full_disk(seen, words) if words else seen
         is_command = self.outlook.settings.command is not None
         return with_farewell(seen, read_farewell(self._boards[rank]), is_command=is_command)
 

@@ -1,0 +1,52 @@
+"""Whether a folder still has room: what a program that lost its output to a full disk cannot say.
+
+Responsible for finding that out by writing, as quotas show nowhere else; it must not judge ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from hpckit.model.failure import RankExit
+from hpckit.record.store import PRIVATE_FILE
+
+_PROBE = bytes(64 * 1024)
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def without_room(folder: Path) -> str:
+    """Say that a folder takes no more, with its name and free bytes; empty where it does."""
+    probe = folder / f".room.{os.urandom(4).hex()}"
+    try:
+        handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        try:
+            short = os.write(handle, _PROBE) < len(_PROBE)
+            os.fsync(handle)  # NFS says it no sooner
+        finally:
+            os.close(handle)
+    except OSError as error:
+        return _words(folder, error.errno or 0) if error.errno in _FULL else ""
+    else:
+        return _words(folder, errno.ENOSPC) if short else ""
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+
+
+def _words(folder: Path, number: int) -> str:
+    try:
+        seen = os.statvfs(folder)
+        free = f"{seen.f_bavail * seen.f_frsize} bytes free"
+    except OSError:
+        free = "no bytes that can be told"
+    return f"[Errno {number}] {os.strerror(number)}: {folder} of the launch folder has {free}"
+
+
+def of_full_disk(exit_: RankExit, words: str) -> RankExit:
+    """Return the record of a rank that ended while its folder had no room, as `words` say."""
+    said = f"\n{exit_.message}" if exit_.message else ""
+    return replace(exit_, exception="FullDiskError", message=f"{words}{said}")

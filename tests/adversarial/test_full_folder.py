@@ -1,0 +1,57 @@
+"""The file system of the launch folder is full: a command that lost its output cannot say so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runtime.conftest import Workshop, ranks
+
+from hpckit.model.failure import Cause
+from hpckit.runtime.room import without_room
+
+FILL = '#!/bin/sh\ncat /dev/zero >"$HPCKIT_RUN_DIR/fill" 2>/dev/null\nexit 1\n'
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """Return a file system of 16 MB; as root only."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mount)]
+    if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a file system here")
+    yield mount
+    subprocess.run(["umount", "--lazy", str(mount)], check=True)
+
+
+def test_folder_without_room_is_named_with_its_free_bytes(small: Path) -> None:
+    """Only a full folder is said to be full, and asking leaves nothing behind."""
+    assert without_room(small) == ""
+    with pytest.raises(OSError, match="No space left"):
+        (small / "fill").write_bytes(bytes(20 << 20))
+    words = without_room(small)
+    assert "No space left on device" in words
+    assert str(small) in words
+    assert "0 bytes free" in words
+    assert [one.name for one in small.iterdir()] == ["fill"]
+
+
+@pytest.mark.training
+def test_command_that_filled_the_launch_folder_fails_as_disk_full(small: Path) -> None:
+    """An exit code of 1 and an empty log say nothing; the run does: cause, folder, free bytes."""
+    workshop = Workshop(small / "project")
+    workshop.project.mkdir()
+    script = workshop.project / "fill.sh"
+    script.write_text(FILL)
+    script.chmod(0o755)
+    ended = workshop.attempt("", **ranks(1, entry_point=None, command="./fill.sh"))
+    (left,) = ended.exits()
+    assert left.exception == "FullDiskError"
+    assert "bytes free" in (left.message or "")
+    assert ended.record.failure is not None, ended.output
+    assert ended.record.failure.cause is Cause.disk_full
+    assert str(small) in ended.record.failure.message
