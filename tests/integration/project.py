@@ -22,8 +22,9 @@ def fine(config, run):
     import torch, torch.distributed as dist
     total = torch.ones(1)
     dist.all_reduce(total)
+    token = len(os.environ.get("HF_TOKEN", ""))
     for step in run.steps(3):
-        run.log(loss=1 / (step + 1), total=total, host=socket.gethostname())
+        run.log(loss=1 / (step + 1), total=total, host=socket.gethostname(), token=token)
 
 
 def boom(config, run):
