@@ -178,6 +178,9 @@ _AGREEING = {
 """What Slurm may say of a job whose run ended so: a stopped supervisor exits non-zero."""
 
 
+_GOING_ON = "Slurm still has its job: a new attempt is being asked for, or the job is ending"
+
+
 def note(view: RunView) -> str:
     """Return one line on a disagreement between our record and Slurm; empty where there is none."""
     seen, record = view.observation, view.record
@@ -188,7 +191,7 @@ def note(view: RunView) -> str:
     if view.requeued and not seen.state.ended:
         return f"requeued by Slurm after attempt {record.attempt} ({record.state})"
     if not seen.state.ended:
-        return ""
+        return _GOING_ON if record.state is RunState.interrupted else ""
     if record.state.ended:
         agrees = seen.state.run_state in _AGREEING[record.state]
         return "" if agrees else f"our record says {record.state}, Slurm {_words(seen)}"

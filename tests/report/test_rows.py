@@ -94,6 +94,12 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
         (RunView(record=RAISED, observation=seen("COMPLETED")), "says failed, Slurm COMPLETED"),
         (RunView(record=RUNNING, asked=True), "Slurm does not know job 7 any more"),
         (RunView(record=RUNNING, observation=seen("PENDING", restarts=1)), "requeued by Slurm"),
+        (
+            RunView(
+                record=replace(RAISED, state=RunState.interrupted), observation=seen("RUNNING")
+            ),
+            "a new attempt is being asked for, or the job is ending",
+        ),
         (RunView(record=RUNNING, alive=False), "gone without a last word"),
         (RunView(record=replace(WAITING, job=None), alive=False), "nothing will start it"),
     ],

@@ -267,6 +267,24 @@ def test_attempt_names_the_agents_that_did_not_come(workshop: Any, ranks: Any) -
     assert "exit code 5" in failure.message
 
 
+TALK = """
+import logging
+
+def main(config, run):
+    logging.basicConfig(level=logging.INFO)
+    logging.getLogger("my.module").info("said by the module")
+    run.logger.info("said by the run")
+"""
+
+
+def test_attempt_leaves_logging_to_the_users_code(workshop: Any, ranks: Any) -> None:
+    """What their modules log is in the rank's log once, and so is what the run's logger says."""
+    ended = workshop.attempt(TALK, **ranks(1))
+    assert ended.code == 0, ended.output
+    log = ended.log(0)
+    assert [log.count("said by the module"), log.count("said by the run")] == [1, 1], log
+
+
 def test_attempt_runs_the_frozen_code(workshop: Any, ranks: Any) -> None:
     """What is edited after the freeze changes nothing."""
     launch = workshop.freeze("def main(config, run): run.log(step=0, version=1)\n", **ranks(1))
