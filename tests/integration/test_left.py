@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from integration.conftest import Sandbox
@@ -34,25 +34,24 @@ def test_left_run_is_a_success_to_nobody_that_waits_for_it(
     training = Training.create(sandbox, tmp_path)
     project = training.project
     project.write("conf/experiment/pipeline.yaml", EXPERIMENT)
-    (job, _) = project.json(*WORDS)["jobs"]
-    job_id = str(job["id"]).partition("_")[0]
+    job = project.json(*WORDS)["jobs"][0]
     outside = tmp_path / "outside.sh"
     outside.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran-after-ok\n")
     follower = sandbox.slurm(
         *("sbatch", "--parsable", f"--chdir={tmp_path}", "--output=/dev/null"),
-        *(f"--dependency=afterok:{job_id}", str(outside)),
+        *(f"--dependency=afterok:{job}", str(outside)),
     ).strip()
     training.wait_for_step(5)
     training.strike("term rank=0")
 
-    def runs() -> list[dict[str, object]]:
+    def runs() -> list[dict[str, Any]]:
         return list(project.json("status")["runs"])
 
     training.wait(lambda: not {"pending", "running"} & {run["state"] for run in runs()}, "all over")
     train, evaluate = runs()
     assert (train["state"], evaluate["state"]) == ("failed", "cancelled")
-    assert json.loads(json.dumps(train["failure"]))["cause"] == "left"
-    assert "FAILED" in sandbox.slurm("scontrol", "show", "job", job_id)
+    assert train["failure"]["cause"] == "left"
+    assert "FAILED" in sandbox.slurm("scontrol", "show", "job", job)
     said = sandbox.slurm("squeue", "--noheader", "--format=%T %r", f"--jobs={follower}")
     assert said.split() == ["PENDING", "DependencyNeverSatisfied"]
     sandbox.slurm("scancel", follower)
