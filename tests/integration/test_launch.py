@@ -410,7 +410,7 @@ def test_node_without_the_folder_is_named(sandbox: Any, project: Any) -> None:
     try:
         done = project.hpckit(
             *("launch", *FUNCTION, "entry_point=task:fine", NEVER, "--wait"),
-            *("resources.nodes=2", "resources.nodelist='n[1-2]'"),
+            *("resources.nodes=2", "resources.nodelist='n[1-2]'", "runtime.agent_timeout_s=40"),
         )
     finally:
         subprocess.run([*inside, "umount", str(project.outputs)], check=True)
