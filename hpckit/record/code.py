@@ -230,8 +230,9 @@ def _too_large(settings: Code, root: Path, files: list[CodeFile]) -> SnapshotErr
     return SnapshotError(
         f"the code snapshot of {root} is too large: more than {settings.max_mb:g} MB "
         f"(code.max_mb) or {MAX_FILES} files; largest: {listing}",
-        hint="put data into .gitignore or outside the project, name a smaller folder with "
-        "code.root=DIR, raise code.max_mb, or do without: code.snapshot=false",
+        hint="put data into .gitignore (which counts in git repositories alone: `git init`) or "
+        "outside the project, name a smaller folder with code.root=DIR, raise code.max_mb, or do "
+        "without: code.snapshot=false",
     )
 
 

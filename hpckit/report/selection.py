@@ -6,6 +6,7 @@ or print.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -129,6 +130,8 @@ def rank(item: Any) -> tuple[int, float, str]:
         number = float(item)
     except (TypeError, ValueError):
         return (1, 0.0, str(item))
+    except OverflowError:  # an integer beyond all floats
+        number = math.inf if item > 0 else -math.inf
     # NaN compares with nothing: it is worse than any number.
     return (0, number, "") if number == number else (1, 0.0, "nan")  # noqa: PLR0124
 

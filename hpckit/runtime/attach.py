@@ -39,6 +39,7 @@ from hpckit.runtime import process_group
 from hpckit.runtime.chaos import open_injector
 from hpckit.runtime.children import shield_children
 from hpckit.runtime.environ import environment, export, job_key, rank_info
+from hpckit.runtime.exit_status import exits_as_failed, note_exits
 from hpckit.runtime.link import AgentLink, open_link
 from hpckit.runtime.listen import LOOPBACK
 from hpckit.runtime.reporting import Reporting
@@ -135,6 +136,7 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
         kept = None if checkpoint_dir is None else Path(checkpoint_dir).absolute()
         run = _attach_alone(environ, info, timeout_s, kept)
     run.promise()
+    note_exits()
     atexit.register(_detach, run)
     # Earlier than atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
     threading._register_atexit(_finish, run, os.getpid())  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
@@ -142,8 +144,12 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
 
 
 def _finish(run: Run, pid: int) -> None:
-    """Say that the script has come to its end, unless it raised; not in a child that it forked."""
-    if os.getpid() != pid or getattr(sys, "last_value", None) is not None:
+    """Say that the script has come to its end, unless it failed; not in a child that it forked.
+
+    The step in which it failed is not done: it must not be saved as if it were.
+    """
+    raised = getattr(sys, "last_value", None) is not None
+    if os.getpid() != pid or raised or exits_as_failed():
         return
     try:
         run.finish()

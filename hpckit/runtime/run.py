@@ -36,7 +36,7 @@ from hpckit.runtime.link import AgentLink
 from hpckit.runtime.reporting import Reporting
 from hpckit.runtime.settings import Config
 from hpckit.runtime.stages import EarlierRun, RunStage
-from hpckit.runtime.steps import StepLoop
+from hpckit.runtime.steps import StepLoop, begun_without, never_saved
 
 if TYPE_CHECKING:
     from hpckit.runtime.checkpoint.saving import SaveOutcome
@@ -131,8 +131,10 @@ class Run:
         """Register what makes up the training state, by name: model, optimizer, scheduler, ….
 
         Every object needs `state_dict` and `load_state_dict`; raises TypeError for one without,
-        and for a name registered twice.
+        and for a name registered twice, UsageError when `steps()` has begun.
         """
+        if self._loop is not None:
+            raise begun_without(objects)
         for name, value in objects.items():
             if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
                 raise TypeError(
@@ -179,13 +181,13 @@ class Run:
                     self._leave_if(loop.cross(step, veto=self._non_finite > 0))
                     self._begin(step, last=step == total - 1)
                     yield step
+                self._tell(messages.Working(over=True))
+                done = max(total, loop.start.step)
+                self.samples = loop.samples(done)
+                loop.end(done, veto=self._vetoes_end())
         finally:
             self._stepping = False
             self._tell(messages.Working(over=True))
-        done = max(total, loop.start.step)
-        self.samples = loop.samples(done)
-        loop.end(done, veto=self._vetoes_end())
-        self._tell(messages.Working(over=True))
 
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
         return StepLoop(
@@ -216,11 +218,14 @@ class Run:
     def finish(self) -> None:
         """Say that the user's code came to its end; a loop that it broke off is ended and saved.
 
-        hpckit calls this itself. Raises UsageError where ranks broke off at different steps.
+        hpckit calls this itself. Raises UsageError where ranks broke off at different steps, and
+        where state was registered and no loop over `steps()` ever saved it.
         """
         if self._farewell is not None:
             return
         if self._loop is None:
+            if self.registered and self._keeps_state:
+                raise never_saved(self.registered)
             self._say(Farewell(reason=Reason.returned))
             return
         self._loop.break_off(veto=self._vetoes_end())

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from hpckit.errors import NonFiniteLossError
+from hpckit.errors import NonFiniteLossError, UsageError
 from hpckit.model.failure import Farewell, Kept, Reason
 from hpckit.runtime.boundary import Boundary, Position
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hpckit.runtime.keeper import Keeper
 
 
@@ -133,4 +135,22 @@ def _diverged(step: int) -> NonFiniteLossError:
         "checkpoints from before stay",
         hint="`hpckit resume` goes on from the newest checkpoint; with recovery.nan_patience=0 the "
         "last state is saved whatever the loss was",
+    )
+
+
+def begun_without(names: Iterable[str]) -> UsageError:
+    """Return what to raise when these are registered while the loop runs, or after it."""
+    return UsageError(
+        f"run.state({'=…, '.join(names)}=…) came after run.steps() had begun: checkpoints hold "
+        "what was registered before, and are restored when the loop begins",
+        hint="call run.state() with all objects before the loop over run.steps()",
+    )
+
+
+def never_saved(names: Iterable[str]) -> UsageError:
+    """Return what to raise when these were registered, and no loop over steps ever saved them."""
+    return UsageError(
+        f"run.state() registered {', '.join(names)}, but nothing of it was saved: the code came to "
+        "its end without run.steps()",
+        hint="loop over `run.steps(total)`: checkpoints are made between its steps",
     )

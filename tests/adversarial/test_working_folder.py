@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,18 @@ def test_writing_into_the_frozen_code_is_told(shell: Any) -> None:
     """As root, whom mode bits do not hold, a run that writes into the code gets a warning."""
     words = ("command='python sw.py 0.1'", "+env.SPOIL='0.1'")
     launch = launched(shell, *words)
-    told = json.loads(shell("status", launch.name, "--json").out)["runs"][0]["warnings"]
-    assert [one for one in told if "frozen code" in one and "model/cache" in one]
+    deadline = time.monotonic() + 60
+    # The supervisor looks for it after the run has ended.
+    while not any("model/cache" in one for one in warnings(shell, launch)):
+        assert time.monotonic() < deadline, warnings(shell, launch)
+        time.sleep(0.2)
+    assert any("frozen code" in one for one in warnings(shell, launch))
+
+
+def warnings(shell: Any, launch: Path) -> list[str]:
+    """Return the warnings of the only run of a launch."""
+    (run,) = json.loads(shell("status", launch.name, "--json").out)["runs"]
+    return list(run["warnings"])
 
 
 @pytest.mark.parametrize(("kind", "place"), [("project", ""), ("code", "code")])

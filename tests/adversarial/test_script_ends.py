@@ -1,0 +1,139 @@
+"""Scripts that end in unusual ways: what is not done is not saved as done, nor called complete."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+from runtime.conftest import Workshop, ranks, workshop
+
+from hpckit.model.failure import Cause, Kept, Reason
+from hpckit.model.launch import Checkpoint
+from hpckit.model.states import RunState
+
+__all__ = ["workshop"]
+
+pytestmark = pytest.mark.training
+
+FAILS = """
+import os, sys, torch, hpckit
+import torch.distributed as dist
+run = hpckit.attach()
+run.state(model=torch.nn.Linear(2, 2))
+try:
+    for step in run.steps(20):
+        if step == 5 and run.rank in {ranks}:
+            raise ValueError("bad sample")
+        dist.all_reduce(torch.ones(1))
+        run.log(loss=1.0)
+except Exception as error:
+    print("failed:", error)
+    sys.exit(3)
+"""
+CAUGHT = """
+import sys, torch, hpckit
+run = hpckit.attach()
+run.state(model=torch.nn.Linear(2, 2))
+try:
+    sys.exit(2)
+except SystemExit:
+    pass
+for step in run.steps(3):
+    run.log(loss=1.0)
+"""
+NEVER = """
+import torch
+def main(config, run):
+    run.state(model=torch.nn.Linear(2, 2))
+    for step in range(3):
+        run.log(loss=1.0)
+"""
+LATE = """
+import torch
+def main(config, run):
+    run.state(model=torch.nn.Linear(2, 2))
+    for step in run.steps(8):
+        if step == 4:
+            run.state(ema=torch.nn.Linear(2, 2))
+"""
+TOLD_LAST = """
+import os, signal, torch
+class Cargo:
+    def __init__(self, run):
+        self.run = run
+    def state_dict(self):
+        if self.run.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"x": torch.ones(1)}
+    def load_state_dict(self, state):
+        pass
+def main(config, run):
+    run.state(cargo=Cargo(run))
+    for step in run.steps(6):
+        run.log(loss=1.0)
+"""
+ATTACHED = {"entry_point": None, "command": "python task.py"}
+
+
+@pytest.mark.parametrize("failing", ["(0, 1)", "(1,)"])
+def test_script_that_exits_with_an_error_saves_no_step_it_has_not_done(
+    workshop: Workshop, failing: str
+) -> None:
+    """An exception that becomes `sys.exit(3)`: the run fails with it, soon, and step 5 is not done.
+
+    So does `@hydra.main` with every exception, and many a careful script.
+    """
+    code = FAILS.replace("{ranks}", failing)
+    began = time.monotonic()
+    ended = workshop.attempt(code, **ranks(2, checkpoint=Checkpoint(interval_steps=2), **ATTACHED))
+    assert time.monotonic() - began < 120, "the peers of the rank that exited were waited for"
+    assert ended.record.state is RunState.failed, ended.output
+    failure = ended.record.failure
+    assert failure is not None
+    assert failure.cause is Cause.exit_code
+    assert (3, Reason.exited) in [(one.code, one.reason) for one in ended.exits()]
+    saved = [path.name for path in ended.launch.paths.run(0).folder.rglob("step-*")]
+    assert not [name for name in saved if name.startswith("step-00000006")]
+
+
+def test_script_that_catches_its_own_exit_completes(workshop: Workshop) -> None:
+    """A `sys.exit` that the script caught says nothing of its end."""
+    ended = workshop.attempt(CAUGHT, **ranks(1, **ATTACHED))
+    assert ended.record.state is RunState.completed, ended.output
+    assert [one.kept for one in ended.exits()] == [Kept.saved]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(NEVER, "without run.steps()"), (LATE, "run.state(ema=…) came after run.steps() had begun")],
+    ids=["never", "late"],
+)
+def test_state_that_no_checkpoint_would_hold_is_an_error(
+    workshop: Workshop, code: str, words: str
+) -> None:
+    """What was registered and never saved, or too late for a restart, is told and not completed."""
+    ended = workshop.attempt(code, **ranks(1))
+    assert ended.record.state is RunState.failed
+    assert ended.record.failure is not None
+    assert words in ended.record.failure.message
+
+
+def test_signal_during_the_last_save_costs_nothing(workshop: Workshop) -> None:
+    """SIGTERM to a rank that saves its last state: it finishes the save and completes."""
+    code = TOLD_LAST
+    ended = workshop.attempt(code, **ranks(1, checkpoint=Checkpoint(interval_steps=100)))
+    assert (ended.code, ended.record.state) == (0, RunState.completed), ended.output
+    assert [one.kept for one in ended.exits()] == [Kept.saved]
+
+
+def test_noted_exit_is_still_that_of_the_interpreter() -> None:
+    """Status, text and success of `sys.exit` stay what they are without hpckit."""
+    begin = "import sys\nfrom hpckit.runtime.exit_status import note_exits\nnote_exits()\n"
+    for words, code in (("", 0), ("7", 7), ("'told'", 1), ("None", 0)):
+        script = f"{begin}sys.exit({words})"
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (code, "told\n" if "told" in words else "")
