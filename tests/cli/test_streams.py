@@ -33,7 +33,7 @@ def test_streams_that_are_full_are_one_error(desk: Any, verb: str) -> None:
     """`> /dev/full`: exit code 1, one line that says why and one what to do."""
     desk.freeze()
     done = call(desk, ">/dev/full", verb)
-    lines = done.stderr.decode().splitlines()
+    lines = [one for one in done.stderr.decode().splitlines() if "warning:" not in one]
     assert done.returncode == 1
     assert len(lines) == 2
     said = "hpckit: error: standard output cannot be written: No space left on device"
