@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import socket
-import sys
 import threading
 import traceback
 from collections.abc import Mapping
@@ -37,15 +36,19 @@ from hpckit.model.save_cost import SaveCost
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.runtime import process_group
 from hpckit.runtime.chaos import open_injector
+from hpckit.runtime.checkpoint.writer import writers_ended
 from hpckit.runtime.children import shield_children
 from hpckit.runtime.environ import environment, export, job_key, rank_info
-from hpckit.runtime.exit_status import exits_as_failed, note_exits
+from hpckit.runtime.exit_status import Leaving, failing_code, note_exits
 from hpckit.runtime.link import AgentLink, open_link
 from hpckit.runtime.listen import LOOPBACK
 from hpckit.runtime.reporting import Reporting
 from hpckit.runtime.run import Run
 from hpckit.runtime.settings import Config
 from hpckit.runtime.stages import RunStage
+
+_WRITER_S = 10.0
+"""For a checkpoint's thread whose peers are gone: the group's collectives fail within a moment."""
 
 
 def make_run(
@@ -138,18 +141,25 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
     run.promise()
     note_exits()
     atexit.register(_detach, run)
+    leaving = Leaving()
     # Earlier than atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
-    threading._register_atexit(_finish, run, os.getpid())  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
+    threading._register_atexit(_finish, run, os.getpid(), leaving)  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
     return run
 
 
-def _finish(run: Run, pid: int) -> None:
+def _finish(run: Run, pid: int, leaving: Leaving) -> None:
     """Say that the script has come to its end, unless it failed; not in a child that it forked.
 
     The step in which it failed is not done: it must not be saved as if it were.
     """
-    raised = getattr(sys, "last_value", None) is not None
-    if os.getpid() != pid or raised or exits_as_failed():
+    code = failing_code()
+    if os.getpid() != pid:
+        # Torch would wait in the child for threads that only the parent has.
+        leaving.code = code or 0
+        return
+    if code is not None:
+        if not writers_ended(_WRITER_S):
+            leaving.code = code
         return
     try:
         run.finish()

@@ -1,15 +1,19 @@
-"""With which status the script asked to exit, which Python tells nothing that runs at its end.
+"""With which status this process ends, when its script failed.
 
-Responsible for noting calls of `sys.exit` that really end the process; it must not change them.
-`raise SystemExit(1)` without `sys.exit` goes unnoticed.
+Responsible for noting calls of `sys.exit` that really end the process, which Python tells nothing
+that runs at its end, and for leaving with a status within seconds; it must not decide what a
+status means. `raise SystemExit(1)` without `sys.exit` goes unnoticed.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import threading
 from typing import Any, NoReturn
 
+_LEAVE_S = 10.0
 _asked: list[object] = []
 
 
@@ -25,14 +29,50 @@ class NotedExit(SystemExit):
         _asked.clear()
 
 
+class Leaving:
+    """How a rank leaves that did not return: soon, and with its own exit code.
+
+    A thread may keep Python from ending, while the peers wait in a collective for minutes; and a
+    process group that is torn down with the interpreter may abort it (torch 2.13 on gloo), so
+    that exit code 1 becomes SIGABRT. The handler runs after those that were registered later, and
+    others that were registered before do not run.
+    """
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        atexit.register(self._leave)
+
+    def with_code(self, code: int) -> int:
+        """Return the code, and leave with it within seconds."""
+        self.code = code
+        timer = threading.Timer(_LEAVE_S, self._leave)
+        timer.daemon = True
+        timer.start()
+        return code
+
+    def _leave(self) -> None:
+        if self.code is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code)
+
+
 def note_exits() -> None:
     """Have calls of `sys.exit` in the main thread noted from now on."""
     sys.exit = _exit
 
 
-def exits_as_failed() -> bool:
-    """Return whether the script ends by `sys.exit` with a status that is no success."""
-    return any(status is not None and status != 0 for status in _asked)
+def failing_code() -> int | None:
+    """Return the exit code of a script that raised, or exited with a failure; else None."""
+    if getattr(sys, "last_value", None) is not None:
+        return 1
+    codes = [code for status in _asked if (code := exit_code(status)) != 0]
+    return codes[0] if codes else None
+
+
+def exit_code(status: object) -> int:
+    """Return the code with which Python ends for `SystemExit(status)`."""
+    return status & 0xFF if isinstance(status, int) else int(status is not None)
 
 
 def _exit(status: Any = None, /) -> NoReturn:

@@ -7,16 +7,14 @@ here). It must not decide what an end means; it leaves an exit record of what wa
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +35,7 @@ from hpckit.runtime.children import shield_children, shield_this_child
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.exit_status import Leaving, exit_code
 from hpckit.runtime.link import open_link
 from hpckit.runtime.user_function import call, load_function, loops_over_steps
 
@@ -47,7 +46,6 @@ COMMAND_NOT_FOUND = 127
 COMMAND_NOT_EXECUTABLE = 126
 _PR_SET_PDEATHSIG = 1
 _TRACEBACK_CHARACTERS = 20_000
-_LEAVE_S = 10.0
 
 
 def die_with_agent() -> None:
@@ -81,6 +79,12 @@ class RankProcess:
     environ: Mapping[str, str]
     info: RankInfo
     run: Run | None = None
+    process: int = field(default_factory=os.getpid)
+
+    @property
+    def is_self(self) -> bool:
+        """Whether this is the rank, and no child that the user's code forked from it."""
+        return os.getpid() == self.process
 
     def work(self) -> None:
         """Do what this rank is for; raises whatever the user's code raises."""
@@ -120,12 +124,16 @@ class RankProcess:
         if loops_over_steps(function, Path(self.run.code_folder)):
             self.run.expect_steps()
         call(function, self.run)
+        if not self.is_self:
+            return
         self.run.finish()
         self.run.registered.clear()
         process_group.close()
 
     def record_end(self, error: BaseException) -> None:
         """Leave the exception where the agent finds it; best effort, whatever the exception."""
+        if not self.is_self:
+            return
         told = traceback.TracebackException(type(error), error, _of_user(error.__traceback__))
         record = RankExit(
             rank=self.info.rank,
@@ -162,33 +170,6 @@ def _is_ours(trace: TracebackType) -> bool:
     return ours or name.startswith("<frozen importlib") or "/importlib/" in name
 
 
-class Leaving:
-    """How a rank leaves that did not return: soon, and with its own exit code.
-
-    A thread may keep Python from ending, while the peers wait in a collective for minutes; and a
-    process group that is torn down with the interpreter may abort it (torch 2.13 on gloo), so
-    that exit code 1 becomes SIGABRT. Made first, its exit handler runs after the user's own.
-    """
-
-    def __init__(self) -> None:
-        self.code: int | None = None
-        atexit.register(self._leave)
-
-    def with_code(self, code: int) -> int:
-        """Return the code, and leave with it within seconds."""
-        self.code = code
-        timer = threading.Timer(_LEAVE_S, self._leave)
-        timer.daemon = True
-        timer.start()
-        return code
-
-    def _leave(self) -> None:
-        if self.code is not None:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(self.code)
-
-
 def main() -> int:
     """Run this rank; returns its exit code. The user's own SystemExit keeps its code."""
     die_with_agent()
@@ -198,24 +179,30 @@ def main() -> int:
     rank = RankProcess(environ=environ, info=rank_info(environ))
     try:
         rank.work()
-    except HpckitError as error:
-        rank.record_end(error)
-        sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}".rstrip() + "\n")
-        return leaving.with_code(_code_of(error))
-    except SystemExit as error:
-        if isinstance(error.code, str):
-            rank.record_end(error)
-            sys.stderr.write(f"{error.code}\n")
-        return leaving.with_code(
-            error.code if isinstance(error.code, int) else int(bool(error.code))
-        )
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  # the user's code; CheckpointException is one
-        rank.record_end(error)
-        traceback.print_exception(type(error), error, _of_user(error.__traceback__))
-        return leaving.with_code(1)
-    return 0
+        return leaving.with_code(_tell(rank, error))
+    # In a child that the user's code forked, torch would wait for threads that it has not got.
+    return 0 if rank.is_self else leaving.with_code(0)
+
+
+def _tell(rank: RankProcess, error: BaseException) -> int:
+    """Record what ended the rank and print what Python would print; returns the exit code."""
+    match error:
+        case HpckitError():
+            rank.record_end(error)
+            sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}".rstrip() + "\n")
+            return _code_of(error)
+        case SystemExit():
+            if isinstance(error.code, str):
+                rank.record_end(error)
+                sys.stderr.write(f"{error.code}\n")
+            return exit_code(error.code)
+        case _:
+            rank.record_end(error)
+            traceback.print_exception(type(error), error, _of_user(error.__traceback__))
+            return 1
 
 
 def _code_of(error: HpckitError) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 from runtime.conftest import Workshop, ranks, workshop
@@ -74,6 +75,20 @@ def main(config, run):
     for step in run.steps(6):
         run.log(loss=1.0)
 """
+FORKS = """
+import os, sys, torch, hpckit
+def main(config, run):
+    run.state(model=torch.nn.Linear(2, 2))
+    for step in run.steps(6):
+        if step == 2:
+            child = os.fork()
+            if child == 0:
+                {way}
+            _, status = os.waitpid(child, 0)
+            run.log(child=os.waitstatus_to_exitcode(status))
+if __name__ == "__main__":
+    main({}, hpckit.attach())
+"""
 ATTACHED = {"entry_point": None, "command": "python task.py"}
 
 
@@ -137,3 +152,19 @@ def test_noted_exit_is_still_that_of_the_interpreter() -> None:
             [sys.executable, "-c", script], capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stderr) == (code, "told\n" if "told" in words else "")
+
+
+@pytest.mark.parametrize("settings", [{}, ATTACHED], ids=["function", "attach"])
+@pytest.mark.parametrize(
+    ("way", "code"),
+    [("raise ValueError('only the child')", 1), ("sys.exit(3)", 3), ("return", 0)],
+    ids=["raises", "exits", "returns"],
+)
+def test_child_that_was_forked_says_nothing_of_the_rank(
+    workshop: Workshop, way: str, code: int, settings: dict[str, Any]
+) -> None:
+    """However a forked child ends, it is no rank: the run goes on and completes."""
+    ended = workshop.attempt(FORKS.replace("{way}", way), **ranks(1, **settings))
+    assert ended.record.state is RunState.completed, ended.output
+    assert ended.record.metrics["child"] == code
+    assert [(one.reason, one.kept) for one in ended.exits()] == [(Reason.returned, Kept.saved)]

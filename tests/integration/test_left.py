@@ -21,7 +21,7 @@ stages:
   train:
     overrides: [resources.nodes=2]
   evaluate:
-    overrides: ["command=[sh,-c,'touch $HPCKIT_RUN_DIR/evaluated']"]
+    overrides: ["entry_point=null", "command=[sh,-c,'touch $HPCKIT_RUN_DIR/evaluated']"]
 """
 WORDS = ("launch", "experiment=pipeline", "cluster=sandbox", "code.snapshot=false")
 

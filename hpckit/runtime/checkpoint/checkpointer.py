@@ -6,7 +6,6 @@ decide when to save. docs/checkpoints.md says how a checkpoint lies on disk and 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -24,6 +23,7 @@ from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
 from hpckit.runtime.checkpoint.shelf import Shelf
 from hpckit.runtime.checkpoint.staging import Stager
 from hpckit.runtime.checkpoint.state import Capture, capture
+from hpckit.runtime.checkpoint.writer import WriterThread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ class Checkpointer:
     def _begin(self, taken: Capture) -> Future[SaveOutcome]:
         # A daemon: a rank whose peers are gone must be able to end without waiting for them.
         future: Future[SaveOutcome] = Future()
-        thread = threading.Thread(
+        thread = WriterThread(
             target=_fulfil,
             args=(future, self._saver, taken),
             name=f"checkpoint-{taken.step}",
