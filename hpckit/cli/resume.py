@@ -28,7 +28,7 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunView
 from hpckit.planning.resume import Choice, Skipped, added_jobs, added_jobs_of_stages, choose
-from hpckit.record.changed import check_snapshot
+from hpckit.record.changed import check_snapshot, edited_since
 from hpckit.record.durations import time_taken
 from hpckit.record.find import find
 from hpckit.record.launches import (
@@ -92,7 +92,7 @@ def add_judgement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--changed-code",
         action="store_true",
-        help="go on although code, configuration or template are not what was frozen",
+        help="go on although the launch's own code, configuration or template was edited",
     )
 
 
@@ -301,6 +301,8 @@ def _show(resuming: Resuming, context: Context, *, as_json: bool) -> None:
 
 
 def _say(resuming: Resuming, started: Started | None, context: Context, *, as_json: bool) -> None:
+    if started is not None:
+        _tell_frozen_code(resuming, context)
     if as_json:
         context.say_json(_document(resuming, started))
         return
@@ -314,6 +316,20 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
     for line in left_alone(resuming.choice.skipped):
         context.say(f"  left    {line}")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
+
+
+def _tell_frozen_code(resuming: Resuming, context: Context) -> None:
+    """Say that what was edited since is not what runs: who mended a bug expects it to be."""
+    edited = edited_since(resuming.launch.paths)
+    if not edited or not resuming.choice.resumed:
+        return
+    more = f" and {counted(len(edited) - 1, 'more file')}" if len(edited) > 1 else ""
+    run = resuming.launch.runs[resuming.choice.resumed[0]].id
+    context.note(
+        f"note: {edited[0]}{more} changed in the project since the launch; what is resumed runs "
+        "the code as it was then"
+    )
+    context.note_more(f"`hpckit rerun {run}` runs it with today's code, from the start")
 
 
 def what_started(resuming: Resuming, started: Started) -> tuple[str, int]:

@@ -88,6 +88,22 @@ def foreign_files(paths: LaunchPaths) -> Iterator[str]:
                 yield inside
 
 
+def edited_since(paths: LaunchPaths) -> tuple[str, ...]:
+    """Return the project's files that are no longer as in the snapshot; new files do not count.
+
+    None where there is no snapshot, or the project is gone.
+    """
+    try:
+        record = read_json(paths.code_record)
+        project = Path(record["project"])
+        if not record["snapshot"] or not project.is_dir():
+            return ()
+        sums = tuple(frozen_sums(paths))
+        return tuple(path for path, digest in sums if digest_of(project / path) != digest)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()  # for information; `changes` says what is wrong with the record
+
+
 def _changed_files(paths: LaunchPaths) -> Iterator[str]:
     if not paths.code.is_dir():
         yield "the snapshot code/ is gone"

@@ -235,6 +235,23 @@ def test_resume_refuses_when_the_snapshot_has_changed(shell: Any, change: str) -
     assert shell("resume", "--changed-code", "--wait").code == int(change == "gone")
 
 
+def test_resume_says_that_what_was_mended_since_does_not_run(shell: Any) -> None:
+    """Who mends a bug and resumes is told that the frozen code runs, and how to run the new."""
+    script = shell.cwd / "job.py"
+    script.write_text("raise SystemExit(1)\n")
+    words = ("experiment=command", "command=python job.py", "cluster=local")
+    assert shell("launch", "--wait", *words).code == 1
+    said = shell("resume", "--wait")
+    assert "changed in the project" not in said.err
+    script.write_text("raise SystemExit(0)\n")
+    said = shell("resume", "--wait", "--json")
+    assert said.code == 1
+    assert "job.py changed in the project since the launch" in said.err
+    run = json.loads(said.out)["runs"][0]["run"]
+    assert f"hpckit rerun {run}" in said.err
+    assert shell("rerun", run, "--wait").code == 0
+
+
 def test_resume_refuses_when_a_configuration_was_edited(shell: Any) -> None:
     """A run's frozen configuration is what it was submitted with, or it is not resumed."""
     folder = sweep(shell, *LOCAL, points="1")
