@@ -156,8 +156,10 @@ def say_known(division: Division, context: Context, *, dry: bool = False) -> Non
         ("not submitted again: under way", division.adopted),
     ):
         for folder, given in _by_launch(found).items():
-            indices = ranges(one.earlier for one in given)
-            context.note(f"{counted(len(given), 'run')} {what} as {folder.name}, {indices}")
+            which = f", runs {ranges(one.earlier for one in given)}"
+            if len(given) == 1:
+                which = f".{given[0].earlier}"
+            context.note(f"{counted(len(given), 'run')} {what} as {folder.name}{which}")
     if division.changed:
         context.note(
             f"{division.changed} completed with other code, or code that was not recorded, the "

@@ -24,7 +24,7 @@ from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 from hpckit.record.find import Selection, find_evidence
 from hpckit.record.launches import Launch, read_runs
-from hpckit.record.logs import Log, Tail, attempts, other_logs, rank_logs, read_text
+from hpckit.record.logs import Log, Tail, attempts, other_logs, rank_logs, read_text, rounds
 from hpckit.report.escape import escaped
 
 POLL_S = 0.5
@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_reference(parser)
     parser.add_argument("--rank", metavar="N|all", help="this rank, or all (default: see below)")
     parser.add_argument("--attempt", metavar="N", type=int, help="this attempt, from 1")
+    parser.add_argument(
+        "--round", metavar="N", type=int, help="this round of the attempt, from 0 (default: latest)"
+    )
     parser.add_argument("--follow", "-f", action="store_true", help="go on until the run has ended")
     add_json(parser)
     add_output_dir(parser)
@@ -59,8 +62,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         index=_index(selection, context),
         rank=_rank(arguments.rank),
         attempt=arguments.attempt,
+        round=arguments.round,
     )
-    choice.check_attempt()
+    choice.check()
     if arguments.json and not arguments.follow:
         context.say_json(_document(choice, choice.logs()))
         return 0
@@ -111,6 +115,7 @@ class _Choice:
     index: int
     rank: int | str | None
     attempt: int | None
+    round: int | None
 
     @property
     def run_id(self) -> str:
@@ -119,8 +124,8 @@ class _Choice:
     def record(self) -> RunRecord:
         return read_runs(self.launch, [self.index])[0]
 
-    def check_attempt(self) -> None:
-        """Raise NotFoundError for an attempt there is not."""
+    def check(self) -> None:
+        """Raise NotFoundError for an attempt or a round there is not."""
         there = attempts(self.launch, self.index)
         if self.attempt is not None and self.attempt not in there:
             raise NotFoundError(
@@ -128,10 +133,17 @@ class _Choice:
                 f"{', '.join(map(str, there)) or 'none yet'}",
                 hint="leave --attempt out for the latest",
             )
+        begun = rounds(self.launch, self.index, self.attempt)
+        if self.round is not None and self.round not in begun:
+            raise NotFoundError(
+                f"this attempt of run {self.run_id} has no round {self.round}; it has "
+                f"{', '.join(map(str, begun)) or 'none yet'}",
+                hint="leave --round out for the latest",
+            )
 
     def logs(self) -> Sequence[Log]:
         """Return the logs to read as things stand; raises NotFoundError for a missing rank."""
-        ranks = rank_logs(self.launch, self.index, self.attempt)
+        ranks = rank_logs(self.launch, self.index, self.attempt, self.round)
         if not ranks:
             job = self.record().job
             return other_logs(self.launch, self.index, job=job, attempt=self.attempt)

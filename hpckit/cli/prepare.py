@@ -124,6 +124,7 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
     """Compose, plan and render; raises UsageError of every kind. Writes nothing."""
     from hpckit.config.compose import compose  # noqa: PLC0415  # lazy: as above
     from hpckit.config.near_miss import slips  # noqa: PLC0415
+    from hpckit.config.number_slips import texts_for_numbers  # noqa: PLC0415
     from hpckit.config.search_path import template_folders  # noqa: PLC0415
     from hpckit.slurm.clusters import refuse_other_clusters  # noqa: PLC0415
     from hpckit.slurm.script import render  # noqa: PLC0415
@@ -135,6 +136,8 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
         context.note(
             f"warning: nothing of hpckit reads {key}, which your files set; meant {meant}?"
         )
+    for word, number in texts_for_numbers(request):
+        context.note(f"warning: {word} is a text; without it the value is the number {number:g}")
     for key in exposed_keys(points[0]):
         context.note(f"warning: {key} has a copy of a secret variable, which is not masked there")
     plan = _plan(points, tuple(arguments.words), context)

@@ -9,6 +9,7 @@ from typing import Any
 _SHOWN = 3
 _ALIKE = 0.7
 _SAME_LAST_PART = 0.95
+_FIRST_WORD = 0.9
 
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -70,4 +71,6 @@ def _likeness(name: str, other: str) -> float:
 
 
 def _ratio(one: str, other: str) -> float:
-    return SequenceMatcher(None, one, other).ratio()
+    if other.startswith(f"{one}_"):
+        return _FIRST_WORD  # `gpus` for `gpus_per_node`
+    return SequenceMatcher(None, one.lower(), other.lower()).ratio()

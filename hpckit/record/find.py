@@ -160,10 +160,16 @@ def _not_one(
             f"{', '.join(matches[:_SHOWN])}{more}",
             hint="give more of the id",
         )
-    near = difflib.get_close_matches(reference, names, n=_SHOWN, cutoff=0.4) or names[:_SHOWN]
-    return NotFoundError(
-        f"no launch or run in {output_dir} answers to {reference!r}",
-        hint=f"nearest: {', '.join(near)}"
-        if near
-        else "there are none; --output-dir or $HPCKIT_OUTPUTS say where to look",
-    )
+    near = _nearest(reference, names)
+    hint = "there are none; --output-dir or $HPCKIT_OUTPUTS say where to look"
+    if names:
+        hint = f"nearest: {', '.join(near)}" if near else f"newest: {', '.join(names[:_SHOWN])}"
+    return NotFoundError(f"no launch or run in {output_dir} answers to {reference!r}", hint=hint)
+
+
+def _nearest(reference: str, names: Sequence[str]) -> list[str]:
+    """Return the launches whose id, or the name that it begins with, is like the reference."""
+    by_name = {name.rsplit("-", 3)[0]: name for name in reversed(names)}
+    known = {**{name: name for name in names}, **by_name}
+    near = difflib.get_close_matches(reference, known, n=_SHOWN, cutoff=0.6)
+    return list(dict.fromkeys(known[one] for one in near))

@@ -12,7 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from hpckit.record.launches import Launch, latest_attempt
-from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import open_plain
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log\Z")
@@ -48,11 +47,24 @@ def attempts(launch: Launch, index: int) -> tuple[int, ...]:
     return tuple(sorted(int(name) for name in names if name.isdecimal()))
 
 
-def rank_logs(launch: Launch, index: int, attempt: int | None = None) -> Mapping[int, Log]:
-    """Return the logs of all ranks in the latest round of an attempt (default: the latest)."""
+def rounds(launch: Launch, index: int, attempt: int | None = None) -> tuple[int, ...]:
+    """Return the numbers of the rounds of an attempt (default: the latest), in order."""
+    number = attempt or latest_attempt(launch.paths.run(index).attempts)
+    try:
+        names = [one.name for one in launch.paths.run(index).attempt(number).rounds.iterdir()]
+    except OSError:
+        return ()
+    return tuple(sorted(int(name) for name in names if name.isdecimal()))
+
+
+def rank_logs(
+    launch: Launch, index: int, attempt: int | None = None, round_number: int | None = None
+) -> Mapping[int, Log]:
+    """Return the logs of all ranks in a round of an attempt (default: the latest of the latest)."""
     number = attempt or latest_attempt(launch.paths.run(index).attempts)
     paths = launch.paths.run(index).attempt(number)
-    round_number = _latest_round(paths)
+    if round_number is None:
+        round_number = max(rounds(launch, index, number), default=None)
     if round_number is None:
         return {}
     found: dict[int, Log] = {}
@@ -78,14 +90,6 @@ def other_logs(
     logs += [Log(kind=LogKind.batch, path=launch.paths.job_log(spec, job or "")) for spec in specs]
     logs.append(Log(kind=LogKind.executor, path=launch.paths.local_log))
     return tuple(log for log in logs if _holds_anything(log.path))
-
-
-def _latest_round(attempt: AttemptPaths) -> int | None:
-    try:
-        names = [entry.name for entry in attempt.rounds.iterdir()]
-    except OSError:
-        return None
-    return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
 def _holds_anything(path: Path) -> bool:

@@ -59,8 +59,8 @@ def test_launch_of_what_is_all_known_writes_nothing_and_is_0(project: Any) -> No
     third = project("launch", "--wait", *SWEEP)
     assert third.code == 0
     assert "nothing to launch: all 3 runs" in third.out
-    assert f"2 runs skipped: completed already as {first}, 0-1" in third.err
-    assert f"1 run skipped: completed already as {second}, 0" in third.err
+    assert f"2 runs skipped: completed already as {first}, runs 0-1" in third.err
+    assert f"1 run skipped: completed already as {second}.0" in third.err
     assert project.outputs == before
     document = launched(project, *SWEEP)
     assert {key: document[key] for key in EMPTY} == EMPTY
@@ -151,7 +151,7 @@ def test_launch_adopts_what_is_under_way(slurm_shell: Any) -> None:
     first = launched(slurm_shell, *words, "seed=1,2")
     (said,) = [slurm_shell("launch", "--json", *words, "seed=2,3")]
     second = json.loads(said.out)
-    assert f"1 run not submitted again: under way as {first['launch']}, 1" in said.err
+    assert f"1 run not submitted again: under way as {first['launch']}.1" in said.err
     assert [one["run"] for one in second["adopted"]] == [f"{first['launch']}.1"]
     assert len(second["runs"]) == len(second["jobs"]) == 1
     assert slurm_shell("cancel", "--all").code == 0

@@ -63,6 +63,8 @@ def test_logs_print_the_latest_attempt_and_round_or_the_one_asked_for(
         attempt.log(0, f"attempt {number} round 1\n", round_number=1)
     assert desk.say("logs").out == "attempt 2 round 1\n"
     assert desk.say("logs", "--attempt", "1").out == "attempt 1 round 1\n"
+    assert desk.say("logs", "--attempt", "1", "--round", "0").out == "attempt 1 round 0\n"
+    assert desk.say("logs", "--round", "0").out == "attempt 2 round 0\n"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,7 @@ def test_logs_print_the_latest_attempt_and_round_or_the_one_asked_for(
         (("--rank", "7"), NotFoundError, "no log of rank 7; it has 0, 1"),
         (("--rank", "first"), UsageError, "a number from 0, or `all`"),
         (("--attempt", "4"), NotFoundError, "no attempt 4; it has 1"),
+        (("--round", "3"), NotFoundError, "no round 3; it has 0"),
     ],
 )
 def test_logs_refuse_what_is_not_there(

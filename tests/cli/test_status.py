@@ -155,7 +155,10 @@ def test_status_of_an_unknown_launch_names_the_nearest(desk: Any) -> None:
     launch = desk.freeze("digits")
     with pytest.raises(NotFoundError) as caught:
         desk.say("status", "digist")
-    assert launch.id in caught.value.hint
+    assert f"nearest: {launch.id}" in caught.value.hint
+    with pytest.raises(NotFoundError) as caught:
+        desk.say("status", "qqqqqqqqqq")
+    assert f"newest: {launch.id}" in caught.value.hint
 
 
 def test_status_shows_a_failure_with_the_users_own_traceback(desk: Any, writer: Any) -> None:

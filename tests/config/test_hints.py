@@ -170,3 +170,18 @@ def test_hint_for_too_many_points_counts_none_that_were_not_listed(request_for: 
     """A million values are not called 100001."""
     message = refusal(request_for("seed=range(0,1000000)", multirun=True)).message
     assert message == "The sweep has more than 100000 points; at most 100000 are launched."
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("Lr=1", "lr"),
+        ("resources.gpus=2", "resources.gpus_per_node"),
+        ("resources.timeout=2", "resources.timeout_min"),
+    ],
+)
+def test_first_word_or_other_case_of_a_key_names_it(
+    request_for: Requester, word: str, meant: str
+) -> None:
+    """What other tools call it, or how it is spelt elsewhere."""
+    assert f"Did you mean {meant}?" in refusal(request_for(word)).message

@@ -33,7 +33,7 @@ SURFACE = {
     | {"--dry-run", "--json", "--output-dir"},
 }
 AT_LEAST = {
-    "logs": {"LAUNCH|RUN", "--rank", "--follow", "--json", "--output-dir"},
+    "logs": {"LAUNCH|RUN", "--rank", "--round", "--follow", "--json", "--output-dir"},
     "results": {"--csv", "--sort", "--descending", "--limit", "--fresh", "--json", "--output-dir"}
     | FILTERS,
     "ls": {"--sort", "--limit", "--json", "--output-dir"} | FILTERS,

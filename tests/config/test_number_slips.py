@@ -1,0 +1,39 @@
+"""Promises of what is told of words that set a text where the files have a number."""
+
+from __future__ import annotations
+
+import pytest
+from config.conftest import Requester
+
+from hpckit.config.number_slips import texts_for_numbers
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("lr=abc",), [("lr=abc", 0.01)]),
+        (("lr=",), [("lr=", 0.01)]),
+        (("seed=3", "lr='0,1'"), [("lr='0,1'", 0.01)]),
+    ],
+    ids=["text", "empty", "comma"],
+)
+def test_text_for_a_number_is_told(
+    request_for: Requester, words: tuple[str, ...], told: list[tuple[str, float]]
+) -> None:
+    """Hydra takes it, and the run would fail on the node, hours later."""
+    assert list(texts_for_numbers(request_for(*words))) == told
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["lr=0.3", "lr=1", "lr=null", "lr=${width}", "name=abc", "+mine=abc", "experiment=charlm"],
+)
+def test_what_may_be_meant_is_not(request_for: Requester, word: str) -> None:
+    """Numbers, references, texts for texts and choices of groups."""
+    assert not list(texts_for_numbers(request_for(word)))
+
+
+def test_swept_text_is_told(request_for: Requester) -> None:
+    """One of the values is enough."""
+    swept = request_for("lr=0.1,x", multirun=True)
+    assert list(texts_for_numbers(swept)) == [("lr=0.1,x", 0.01)]
