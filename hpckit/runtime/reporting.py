@@ -1,6 +1,7 @@
-"""Which logged values of a metric are worth reporting: few, and the same ones in every run.
+"""What is recorded of logged values, and which are worth reporting to a study.
 
-Responsible for the choice of steps; it must not know who is told.
+Responsible for plain values and for the choice of steps: few, and the same ones in every run; it
+must not know who is told.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hpckit.runtime.messages import Reported
 
@@ -45,3 +47,24 @@ def _place(step: int) -> int:
         return step
     width = step.bit_length() - _ALL_BELOW.bit_length() + 1
     return step >> width << width
+
+
+def plain_metric(name: str, value: Any) -> float | int | str | bool | None:
+    """Return what a row of metrics holds of a value; one that is not finite becomes a text.
+
+    Raises TypeError with the metric's name for what is no number, no text and no single element.
+    """
+    kind = type(value).__name__
+    if hasattr(value, "item"):
+        shape = tuple(getattr(value, "shape", ()))
+        try:
+            value = value.item()
+        except (RuntimeError, ValueError):  # of torch and of numpy: more than one element
+            kind = f"{kind} of shape {shape}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(
+        f"run.log({name}=…) got a {kind}; allowed are numbers, strings and tensors of one element"
+    )

@@ -33,7 +33,7 @@ from hpckit.runtime.cadence import Cadence
 from hpckit.runtime.chaos import Injector
 from hpckit.runtime.clock import now
 from hpckit.runtime.link import AgentLink
-from hpckit.runtime.reporting import Reporting
+from hpckit.runtime.reporting import Reporting, plain_metric
 from hpckit.runtime.settings import Config
 from hpckit.runtime.stages import EarlierRun, RunStage
 from hpckit.runtime.steps import StepLoop, begun_without, never_saved
@@ -345,8 +345,8 @@ class Run:
             return
         if self._injector.poisoned and "loss" in metrics:
             metrics["loss"] = math.nan
-        at = self.step if step is None else _plain_metric("step", step)
-        values = {name: _plain_metric(name, value) for name, value in metrics.items()}
+        at = self.step if step is None else plain_metric("step", step)
+        values = {name: plain_metric(name, value) for name, value in metrics.items()}
         if "at" in values:
             raise TypeError("run.log(at=…): `at` is the time of the line; choose another name")
         self._write({"step": at, "at": now().isoformat(timespec="milliseconds"), **values})
@@ -382,16 +382,3 @@ class Run:
                 f"the loss was {loss} {self._non_finite} times in a row, last at step {self.step}",
                 hint="lower the learning rate, clip gradients, or raise recovery.nan_patience",
             )
-
-
-def _plain_metric(name: str, value: Any) -> float | int | str | bool | None:
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and (value != value or value in {float("inf"), -float("inf")}):  # noqa: PLR0124  # NaN
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(
-        f"run.log({name}=…) got a {type(value).__name__}; allowed are numbers, strings and "
-        "tensors of one element"
-    )

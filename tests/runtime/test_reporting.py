@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 
 from hpckit.runtime.messages import Reported
-from hpckit.runtime.reporting import Reporting
+from hpckit.runtime.reporting import Reporting, plain_metric
 
 
 def _reported(steps: range) -> list[int]:
@@ -42,3 +44,25 @@ def test_what_is_no_finite_number_is_not_reported(value: object) -> None:
 def test_nothing_is_reported_where_nobody_judges() -> None:
     """Without a metric's name, logging stays what it was."""
     assert Reporting().of(0, {"loss": 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (torch.ones(2, 3), "Tensor of shape (2, 3)"),
+        (np.ones(4), "ndarray of shape (4,)"),
+        (torch.ones(0), "Tensor of shape (0,)"),
+        ([1, 2], "list"),
+    ],
+)
+def test_value_that_is_no_single_one_is_refused_by_name(value: object, said: str) -> None:
+    """Torch's own error names neither the metric nor the shape."""
+    with pytest.raises(TypeError) as caught:
+        plain_metric("acc", value)
+    assert str(caught.value).startswith(f"run.log(acc=…) got a {said}; allowed are")
+
+
+def test_value_of_one_element_is_recorded_as_a_number() -> None:
+    """Of any shape; what is not finite is a text, which JSON can hold."""
+    assert plain_metric("loss", torch.tensor([[2.5]])) == 2.5
+    assert plain_metric("loss", np.float32("nan")) == "nan"
