@@ -129,7 +129,7 @@ def nothing_left(
         more = {**division.documents, "left_out": prepared.snapshot.left_out}
         context.say_json({**nobody, "runs": [], "jobs": [], **more})
     else:
-        context.say(f"nothing to launch: {what} known already (--rerun insists)")
+        context.say(f"nothing to launch: {what} known already (--rerun launches all the same)")
     if not arguments.wait or arguments.dry_run:
         return 0
     return wait_for_adopted(division, context, quiet=arguments.json)
