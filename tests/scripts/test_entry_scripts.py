@@ -118,13 +118,25 @@ def test_test_runs_slurm_tests_on_both_releases_and_tidies_up(checkout: Checkout
     """All Slurm tests on 22.05, the main ones on 24.11, and the sandbox is down afterwards."""
     done = checkout.run("scripts/test")
     assert done.returncode == 0, done.stderr
-    assert checkout.calls("pytest", "slurm-sandbox")[-5:] == [
+    assert [one for one in checkout.calls("pytest", "slurm-sandbox") if "pytest -n" not in one] == [
+        "slurm-sandbox status",
         "slurm-sandbox up --release 22.05",
         f"{SLURM_TESTS} slurm and (main or not faults)",
         "slurm-sandbox up --release 24.11",
         f"{SLURM_TESTS} slurm and main",
         "slurm-sandbox down",
     ]
+    assert "pytest -n 2 -m not slurm" in checkout.calls()
+
+
+@root_with_apt
+def test_test_shows_what_slurm_tests_said_although_others_failed(checkout: Checkout) -> None:
+    """Both run at once: the failure of one hides nothing of the other, and fails the whole."""
+    done = checkout.run("scripts/test", FAILING="pytest -n 2 -m not slurm")
+    assert done.returncode == 1
+    assert f"{SLURM_TESTS} slurm and main" in checkout.calls()
+    assert "main scenarios on Slurm 24.11" in done.stdout
+    assert checkout.calls()[-1] == "slurm-sandbox down"
 
 
 @root_with_apt
@@ -167,9 +179,13 @@ def test_ci_runs_both_commands_of_the_readme(checkout: Checkout) -> None:
 
 
 @root_with_apt
-def test_ci_ends_by_itself_and_says_so_when_a_test_hangs(checkout: Checkout) -> None:
+@pytest.mark.parametrize(
+    "hanging",
+    [f"{SLURM_TESTS} slurm and (main", "pytest -n 2 -m not slurm"],
+    ids=["slurm", "other"],
+)
+def test_ci_ends_by_itself_and_says_so_when_a_test_hangs(checkout: Checkout, hanging: str) -> None:
     """A suite that hangs is interrupted at CI's own limit; the sandbox still goes down."""
-    hanging = f"{SLURM_TESTS} slurm and (main"
     done = checkout.run(".ci/run", HANGING=hanging, HPCKIT_CI_LIMIT_MIN="0.05")
     assert done.returncode == 1
     assert "CI took longer than 0.05 minutes" in done.stderr
