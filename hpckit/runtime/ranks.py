@@ -125,7 +125,7 @@ class LocalRanks:
     _kills: OomKills = field(default_factory=OomKills, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _stopping: bool = field(default=False, init=False)
-    _sent: set[str] = field(default_factory=set, init=False)
+    _sent: set[tuple[int, str]] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
@@ -333,7 +333,7 @@ class LocalRanks:
         """Put together what the process status says and what the rank itself left behind."""
         said = await self._soon(lambda: self._said(rank), None)
         name = signal_name(-code) if code < 0 else None
-        ended_by_us = name in self._sent and said is None
+        ended_by_us = (rank, name) in self._sent and said is None
         seen = RankExit(
             rank=rank,
             node=self.outlook.node,
@@ -388,9 +388,9 @@ class LocalRanks:
         await asyncio.gather(*waiting)
 
     def _signal(self, number: signal.Signals) -> None:
-        self._sent.add(number.name)
-        for process in self.processes.values():
+        for rank, process in self.processes.items():
             if process.returncode is not None:
                 continue  # its number may be somebody else's by now
+            self._sent.add((rank, number.name))
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)

@@ -11,7 +11,7 @@ import pytest
 from runtime.conftest import Workshop, ranks, workshop
 
 from hpckit.model.failure import Cause, Kept, Reason
-from hpckit.model.launch import Checkpoint
+from hpckit.model.launch import Checkpoint, Recovery
 from hpckit.model.states import RunState
 
 __all__ = ["workshop"]
@@ -89,6 +89,17 @@ def main(config, run):
 if __name__ == "__main__":
     main({}, hpckit.attach())
 """
+DIES_SLOWLY = """
+import os, signal, time, torch
+def main(config, run):
+    if run.rank == 1:
+        signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        time.sleep(120)
+    else:
+        time.sleep(1)
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:1")
+"""
+NEVER_AGAIN = Recovery(restarts={"communication": 0, "signal": 0})
 ATTACHED = {"entry_point": None, "command": "python task.py"}
 
 
@@ -168,3 +179,15 @@ def test_child_that_was_forked_says_nothing_of_the_rank(
     assert ended.record.state is RunState.completed, ended.output
     assert ended.record.metrics["child"] == code
     assert [(one.reason, one.kept) for one in ended.exits()] == [(Reason.returned, Kept.saved)]
+
+
+def test_rank_killed_from_outside_while_peers_are_stopped_is_the_one_named(
+    workshop: Workshop,
+) -> None:
+    """The kernel kills rank 1 slowly: its peer's broken connection is told first, not blamed."""
+    ended = workshop.attempt(DIES_SLOWLY, **ranks(2, recovery=NEVER_AGAIN))
+    assert ended.record.state is RunState.failed, ended.output
+    failure = ended.record.failure
+    assert failure is not None
+    assert (failure.rank, failure.cause) == (1, Cause.signal), failure
+    assert "rank 1 was killed by SIGKILL" in failure.message
