@@ -18,6 +18,9 @@ from hpckit.planning.ends import first_failure
 _FELT = frozenset({Cause.communication, Cause.rendezvous, Cause.signal})
 """What a rank may die of because another node is lost."""
 
+_TOGETHER = 8
+"""So many nodes, if they are most of a round, are not lost each by itself: a network is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
@@ -40,17 +43,26 @@ def loss(absence: Absence, exits: Sequence[RankExit]) -> Failure | None:
     """Name the nodes of the ranks that nothing was heard of, where that is what ended the round."""
     if not absence.silent or _failed_first(absence, exits):
         return None
-    places = {rank // absence.tasks_per_node for rank in absence.silent} | absence.lost.keys()
+    silent = {rank // absence.tasks_per_node for rank in absence.silent}
+    # A node whose agent speaks is not lost, though its ranks were not heard of in time.
+    places = silent & absence.lost.keys() or silent
     names = [absence.nodes[place] for place in sorted(places)]
-    nodes = ", ".join(names)
+    together = len(names) >= _TOGETHER and 2 * len(names) > len(absence.nodes)
+    nodes = None if together else ", ".join(names)
     words = "lost the agent of" if absence.lost else "no exit record came from"
+    words += f" {compress(names)} (rank {ranges(_ranks(places, absence))})"
     return Failure(
         cause=Cause.node_lost,
-        message=f"{words} {compress(names)} (rank {ranges(absence.silent)})",
+        message=f"{words}; so many at once are lost by what they share" if together else words,
         node=nodes,
         step=absence.step,
-        signature=f"{Cause.node_lost} {nodes}",
+        signature=f"{Cause.node_lost} {nodes or 'together'}",
     )
+
+
+def _ranks(places: Collection[int], absence: Absence) -> Sequence[int]:
+    """Return the silent ranks of these nodes."""
+    return [rank for rank in absence.silent if rank // absence.tasks_per_node in places]
 
 
 def missing_agents(

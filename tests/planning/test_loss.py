@@ -19,6 +19,8 @@ FELT = RankExit(
 )
 KILLED = RankExit(rank=0, node="n1", code=None, signal="SIGKILL", at=datetime.now(UTC))
 
+THOUSAND = tuple(f"n{number:04d}" for number in range(1000))
+
 
 def absence(lost: dict[int, float], failed_at: float = 10.0) -> Absence:
     """Return a round of two nodes with two ranks each, of which the second node is silent."""
@@ -57,12 +59,36 @@ def test_loss_needs_a_silent_rank() -> None:
 
 def test_loss_names_thousands_of_ranks_in_one_line() -> None:
     """Nodes and ranks are named as ranges."""
-    nodes = tuple(f"n{number:04d}" for number in range(1000))
-    many = Absence(nodes=nodes, tasks_per_node=8, silent=range(80, 8000), lost={10: 1.0})
+    lost = dict.fromkeys(range(10, 500), 1.0)
+    many = Absence(nodes=THOUSAND, tasks_per_node=8, silent=range(80, 4000), lost=lost)
     found = loss(many, ())
     assert found is not None
     assert found.cause is Cause.node_lost
-    assert found.message == "lost the agent of n[0010-0999] (rank 80-7999)"
+    assert found.message == "lost the agent of n[0010-0499] (rank 80-3999)"
+
+
+def test_loss_blames_no_node_whose_agent_still_speaks() -> None:
+    """One agent is lost, and what others say of their ranks was not heard in time."""
+    found = loss(
+        Absence(nodes=THOUSAND, tasks_per_node=8, silent=range(80, 8000), lost={10: 1.0}), ()
+    )
+    assert found is not None
+    assert (found.node, found.message) == ("n0010", "lost the agent of n0010 (rank 80-87)")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lost", "blamed"),
+    [(1000, 999, 0), (1000, 501, 0), (1000, 500, 500), (9, 8, 0), (4, 3, 3), (2, 1, 1)],
+)
+def test_loss_of_most_nodes_at_once_blames_none(nodes: int, lost: int, blamed: int) -> None:
+    """What is broken is what they share, such as the network: healthy nodes are not left out."""
+    places = dict.fromkeys(range(nodes - lost, nodes), 1.0)
+    silent = range(8 * (nodes - lost), 8 * nodes)
+    found = loss(Absence(nodes=THOUSAND[:nodes], tasks_per_node=8, silent=silent, lost=places), ())
+    assert found is not None
+    assert found.cause is Cause.node_lost
+    assert len(found.node.split(", ") if found.node else ()) == blamed
+    assert ("lost by what they share" in found.message) == (blamed == 0)
 
 
 @pytest.mark.parametrize(
