@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from hpckit.record.process import start_mark, this_host
 from hpckit.record.store import make_folder
 from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Step
+from hpckit.runtime.deadline import Deadline
 from hpckit.runtime.environ import job_key
 from hpckit.runtime.mps import mps
 from hpckit.runtime.pack_notes import VARIABLE, PackNotes
@@ -108,7 +110,13 @@ class _Pack:
             requeues=self.job.requeue,
             takes=None if self.spec.timeout is None else self.spec.each.timeout,
             notes=PackNotes(self.folder),
+            deadline=Deadline(
+                lead=timedelta(),
+                warn=self._say,
+                signal=str(dict(self.job.resources.additional_parameters).get("signal") or ""),
+            ),
             tell=self._tell,
+            pass_on=self._pass_on,
             close=self._close,
         )
         notices.listen()
@@ -231,6 +239,9 @@ class _Pack:
         """Begin no further run, and pass on what the job was told; ends are awaited."""
         self.stopping = True
         self.changed.set()
+        self._pass_on(number)
+
+    def _pass_on(self, number: signal.Signals) -> None:
         for process in self.running.values():
             signal_supervisor(process, number)
 

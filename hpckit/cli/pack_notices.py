@@ -19,6 +19,7 @@ from functools import partial
 
 from hpckit.record.claims import Holder
 from hpckit.runtime.aside import aside
+from hpckit.runtime.deadline import Deadline
 from hpckit.runtime.draining import pause_s
 from hpckit.runtime.pack_notes import PackNotes
 from hpckit.slurm.commands import SlurmCommands
@@ -26,6 +27,7 @@ from hpckit.slurm.deadlines import JobLimits, LimitsOfJob, PreemptMode, ending
 from hpckit.slurm.step import listening_step, step_environment
 
 _NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_WISHES = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _BY_CODE = {128 + number: number for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
 """What srun exits with when its task died of a notice."""
 _CLOSING = timedelta(seconds=60)
@@ -40,7 +42,10 @@ _GRACE_AT_MOST_S = 900.0
 
 @dataclass(slots=True, kw_only=True)
 class PackNotices:
-    """Hears for one job. `tell` passes a signal on, `close` has no further run begun.
+    """Hears for one job. `tell` passes a signal on and ends it, `close` has no further run begun.
+
+    By its `deadline` a warning far from the time limit is known for a wish that runs save now: it
+    is passed on (`pass_on`), and ends nothing.
 
     `requeues` is whether the job can be queued again, so that it is worth leaving early; `takes`
     how long before its limit a run has to begin (null: as late as can be).
@@ -52,7 +57,9 @@ class PackNotices:
     requeues: bool
     takes: timedelta | None
     notes: PackNotes
+    deadline: Deadline
     tell: Callable[[signal.Signals], None]
+    pass_on: Callable[[signal.Signals], None]
     close: Callable[[], None]
     told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     end_s: float = field(default=math.inf, init=False)
@@ -88,6 +95,7 @@ class PackNotices:
 
     def _tell(self, known: JobLimits) -> None:
         self.end_s = math.inf if known.end_s is None else known.end_s
+        self.deadline.limits, self.deadline.known = known.told(), True
         with contextlib.suppress(OSError):
             self.notes.tell_limits(known.told())
 
@@ -143,13 +151,16 @@ class PackNotices:
                 step.terminate()
         if number is not None and not self.told.is_set():
             self.by_step = number is signal.SIGTERM
-            self._pass_on(number)
+            self._end(number)
 
     def _hear(self, number: signal.Signals) -> None:
+        if number in _WISHES and self.deadline.is_far(time.monotonic()):
+            self.pass_on(number)
+            return
         self.told.set()
-        self._pass_on(number)
+        self._end(number)
 
-    def _pass_on(self, number: signal.Signals) -> None:
+    def _end(self, number: signal.Signals) -> None:
         if self.asking is None and number is signal.SIGTERM:
             self.asking = asyncio.create_task(self._learn_why())
         self.tell(number)

@@ -14,6 +14,7 @@ import pytest
 
 from hpckit.cli.pack_notices import PackNotices
 from hpckit.record.claims import Holder
+from hpckit.runtime.deadline import Deadline
 from hpckit.runtime.pack_notes import PackNotes
 
 SILENT = "#!/bin/sh\nexit 1\n"
@@ -28,6 +29,10 @@ class Heard:
     def tell(self, number: signal.Signals) -> None:
         """Note a signal that is passed on."""
         self.words.append(number.name)
+
+    def pass_on(self, number: signal.Signals) -> None:
+        """Note a signal that is passed on, and ends nothing."""
+        self.words.append(f"only {number.name}")
 
     def close(self) -> None:
         """Note that no further run is begun."""
@@ -62,7 +67,9 @@ class Node:
             requeues=requeues,
             takes=timedelta(seconds=left_s),
             notes=PackNotes(self.folder),
+            deadline=Deadline(lead=timedelta(), warn=heard.words.append),
             tell=heard.tell,
+            pass_on=heard.pass_on,
             close=heard.close,
         )
 
@@ -104,6 +111,35 @@ def test_job_begins_no_run_and_then_leaves_before_its_limit(node: Node) -> None:
     assert limits.end_s is not None
 
 
+@pytest.mark.parametrize(
+    ("left_s", "number", "words"),
+    [
+        (3600, signal.SIGUSR1, ["only SIGUSR1"]),
+        (100, signal.SIGUSR1, ["SIGUSR1"]),
+        (3600, signal.SIGTERM, ["SIGTERM"]),
+    ],
+)
+def test_warning_long_before_the_limit_ends_nothing(
+    node: Node, left_s: float, number: signal.Signals, words: list[str]
+) -> None:
+    """Somebody wants the runs to save: they are told, and the job goes on beginning others."""
+    heard = Heard()
+
+    async def use() -> None:
+        notices = node.notices(heard, left_s=left_s)
+        notices.takes = timedelta()
+        notices.listen()
+        task = asyncio.create_task(notices.keep_time())
+        await until(lambda: notices.deadline.known)
+        os.kill(os.getpid(), number)
+        await until(lambda: heard.words)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(use())
+    assert heard.words == words
+
+
 def test_preemption_that_only_steps_are_told_of_is_heard(node: Node) -> None:
     """The step ends as its task did; the job then waits for its own signal, to be requeued."""
     node.program("srun", "#!/bin/sh\nexit 143\n")
@@ -134,11 +170,11 @@ def test_step_that_cannot_be_had_is_no_notice(node: Node) -> None:
         await until((node.folder / "limits.json").exists)
         await asyncio.sleep(0.5)
         assert heard.words == []
-        os.kill(os.getpid(), signal.SIGUSR2)
+        os.kill(os.getpid(), signal.SIGINT)
         await until(lambda: heard.words)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await notices.await_preemption()
 
     asyncio.run(use())
-    assert heard.words == ["SIGUSR2"]
+    assert heard.words == ["SIGINT"]
