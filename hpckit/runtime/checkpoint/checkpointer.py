@@ -31,13 +31,14 @@ class Settings:
     """How a run's checkpoints are kept.
 
     `epoch` is the number of the attempt; `keep` how many checkpoints stay, at least two; `seed`
-    seeds generators where the world size has changed; `timeout` ends the wait for a silent rank.
+    seeds generators where the world size has changed; `timeout` ends the wait for a silent rank: it
+    breaks the group for good, and a file system may stand still for longer than any step may.
     """
 
     epoch: int = 0
     keep: int = 3
     seed: int = 0
-    timeout: timedelta = timedelta(minutes=10)
+    timeout: timedelta = timedelta(days=1)
 
     def __post_init__(self) -> None:
         if self.keep < FEWEST:
