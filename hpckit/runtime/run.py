@@ -172,6 +172,8 @@ class Run:
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
         self.expect_steps()
+        if self.is_main and self._begins_again() and not (self.registered or start):
+            self._warn("began again at step 0: no state is registered with run.state()")
         loop = self._loop = self._new_loop(total, start, samples_per_step)
         self._stepping = True
         try:
@@ -188,6 +190,10 @@ class Run:
         finally:
             self._stepping = False
             self._tell(messages.Working(over=True))
+
+    def _begins_again(self) -> bool:
+        """Whether this is the first loop of ranks that follow others of the same run."""
+        return self.step is None and (self.round > 0 or self.attempt > 1)
 
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
         return StepLoop(

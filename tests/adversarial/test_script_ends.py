@@ -99,6 +99,15 @@ def main(config, run):
         time.sleep(1)
         raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:1")
 """
+FORGETS = """
+import os, torch
+def main(config, run):
+    kept = torch.nn.Linear(2, 2)
+    {keep}
+    for step in run.steps(6):
+        if step == 3 and run.round == 0:
+            os.kill(os.getpid(), 9)
+"""
 NEVER_AGAIN = Recovery(restarts={"communication": 0, "signal": 0})
 ATTACHED = {"entry_point": None, "command": "python task.py"}
 
@@ -191,3 +200,15 @@ def test_rank_killed_from_outside_while_peers_are_stopped_is_the_one_named(
     assert failure is not None
     assert (failure.rank, failure.cause) == (1, Cause.signal), failure
     assert "rank 1 was killed by SIGKILL" in failure.message
+
+
+@pytest.mark.parametrize(("keep", "told"), [("", True), ("run.state(model=kept)", False)])
+def test_run_that_registered_no_state_is_told_what_a_restart_cost(
+    workshop: Workshop, *, keep: str, told: bool
+) -> None:
+    """Steps that were done begin again at 0: the reason stands in `status`, for who forgot it."""
+    once = Recovery(restarts={"signal": 1})
+    ended = workshop.attempt(FORGETS.replace("{keep}", keep), **ranks(1, recovery=once))
+    assert ended.record.state is RunState.completed, ended.output
+    words = "began again at step 0: no state is registered with run.state()"
+    assert (words in ended.record.warnings) == told
