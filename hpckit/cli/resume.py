@@ -19,7 +19,7 @@ from hpckit.cli.launch import Started, on_slurm, on_this_machine
 from hpckit.cli.next_step import reference
 from hpckit.cli.prepare import launch_document, script_documents
 from hpckit.cli.rerender import rendered
-from hpckit.cli.views import Ask, launch_view
+from hpckit.cli.views import Ask, launch_view, unconfirmed
 from hpckit.errors import SchedulerAwayError, SchedulerError
 from hpckit.model.counted import counted
 from hpckit.model.events import JobAdded
@@ -136,9 +136,12 @@ def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, St
 
 
 def waits_for_room(launch: Launch) -> bool:
-    """Whether jobs of the launch itself are still to be handed in."""
-    on_slurm = launch.cluster.kind is ClusterKind.slurm
-    return on_slurm and bool(read_launch_history(launch).waiting())
+    """Whether jobs of the launch itself are still to be handed in, for all that is recorded."""
+    if launch.cluster.kind is not ClusterKind.slurm:
+        return False
+    history = read_launch_history(launch)
+    meant = [job for job in unconfirmed(launch) if not history.resumed.keys() & set(job.runs)]
+    return bool(history.waiting() or meant)
 
 
 def _feed(launch: Launch, context: Context) -> Started | None:

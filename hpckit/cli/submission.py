@@ -21,7 +21,14 @@ from hpckit.errors import (
     SchedulerError,
     SchedulerRefusedError,
 )
-from hpckit.model.events import CancelRequested, Event, SubmitIntended, SubmitRefused, Submitted
+from hpckit.model.events import (
+    CancelRequested,
+    Event,
+    JobAdded,
+    SubmitIntended,
+    SubmitRefused,
+    Submitted,
+)
 from hpckit.model.history import job_ids
 from hpckit.model.plan import JobSpec
 from hpckit.planning.waits import waits
@@ -45,13 +52,15 @@ def slurm_commands(launch_bin_dir: str | None, context: Context) -> SlurmCommand
 def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None:
     """Settle the submissions that nobody answered by what Slurm has under their names.
 
-    Raises SchedulerAwayError where it does not say, HeldError where one may be under way still.
+    A job of the launch itself that Slurm never had is to be handed in as it was frozen. Raises
+    SchedulerAwayError where it does not say, HeldError where one may be under way still.
     """
     from hpckit.slurm.query import find_by_name  # noqa: PLC0415  # only where there are any
 
     unanswered = unconfirmed(launch)
-    intents = [event for event in read_launch_events(launch) if isinstance(event, SubmitIntended)]
-    began = {event.job_index: event.at for event in intents}
+    history = tuple(read_launch_events(launch))
+    began = {one.job_index: one.at for one in history if isinstance(one, SubmitIntended)}
+    added = {one.job.index for one in history if isinstance(one, JobAdded)}
     for job in unanswered:
         index, name, now = job.index, job.name, context.now()
         left = began[index] + _UNDER_WAY - now
@@ -64,7 +73,12 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
         settled = (
             Submitted(at=now, job_index=index, job=found[-1], adopted=True)
             if found
-            else SubmitRefused(at=now, job_index=index, message=f"Slurm has no job named {name}")
+            else SubmitRefused(
+                at=now,
+                job_index=index,
+                message=f"Slurm has no job named {name}",
+                later=index not in added,
+            )
         )
         record_event(launch.paths, settled)
 

@@ -49,7 +49,7 @@ class Submitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitRefused(Event):
-    """The scheduler refused, or never had the job; `later` where it only had too many by then.
+    """The scheduler refused, or never had the job; `later` where it is to be handed in once more.
 
     On one machine: no local executor could be started for the job.
     """

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hpckit.model.events import SubmitIntended
+from hpckit.record.launch_events import record_event
+from hpckit.record.launches import load_launch, read_runs
 
 pytestmark = pytest.mark.slow
 
@@ -75,3 +80,18 @@ def test_watch_stops_on_jobs_that_never_begin(slurm_shell: Any) -> None:
     (run,) = json.loads(said.out)["runs"]
     assert run["resumes"] == 2
     assert attempts(slurm_shell.outputs[0]) == [], "no run has so much as a folder"
+
+
+def test_watch_hands_in_what_a_killed_launcher_only_meant_to(slurm_shell: Any) -> None:
+    """Its intent is on record, and Slurm never had the job: the runs are not lost, nor doubled."""
+    words = ("experiment=command", "code.snapshot=false", "command=true", "cluster=slurm")
+    slurm_shell("render", "-m", *words, "resources=cpu,cpu_pair")
+    launch = load_launch(slurm_shell.outputs[0])
+    long_ago = datetime(2025, 1, 1, tzinfo=UTC)
+    for job in launch.jobs:
+        intent = SubmitIntended(at=long_ago, job_index=job.index, job_name=job.name)
+        record_event(launch.paths, intent)
+    said = slurm_shell("watch")
+    assert said.code == 0, said.out + said.err
+    assert attempts(launch.folder) == [1, 1]
+    assert [run.state for run in read_runs(launch)] == ["completed"] * 2
