@@ -291,6 +291,8 @@ def on_slurm(desk: Any, scene: Any, fake_slurm: Any) -> Any:
     desk.environ = fake_slurm.environ
     program(fake_slurm.bin_dir / "srun", STEP)
     job = fake_slurm.slurm("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 600")
+    state = ("sacct", f"--jobs={job.strip()}", "--noheader", "--parsable2", "--format=State")
+    until(lambda: fake_slurm.slurm(*state).startswith("RUNNING"))
     launch, processes = scene(kind=ClusterKind.slurm, job=job.strip())
     record = json.loads((launch.folder / "launch.json").read_text())
     (launch.folder / "launch.json").write_text(json.dumps(record | {"python": sys.executable}))
