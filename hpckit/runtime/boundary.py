@@ -24,6 +24,7 @@ from hpckit.errors import UsageError
 from hpckit.model.failure import ToldBy
 from hpckit.model.rank import RankInfo
 from hpckit.runtime import messages
+from hpckit.runtime.cpu_group import make_cpu_group
 from hpckit.runtime.link import AgentLink
 
 _NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -65,7 +66,7 @@ class Boundary:
 
     def __post_init__(self) -> None:
         if self._together:
-            self._group = dist.new_group(backend="gloo")
+            self._group = make_cpu_group()
 
     @property
     def noticed(self) -> bool:

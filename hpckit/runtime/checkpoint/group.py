@@ -23,6 +23,7 @@ from hpckit.runtime.checkpoint.errors import (
     StateError,
     UnknownOwnerError,
 )
+from hpckit.runtime.cpu_group import make_cpu_group
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ class Group:
     def __init__(self, timeout: timedelta) -> None:
         self.process_group: Any = None
         if dist.is_available() and dist.is_initialized():
-            self.process_group = dist.new_group(backend="gloo", timeout=timeout)
+            self.process_group = make_cpu_group(timeout)
         alone = self.process_group is None
         self.rank: int = 0 if alone else dist.get_rank(self.process_group)
         self.size: int = 1 if alone else dist.get_world_size(self.process_group)
