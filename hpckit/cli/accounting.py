@@ -12,7 +12,7 @@ from datetime import datetime
 from hpckit.model.goodput import Goodput
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.planning.goodput import account, submissions
+from hpckit.planning.goodput.account import account, submissions
 from hpckit.record.index import RunIndex
 from hpckit.record.launches import Launch, read_attempts, read_launch_events, read_progress
 

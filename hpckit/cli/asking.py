@@ -67,7 +67,7 @@ def _observe(
         bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
     )
     if freshness is not None:
-        from hpckit.slurm.shared import Wish, observe_shared  # noqa: PLC0415
+        from hpckit.slurm.cached_query import Wish, observe_shared  # noqa: PLC0415
 
         wish = Wish(
             least=least_age(context),

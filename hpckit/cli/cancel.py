@@ -33,9 +33,9 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.pool import read_pools
 from hpckit.model.ranges import ranges
 from hpckit.model.run import RunView
-from hpckit.record.find import Selection
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, read_launch_history, read_runs
+from hpckit.record.lookup import Selection
 from hpckit.record.process import alive
 from hpckit.report.rows import count_states
 from hpckit.report.selection import Filter

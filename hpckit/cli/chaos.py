@@ -20,7 +20,7 @@ from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
 from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, Kind
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.planning.chaos import (
+from hpckit.planning.faults import (
     Strike,
     Targets,
     outside_faults,
@@ -28,8 +28,8 @@ from hpckit.planning.chaos import (
     schedule,
     split_words,
 )
-from hpckit.record.find import Selection, find
 from hpckit.record.launches import Launch, load_settings, read_runs
+from hpckit.record.lookup import Selection, find
 from hpckit.record.store import append_line
 
 _KINDS = [[kind.value] for kind in Kind]

@@ -13,19 +13,19 @@ from functools import partial
 from hpckit.cli.context import Context, login_name
 from hpckit.cli.prepare import Prepared
 from hpckit.errors import SchedulerError
+from hpckit.model.command import command_words
 from hpckit.model.finding import Checked, ExpectedStart, Finding, Severity
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan
 from hpckit.model.site import NodeGroup, Site
-from hpckit.planning.applies import partition_names
-from hpckit.planning.command import command_words
-from hpckit.planning.cost import estimate, over_budget
-from hpckit.planning.preflight import chosen_of, preflight
-from hpckit.planning.slips import plan_slips
-from hpckit.record.present import Machine
+from hpckit.planning.checks.cluster import chosen_of, preflight
+from hpckit.planning.checks.cost import estimate, over_budget
+from hpckit.planning.checks.limits import partition_names
+from hpckit.planning.checks.slips import plan_slips
+from hpckit.record.snapshot.preflight import Machine
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.limits import PATIENCE, read_nodes, read_site
-from hpckit.slurm.rehearse import rehearse
+from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
+from hpckit.slurm.test_only import rehearse
 
 _FORECASTS = 8
 """For so many jobs of a launch Slurm is asked when they would start: each asks its planner."""

@@ -18,8 +18,8 @@ from hpckit.cli.selecting import add_filters, filter_of, is_word, launches_of
 from hpckit.cli.show import show_page
 from hpckit.errors import HpckitError, RunError, UsageError
 from hpckit.model.counted import counted
-from hpckit.record.find import Selection
-from hpckit.record.removal import remove
+from hpckit.record.lookup import Selection
+from hpckit.record.remove import remove
 from hpckit.report.account import size_text
 from hpckit.report.text import Page, Sheet
 from hpckit.runtime.checkpoint.retention import Extent

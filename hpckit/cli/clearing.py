@@ -19,8 +19,6 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.planning.clean import spared
-from hpckit.record.changed import foreign_files
-from hpckit.record.find import Selection
 from hpckit.record.launches import (
     Launch,
     attempt_numbers,
@@ -28,7 +26,9 @@ from hpckit.record.launches import (
     checkpoint_folder,
     load_settings,
 )
-from hpckit.record.removal import is_plain, leftovers, size_of
+from hpckit.record.lookup import Selection
+from hpckit.record.remove import is_plain, leftovers, size_of
+from hpckit.record.snapshot.changes import foreign_files
 from hpckit.report.selection import Filter
 from hpckit.runtime.checkpoint import journal
 from hpckit.runtime.checkpoint.errors import ForeignFolderError

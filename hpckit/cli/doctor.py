@@ -15,9 +15,9 @@ from hpckit.cli.context import Context, add_json, add_output_dir, output_dir
 from hpckit.cli.views import unconfirmed
 from hpckit.model.events import CancelRequested, SubmitRefused, Submitted
 from hpckit.model.plan import JobSpec
-from hpckit.record.find import find, list_launches
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch
+from hpckit.record.lookup import find, list_launches
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import find_by_name

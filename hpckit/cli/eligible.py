@@ -17,14 +17,14 @@ from hpckit.model.plan import JobSpec
 from hpckit.model.run import RunView
 from hpckit.model.stages import followed
 from hpckit.model.states import RunState
-from hpckit.planning.resume import Choice, Known
+from hpckit.planning.recovery.budget import spent
+from hpckit.planning.recovery.resume import Choice, Known
 from hpckit.planning.signature import frozen_signature
-from hpckit.planning.spent import spent
 from hpckit.planning.stages import chained, digest
-from hpckit.record.changed import changes
-from hpckit.record.git import Git
+from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, load_frozen, load_settings
-from hpckit.record.ledgers import counted_events
+from hpckit.record.snapshot.changes import changes
+from hpckit.record.snapshot.git import Git
 
 _SHOWN = 5
 

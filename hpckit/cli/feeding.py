@@ -18,12 +18,12 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
 from hpckit.model.limits import SubmitLimits
 from hpckit.model.plan import JobSpec, ResourceSpec
-from hpckit.planning.chunks import FEEDERS, throttle
-from hpckit.planning.janitor import feeder_job
+from hpckit.planning.jobs.arrays import FEEDERS, throttle
+from hpckit.planning.jobs.service_jobs import feeder_job
 from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.limits import Heard, submit_limits
 from hpckit.slurm.query import count_queued, queued_jobs
+from hpckit.slurm.site_query import Heard, submit_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,11 +30,11 @@ from hpckit.model.events import JobAdded
 from hpckit.model.finding import Finding, Severity
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec
-from hpckit.planning.janitor import JANITOR_TIME, SERVICE_HINT, janitor_job
+from hpckit.planning.jobs.service_jobs import JANITOR_TIME, SERVICE_HINT, janitor_job
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.report.rows import count_states
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.limits import PATIENCE as LIMITS
+from hpckit.slurm.site_query import PATIENCE as LIMITS
 
 PATIENCE = JANITOR_TIME - timedelta(minutes=2)
 """How long a janitor waits for a Slurm that does not answer, or for somebody who resumes."""
@@ -145,7 +145,7 @@ def rehearse_janitor(job: JobSpec, text: str, cluster: Cluster, context: Context
 
     Where its nodes are only away, it would wait for them.
     """
-    from hpckit.slurm.rehearse import rehearse  # noqa: PLC0415  # only at a launch
+    from hpckit.slurm.test_only import rehearse  # noqa: PLC0415  # only at a launch
 
     commands = SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=LIMITS)
     try:

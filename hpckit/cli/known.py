@@ -22,7 +22,8 @@ from hpckit.model.plan import RunSpec
 from hpckit.model.ranges import ranges
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.record.identity import (
+from hpckit.record.launches import Launch, load_launch, read_launch_history
+from hpckit.record.snapshot.identity import (
     Holding,
     code_identity,
     ended_well,
@@ -30,7 +31,6 @@ from hpckit.record.identity import (
     frozen_project,
     holdings,
 )
-from hpckit.record.launches import Launch, load_launch, read_launch_history
 
 _ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupted})
 

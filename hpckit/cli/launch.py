@@ -36,7 +36,7 @@ from hpckit.model.counted import counted
 from hpckit.model.events import LocalStarted
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
-from hpckit.planning.janitor import SERVICE_HINT, janitor_job
+from hpckit.planning.jobs.service_jobs import SERVICE_HINT, janitor_job
 from hpckit.record.launches import Launch
 from hpckit.slurm.commands import SlurmCommands
 

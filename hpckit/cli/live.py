@@ -21,7 +21,7 @@ from hpckit.cli.views import launch_view
 from hpckit.cli.wait import Rhythm, Watch
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
-from hpckit.planning.estimate import Lasting, estimate
+from hpckit.planning.eta import Lasting, estimate
 from hpckit.record.launch_events import Mark, events_mark
 from hpckit.record.launches import Launch, load_evidence, read_launch_history
 from hpckit.report.live import Listed, Progress, live_line, live_object, live_page

@@ -22,9 +22,9 @@ from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
-from hpckit.record.find import Selection, find_evidence
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.logs import Log, Tail, attempts, other_logs, rank_logs, read_text, rounds
+from hpckit.record.lookup import Selection, find_evidence
 from hpckit.report.escape import escaped
 
 POLL_S = 0.5

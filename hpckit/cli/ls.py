@@ -17,8 +17,8 @@ from hpckit.cli.show import launch_head, show_page
 from hpckit.cli.uncollected import uncollected
 from hpckit.cli.views import Ask, launch_view
 from hpckit.errors import HpckitError, UsageError
-from hpckit.record.find import list_all
 from hpckit.record.launches import load_evidence
+from hpckit.record.lookup import list_all
 from hpckit.report.launches import LaunchLine, sort_launches
 from hpckit.report.machine import launches_document
 from hpckit.report.rows import count_states

@@ -21,11 +21,11 @@ from hpckit.errors import ChannelError, SchedulerError, UsageError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.nodes import expand
-from hpckit.planning.decide import exhausted
-from hpckit.planning.ledger import read_ledger
+from hpckit.planning.recovery.decide import exhausted
+from hpckit.planning.recovery.ledger import read_ledger
+from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, is_latest, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.ledgers import counted_events
 from hpckit.record.store import read_events, read_json
 from hpckit.runtime import control
 from hpckit.runtime.environ import job_key

@@ -28,7 +28,7 @@ from hpckit.cli.supervisors import signal_supervisor, start_supervisor
 from hpckit.errors import HpckitError
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec, PackSpec
-from hpckit.planning.packing import due
+from hpckit.planning.jobs.packing import due
 from hpckit.record.claims import Holder, claimed, held_before, take
 from hpckit.record.launch_events import Mark, events_mark, renew_listing
 from hpckit.record.launches import Launch, latest_attempt, read_launch_history

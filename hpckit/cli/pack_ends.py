@@ -16,13 +16,13 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
-from hpckit.planning.decide import exhausted
-from hpckit.planning.ledger import read_ledger
-from hpckit.planning.packing import EndedAttempt, comes_back
+from hpckit.planning.jobs.packing import EndedAttempt, comes_back
+from hpckit.planning.recovery.decide import exhausted
+from hpckit.planning.recovery.ledger import read_ledger
 from hpckit.record.claims import give_back
+from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, latest_attempt, load_settings, progress_step
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.ledgers import counted_events
 from hpckit.record.store import append_event, read_events
 from hpckit.slurm.requeue import Answer
 

@@ -23,7 +23,7 @@ from hpckit.runtime.deadline import Deadline
 from hpckit.runtime.draining import pause_s
 from hpckit.runtime.pack_notes import PackNotes
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.deadlines import JobLimits, LimitsOfJob, PreemptMode, ending
+from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, PreemptMode, ending
 from hpckit.slurm.step import listening_step, step_environment
 
 _NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)

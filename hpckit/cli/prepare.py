@@ -22,15 +22,15 @@ from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.planning.jobs.packing import in_order, is_packed
 from hpckit.planning.masking import exposed_keys, masked_words
-from hpckit.planning.packing import in_order, is_packed
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
-from hpckit.record import code
-from hpckit.record.environment import capture
 from hpckit.record.freeze import freeze
-from hpckit.record.git import Git
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
+from hpckit.record.snapshot import collect
+from hpckit.record.snapshot.environment import capture
+from hpckit.record.snapshot.git import Git
 
 if TYPE_CHECKING:
     from hpckit.config.request import ComposeRequest
@@ -49,7 +49,7 @@ class Prepared:
 
     plan: LaunchPlan
     scripts: Mapping[int, str]
-    snapshot: code.CodeSnapshot
+    snapshot: collect.CodeSnapshot
     points: tuple[SweepPoint, ...] = ()
     environment: Mapping[str, object] | None = None
     quiet: bool = False
@@ -123,9 +123,9 @@ def compose_request(arguments: argparse.Namespace, context: Context) -> ComposeR
 def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
     """Compose, plan and render; raises UsageError of every kind. Writes nothing."""
     from hpckit.config.compose import compose  # noqa: PLC0415  # lazy: as above
-    from hpckit.config.near_miss import slips  # noqa: PLC0415
     from hpckit.config.number_slips import texts_for_numbers  # noqa: PLC0415
     from hpckit.config.search_path import template_folders  # noqa: PLC0415
+    from hpckit.config.typos import slips  # noqa: PLC0415
     from hpckit.slurm.clusters import refuse_other_clusters  # noqa: PLC0415
     from hpckit.slurm.script import render  # noqa: PLC0415
 
@@ -146,7 +146,7 @@ def prepare(arguments: argparse.Namespace, context: Context) -> Prepared:
         refuse_other_clusters(context.environ)
     folders = template_folders(request)
     scripts = {job.index: render(plan, job, folders) for job in plan.jobs}
-    snapshot = code.collect(
+    snapshot = collect.collect(
         points[0].settings.code,
         cwd=context.cwd,
         output_dir=Path(plan.folder).parent,
@@ -275,7 +275,7 @@ def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:
         return NO_LIMITS
     from hpckit.cli.feeding import limits_for  # noqa: PLC0415  # only on Slurm
     from hpckit.slurm.commands import SlurmCommands  # noqa: PLC0415
-    from hpckit.slurm.limits import PATIENCE  # noqa: PLC0415
+    from hpckit.slurm.site_query import PATIENCE  # noqa: PLC0415
 
     commands = SlurmCommands(
         bin_dir=settings.cluster.bin_dir, environ=context.environ, timeout=PATIENCE

@@ -22,14 +22,14 @@ from hpckit.model.ids import launch_id
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record import code
-from hpckit.record.environment import capture_of, differences
-from hpckit.record.find import Selection, find
-from hpckit.record.git import Git
-from hpckit.record.identity import code_identity, frozen_identity
 from hpckit.record.launches import Launch, load_settings
-from hpckit.record.restore import restore
+from hpckit.record.lookup import Selection, find
 from hpckit.record.secret_variables import read_secrets
+from hpckit.record.snapshot import collect
+from hpckit.record.snapshot.environment import capture_of, differences
+from hpckit.record.snapshot.git import Git
+from hpckit.record.snapshot.identity import code_identity, frozen_identity
+from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
 
 
@@ -37,7 +37,7 @@ from hpckit.record.store import read_json
 class _Source:
     """What a run is started anew from: its code in words, where templates are, and the Python."""
 
-    snapshot: code.CodeSnapshot
+    snapshot: collect.CodeSnapshot
     words: str
     folders: tuple[Path, ...] | None
     python: str
@@ -139,7 +139,7 @@ def _today(launch: Launch, settings: LaunchConfig, context: Context) -> _Source:
             f"the project of {launch.id} is gone: {here}",
             hint="bring it back to its place, or take what was frozen: --exact",
         )
-    snapshot = code.collect(
+    snapshot = collect.collect(
         settings.code, cwd=here, output_dir=launch.folder.parent, git=Git(context.environ)
     )
     then, now = frozen_identity(launch.paths), code_identity(snapshot)

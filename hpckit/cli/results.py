@@ -19,7 +19,7 @@ from hpckit.cli.show import note_unshown, show_page
 from hpckit.cli.spanning import Chosen, add_launches, chosen_runs
 from hpckit.cli.uncollected import uncollected
 from hpckit.model.search import Search
-from hpckit.record.search import read_search
+from hpckit.record.trials import read_search
 from hpckit.report.best import best, best_first, best_line, best_object
 from hpckit.report.escape import escaped
 from hpckit.report.machine import results_document

@@ -27,16 +27,22 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunView
-from hpckit.planning.resume import Choice, Skipped, added_jobs, added_jobs_of_stages, choose
-from hpckit.record.changed import check_snapshot, edited_since
+from hpckit.planning.recovery.resume import (
+    Choice,
+    Skipped,
+    added_jobs,
+    added_jobs_of_stages,
+    choose,
+)
 from hpckit.record.durations import time_taken
-from hpckit.record.find import find
 from hpckit.record.launches import (
     Launch,
     latest_attempt,
     load_launch,
     read_launch_history,
 )
+from hpckit.record.lookup import find
+from hpckit.record.snapshot.changes import check_snapshot, edited_since
 from hpckit.report.rows import count_states
 
 

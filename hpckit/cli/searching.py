@@ -12,7 +12,7 @@ from hpckit.cli.context import Context
 from hpckit.errors import ConfigError
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import LaunchPlan
-from hpckit.planning.chunks import LEARNING
+from hpckit.planning.jobs.arrays import LEARNING
 
 
 def check_search(plan: LaunchPlan, context: Context) -> None:

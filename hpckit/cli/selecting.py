@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from hpckit.cli.context import Context, output_dir
 from hpckit.errors import HpckitError, UsageError
-from hpckit.record.find import Selection, find, list_launches
 from hpckit.record.launches import load_launch
+from hpckit.record.lookup import Selection, find, list_launches
 from hpckit.report.selection import Filter, make_filter
 
 T = TypeVar("T")

@@ -17,10 +17,10 @@ from hpckit.cli.views import Ask, LaunchView, launch_views
 from hpckit.errors import HpckitError, NotFoundError, UsageError
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.record.find import Selection, find_evidence, list_launches
 from hpckit.record.frozen import RunHead
-from hpckit.record.identity import frozen_identity
 from hpckit.record.launches import Launch, load_launch
+from hpckit.record.lookup import Selection, find_evidence, list_launches
+from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.report.selection import assigned
 
 Chosen = tuple[LaunchView, Sequence[RunView]]

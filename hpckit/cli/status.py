@@ -21,7 +21,7 @@ from hpckit.cli.views import LaunchView, launch_view, local_executors, unconfirm
 from hpckit.model.counted import counted
 from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RunState
-from hpckit.record.find import Selection, find_evidence
+from hpckit.record.lookup import Selection, find_evidence
 from hpckit.report.account import account_page
 from hpckit.report.machine import foreign_object, status_document
 from hpckit.report.rows import RunRow, run_row

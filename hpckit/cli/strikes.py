@@ -22,7 +22,7 @@ from hpckit.model.run import RunRecord, RunView
 from hpckit.record.launches import Launch, checkpoint_folder
 from hpckit.record.process import this_host
 from hpckit.runtime.processes import Wanted, send
-from hpckit.slurm import disturb
+from hpckit.slurm import faults
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 
@@ -145,7 +145,7 @@ def _send(wanted: Wanted, number: int, node: str, scene: Scene) -> tuple[int, ..
     words = (scene.launch.python, "-P", "-m", "hpckit.runtime.processes", str(int(number)))
     assert scene.record.job is not None, "an attempt on Slurm has a job"  # noqa: S101
     try:
-        said = disturb.run_on_node(
+        said = faults.run_on_node(
             scene.record.job, node, (*words, *wanted.words()), scene.commands()
         )
     except SchedulerAwayError:
@@ -228,7 +228,7 @@ def _ask_slurm(fault: Fault, scene: Scene) -> str:
     if scene.dry:
         return done
     if fault.kind is Kind.requeue:
-        disturb.requeue(job, scene.commands())
+        faults.requeue(job, scene.commands())
     elif fault.kind is Kind.scancel:
         cancel([job], scene.commands())
     else:
@@ -239,7 +239,7 @@ def _ask_slurm(fault: Fault, scene: Scene) -> str:
 def _preempt(fault: Fault, scene: Scene) -> str:
     assert fault.partition is not None, "the grammar asks for a partition"  # noqa: S101
     seconds = _URGENT_S if fault.seconds is None else fault.seconds
-    job = disturb.preempt(scene.nodes, fault.partition, seconds, scene.commands())
+    job = faults.preempt(scene.nodes, fault.partition, seconds, scene.commands())
     return f"job {job} in partition {fault.partition} wants {', '.join(scene.nodes)}"
 
 

@@ -31,7 +31,7 @@ from hpckit.model.events import (
 )
 from hpckit.model.history import job_ids
 from hpckit.model.plan import JobSpec
-from hpckit.planning.waits import waits
+from hpckit.planning.jobs.dependencies import waits
 from hpckit.record.freeze import remove
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history

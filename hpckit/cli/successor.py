@@ -18,7 +18,7 @@ from hpckit.model.allocation import Requeued, Wish
 from hpckit.model.events import JobAdded, SubmitRefused
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec
-from hpckit.planning.janitor import successor_job
+from hpckit.planning.jobs.service_jobs import successor_job
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, latest_attempt, load_launch, read_launch_history
 from hpckit.slurm.cancel import cancel

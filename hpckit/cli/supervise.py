@@ -27,7 +27,7 @@ from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import job_key, without_rank
 from hpckit.runtime.supervise import supervise
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.deadlines import LimitsOfJob, ending
+from hpckit.slurm.job_limits import LimitsOfJob, ending
 from hpckit.slurm.query import draining_nodes
 from hpckit.slurm.requeue import Attempt, requeue
 from hpckit.slurm.step import agent_step, step_environment

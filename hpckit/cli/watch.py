@@ -28,9 +28,9 @@ from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, U
 from hpckit.model.counted import counted
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.planning.resume import Skipped
-from hpckit.record.find import find
+from hpckit.planning.recovery.resume import Skipped
 from hpckit.record.launches import Launch, load_launch
+from hpckit.record.lookup import find
 from hpckit.report.rows import count_states
 
 LOOK = timedelta(seconds=15)

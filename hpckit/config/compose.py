@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from hpckit.config.near_miss import refuse_near_misses
 from hpckit.config.overrides import check_swept, points
 from hpckit.config.request import ComposeRequest
 from hpckit.config.sampled import sampled_points
@@ -17,6 +16,7 @@ from hpckit.config.session import open_session
 from hpckit.config.show import show_config, show_info
 from hpckit.config.staged import check_addressed, for_all, read_words, staged_points
 from hpckit.config.sweep import Composer, composer
+from hpckit.config.typos import refuse_near_misses
 from hpckit.errors import ConfigError
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.masking import masked_point

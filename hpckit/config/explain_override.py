@@ -10,11 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config.failures import FAILURES, inner, reason, unknown_key
 from hpckit.config.names import dotted_keys, nearest, question, siblings
-from hpckit.config.near_miss import meant_by
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
+from hpckit.config.typos import meant_by
 from hpckit.errors import ConfigError
-from hpckit.planning.check_recovery import RESTARTABLE
+from hpckit.planning.checks.recovery_settings import RESTARTABLE
 
 _Groups = Mapping[str, tuple[str, ...]]
 

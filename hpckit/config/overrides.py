@@ -16,7 +16,7 @@ from hydra.errors import HydraException, OverrideParseException
 
 from hpckit.config.types import is_text
 from hpckit.errors import ConfigError
-from hpckit.planning.expand import MAX_POINTS, expand
+from hpckit.planning.sweep.grid import MAX_POINTS, expand
 
 _EXAMPLES = (
     "Write key=value, +key=value (new key), ~key (remove) or group=option; quote a value with "

@@ -18,8 +18,8 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import Sampler, Sweep
 from hpckit.model.plan import SweepPoint
 from hpckit.model.search import Axis, AxisKind, Search
-from hpckit.planning.following import Probe, check_free, check_same, followers
-from hpckit.planning.sampling import check_sampling, draw
+from hpckit.planning.sweep.derived_keys import Probe, check_free, check_same, followers
+from hpckit.planning.sweep.sampling import check_sampling, draw
 
 
 def sampled_points(composing: Composer, words: Sequence[Override]) -> tuple[SweepPoint, ...] | None:

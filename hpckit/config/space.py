@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hpckit.config.overrides import swept_values
 from hpckit.errors import ConfigError
 from hpckit.model.search import Axis, AxisKind
-from hpckit.planning.expand import MAX_POINTS
+from hpckit.planning.sweep.grid import MAX_POINTS
 
 _LOG = "log"
 

@@ -18,7 +18,7 @@ from hpckit.config.explain import load
 from hpckit.config.overrides import parse
 from hpckit.config.resolve import resolve
 from hpckit.config.session import Session
-from hpckit.config.shared import SharedComposition
+from hpckit.config.shared_composition import SharedComposition
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain
 from hpckit.model.plan import SweepPoint

@@ -12,16 +12,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.errors import ConfigError
+from hpckit.model.command import command_words
 from hpckit.model.ids import run_id, slug
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
-from hpckit.planning.check import check_points
-from hpckit.planning.chunks import chunks, throttle
-from hpckit.planning.command import command_words
-from hpckit.planning.packing import is_packed, pack, packed_job
+from hpckit.planning.checks.config import check_points
+from hpckit.planning.jobs.arrays import chunks, throttle
+from hpckit.planning.jobs.packing import is_packed, pack, packed_job
+from hpckit.planning.jobs.stage_jobs import Asked, check_stages, stage_jobs
 from hpckit.planning.signature import frozen_signature
-from hpckit.planning.stage_jobs import Asked, check_stages, stage_jobs
 from hpckit.planning.stages import planned_stages, with_earlier
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from hpckit.errors import HpckitError
 from hpckit.model import events
 from hpckit.model.states import RunState
-from hpckit.record.find import list_launches
 from hpckit.record.launches import Launch, load_launch, read_attempts
+from hpckit.record.lookup import list_launches
 
 _LAUNCHES = 5
 _RUNS = 2000

@@ -15,15 +15,15 @@ from pathlib import Path
 from hpckit.errors import UsageError
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
-from hpckit.record import code
-from hpckit.record.changed import write_sums
-from hpckit.record.identity import code_identity, write_signatures
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
 from hpckit.record.ownership import check_place
-from hpckit.record.removal import remove_tree
-from hpckit.record.search import write_search
+from hpckit.record.remove import remove_tree
 from hpckit.record.secret_variables import write_secrets
+from hpckit.record.snapshot import collect
+from hpckit.record.snapshot.changes import write_sums
+from hpckit.record.snapshot.identity import code_identity, write_signatures
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder, write_json, write_text
+from hpckit.record.trials import write_search
 
 VERSION = 1
 
@@ -32,7 +32,7 @@ def freeze(
     plan: LaunchPlan,
     *,
     scripts: Mapping[int, str],
-    snapshot: code.CodeSnapshot,
+    snapshot: collect.CodeSnapshot,
     environment: Mapping[str, object],
     tell: Callable[[int, int], None] | None = None,
 ) -> None:
@@ -94,15 +94,15 @@ def _remove_empty(folder: Path, top: Path) -> None:
 
 
 def _write(
-    plan: LaunchPlan, paths: LaunchPaths, scripts: Mapping[int, str], snapshot: code.CodeSnapshot
+    plan: LaunchPlan, paths: LaunchPaths, scripts: Mapping[int, str], snapshot: collect.CodeSnapshot
 ) -> None:
     paths.logs.mkdir(mode=PRIVATE_FOLDER)
     sums: str | None = None
     if snapshot.files is not None:
-        code.copy(snapshot, paths.code)
+        collect.copy(snapshot, paths.code)
         sums = write_sums(snapshot, paths)
     identity = code_identity(snapshot, sums)
-    _write_plain(paths.code_record, {**code.describe(snapshot), "identity": identity})
+    _write_plain(paths.code_record, {**collect.describe(snapshot), "identity": identity})
     if snapshot.git is not None and snapshot.git.diff:
         paths.code_diff.write_text(snapshot.git.diff, encoding="utf-8", errors="surrogateescape")
         paths.code_diff.chmod(PRIVATE_FILE)
@@ -138,7 +138,7 @@ def _write_new(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _launch_record(plan: LaunchPlan, snapshot: code.CodeSnapshot) -> dict[str, object]:
+def _launch_record(plan: LaunchPlan, snapshot: collect.CodeSnapshot) -> dict[str, object]:
     record: dict[str, object] = to_plain(
         {
             "v": VERSION,

@@ -38,8 +38,8 @@ from hpckit.record.launch_events import merged_events, renew_listing
 from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.metrics import run_metrics
 from hpckit.record.ownership import Stranger, find_stranger, refused
-from hpckit.record.search import asked_config, asked_overrides
 from hpckit.record.store import open_plain, read_events, read_json
+from hpckit.record.trials import asked_config, asked_overrides
 
 NUMEROUS = frozenset({events.RankExited.kind, events.CheckpointSaved.kind})
 """Kinds of which an attempt may have a hundred thousand, and that a RunRecord does not tell of."""

@@ -15,7 +15,7 @@ from hpckit.errors import ChannelError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
-from hpckit.planning.loss import missing_agents
+from hpckit.planning.recovery.loss import missing_agents
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_text
 from hpckit.runtime import control, messages

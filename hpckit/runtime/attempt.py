@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from hpckit.errors import RunError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind, WorkingFolder
-from hpckit.planning.ledger import Ledger, read_ledger
+from hpckit.planning.recovery.ledger import Ledger, read_ledger
+from hpckit.record.counted_events import counted_events
 from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import (
     Launch,
@@ -26,7 +27,6 @@ from hpckit.record.launches import (
     load_settings,
 )
 from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
-from hpckit.record.ledgers import counted_events
 from hpckit.record.process import start_mark
 from hpckit.record.store import append_event, make_folder, write_json, write_text
 from hpckit.record.working import fill_working_folder, strip_working_folder, written_into_code

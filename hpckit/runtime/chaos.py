@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpckit.model.fault import Fault, Kind
-from hpckit.planning.chaos import plan_faults
+from hpckit.planning.faults import plan_faults
 from hpckit.record.store import PRIVATE_FILE, make_folder
 from hpckit.runtime.clock import now
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpckit.model.events import Event, NodeDraining, Warned
-from hpckit.planning.decide import Action, NewRound, Stay
+from hpckit.planning.recovery.decide import Action, NewRound, Stay
 from hpckit.runtime.aside import aside
 from hpckit.runtime.clock import now
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hpckit.model import events
 from hpckit.model.failure import RankExit, Reason
 from hpckit.model.ranges import ranges
-from hpckit.planning.ends import guilty_rank
+from hpckit.planning.recovery.ends import guilty_rank
 from hpckit.runtime.clock import now
 
 TOLD_SINGLY = 32

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hpckit.model import events
 from hpckit.model.allocation import Requeued, Wish
 from hpckit.model.states import RunState
-from hpckit.planning.decide import EndAttempt
+from hpckit.planning.recovery.decide import EndAttempt
 from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.attempt import Attempt

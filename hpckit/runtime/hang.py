@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hpckit.model.failure import Failure, RankStack
-from hpckit.planning.stall import Stall, blame
+from hpckit.planning.recovery.hang import Stall, blame
 from hpckit.runtime import messages
 
 Told = messages.Hung | messages.StackSaved | messages.StacksSaved

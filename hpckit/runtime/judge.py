@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hpckit.errors import HpckitError
 from hpckit.model.launch import LaunchConfig, Pruner
 from hpckit.record.launches import Launch
-from hpckit.record.search import read_search, read_trial
+from hpckit.record.trials import read_search, read_trial
 from hpckit.runtime.aside import aside
 from hpckit.runtime.messages import Reported
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause
-from hpckit.planning.decide import Notice
+from hpckit.planning.recovery.decide import Notice
 from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now

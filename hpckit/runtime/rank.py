@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from hpckit.errors import ConfigError, HpckitError
+from hpckit.model.command import command_words
 from hpckit.model.failure import RankExit, Reason
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
-from hpckit.planning.command import command_words
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import write_json

@@ -25,8 +25,8 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import SecretVariables
 from hpckit.model.rank import RankInfo, RankSource
-from hpckit.planning.classify import with_log
-from hpckit.planning.ends import with_farewell
+from hpckit.planning.recovery.classify import with_log
+from hpckit.planning.recovery.ends import with_farewell
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths, RoundPaths, RunPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json

@@ -16,9 +16,9 @@ from typing import Any, Literal
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, Reason
 from hpckit.model.save_cost import SaveCost
-from hpckit.planning.decide import Load, RoundView
-from hpckit.planning.ends import first_failure
-from hpckit.planning.loss import Absence, loss
+from hpckit.planning.recovery.decide import Load, RoundView
+from hpckit.planning.recovery.ends import first_failure
+from hpckit.planning.recovery.loss import Absence, loss
 from hpckit.runtime import messages
 from hpckit.runtime.agents import Agents, Lost, Peer
 from hpckit.runtime.clock import now

@@ -23,7 +23,7 @@ from hpckit.model.failure import Farewell, Kept, Reason
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
 from hpckit.model.save_cost import SaveCost
-from hpckit.planning.ends import LEFT_CODE
+from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.launches import checkpoint_base, is_latest
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics import MetricsLog

@@ -26,7 +26,7 @@ from hpckit.model.states import RunState
 from hpckit.planning.signature import signature
 from hpckit.record.launches import Launch, attempt_numbers, load_frozen, read_runs
 from hpckit.record.metrics import run_metrics
-from hpckit.record.search import read_search, read_trial, write_trial
+from hpckit.record.trials import read_search, read_trial, write_trial
 from hpckit.runtime.sampler_state import is_stored, restored_sampler, skip_one, store_state
 
 if TYPE_CHECKING:

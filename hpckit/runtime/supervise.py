@@ -20,7 +20,7 @@ from hpckit.model.launch import DrainPolicy
 from hpckit.model.nodes import compress
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.states import RunState
-from hpckit.planning.decide import (
+from hpckit.planning.recovery.decide import (
     Action,
     EndAttempt,
     NewRound,
@@ -31,8 +31,8 @@ from hpckit.planning.decide import (
     on_drain,
     round_ended,
 )
-from hpckit.planning.ledger import Ledger
-from hpckit.planning.placement import first_nodes
+from hpckit.planning.recovery.ledger import Ledger
+from hpckit.planning.recovery.node_choice import first_nodes
 from hpckit.runtime import messages
 from hpckit.runtime.agents import Agents, AgentsError, Peer
 from hpckit.runtime.agents_log import explained

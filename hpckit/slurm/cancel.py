@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from hpckit.errors import SchedulerRefusedError
 from hpckit.model.ids import JobId
+from hpckit.slurm.cached_query import forget
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.shared import forget
 
 _AT_ONCE = 500
 _OVER = ("invalid job id", "already completing or completed")

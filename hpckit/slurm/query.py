@@ -16,9 +16,9 @@ from typing import Protocol
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
 from hpckit.model.run import Observation
 from hpckit.model.states import parse_state
+from hpckit.slurm.ask import ACCOUNTS, QUEUE, ask
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.json_listing import NO_FILTER
-from hpckit.slurm.listing import (
+from hpckit.slurm.parse import (
     EXCLUDED_FORMAT,
     TERMS_FORMAT,
     Terms,
@@ -33,7 +33,7 @@ from hpckit.slurm.listing import (
     read_terms,
     rest,
 )
-from hpckit.slurm.question import ACCOUNTS, QUEUE, ask
+from hpckit.slurm.parse_json import NO_FILTER
 
 _LISTED = 200
 """Above this many jobs (arrays count as one), squeue is asked for all of the user's."""

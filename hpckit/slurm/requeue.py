@@ -21,7 +21,7 @@ from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, StateFlag
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.listing import node_names
+from hpckit.slurm.parse import node_names
 from hpckit.slurm.query import excluded_nodes, observe_queued, settings, terms
 
 PATIENCE = timedelta(hours=1)

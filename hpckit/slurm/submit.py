@@ -20,10 +20,10 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from hpckit.errors import SchedulerError, SchedulerRefusedError, TemplateError
 from hpckit.model.plan import JobSpec
 from hpckit.record.layout import LaunchPaths
+from hpckit.slurm.cached_query import forget
 from hpckit.slurm.clusters import HINT, elsewhere
 from hpckit.slurm.commands import SlurmCommands, failure
 from hpckit.slurm.script import stated_variables
-from hpckit.slurm.shared import forget
 
 _ACCEPTED = re.compile(r"Submitted batch job (\d+)")
 _TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)

@@ -23,7 +23,8 @@ from hpckit.model.launch import Recovery
 from hpckit.model.plan import JobSpec, ResourceSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.planning.decide import (
+from hpckit.planning.recovery.budget import spent
+from hpckit.planning.recovery.decide import (
     EndAttempt,
     Load,
     NewRound,
@@ -33,10 +34,9 @@ from hpckit.planning.decide import (
     decide,
     round_ended,
 )
-from hpckit.planning.ledger import Ledger, read_ledger
-from hpckit.planning.placement import first_nodes
-from hpckit.planning.resume import Known, choose
-from hpckit.planning.spent import spent
+from hpckit.planning.recovery.ledger import Ledger, read_ledger
+from hpckit.planning.recovery.node_choice import first_nodes
+from hpckit.planning.recovery.resume import Known, choose
 
 TOTAL = 100
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpckit.model.launch import Code
-from hpckit.record.code import CodeSnapshot, collect
-from hpckit.record.git import Git
+from hpckit.record.snapshot.collect import CodeSnapshot, collect
+from hpckit.record.snapshot.git import Git
 
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_GLOBAL": "/dev/null"}
 WORD = "PRIVATE KEY"

@@ -23,11 +23,11 @@ from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record.code import CodeFile, CodeSnapshot
 from hpckit.record.freeze import freeze
 from hpckit.record.launch_events import merged_events, record_event
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.store import (
     append_event,
     append_line,

@@ -19,7 +19,7 @@ import pytest
 
 from hpckit.cli.context import Context
 from hpckit.cli.main import main
-from hpckit.slurm.listing import job_ids
+from hpckit.slurm.parse import job_ids
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from hpckit.cli.main import verb_module, verb_parser
 from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.model.launch import Cluster, ClusterKind
-from hpckit.planning.janitor import janitor_job
+from hpckit.planning.jobs.service_jobs import janitor_job
 
 from .conftest import NOW, Terminal
 

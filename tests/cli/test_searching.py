@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpckit.record.launches import Launch, load_launch, read_runs
-from hpckit.record.search import read_trial
+from hpckit.record.trials import read_trial
 from hpckit.runtime.study import open_study
 
 optuna = pytest.importorskip("optuna")

@@ -19,7 +19,7 @@ from hpckit.model.run import Observation
 from hpckit.model.states import BaseState
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.deadlines import EndCause, PreemptMode, ending, job_limits
+from hpckit.slurm.job_limits import EndCause, PreemptMode, ending, job_limits
 from hpckit.slurm.query import excluded_nodes, observe_queued
 from hpckit.slurm.requeue import Answer, Attempt, Outcome, requeue, requeue_or_cancel
 

@@ -9,8 +9,8 @@ from integration.conftest import Sandbox
 from integration.project import Project
 
 from hpckit.record.launches import load_launch, read_runs
-from hpckit.record.search import read_trial
 from hpckit.record.store import read_lines
+from hpckit.record.trials import read_trial
 
 pytest.importorskip("optuna")
 pytestmark = pytest.mark.slurm

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from hpckit.errors import ConfigError
+from hpckit.model.command import command_words
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources, Runtime
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
-from hpckit.planning.check_recovery import RESTARTABLE
-from hpckit.planning.command import command_words
+from hpckit.planning.checks.recovery_settings import RESTARTABLE
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan
 
 SLURM = Cluster(

@@ -21,10 +21,10 @@ from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.stages import After, earlier, followed, with_followed
 from hpckit.model.states import RunState, parse_state
+from hpckit.planning.jobs.dependencies import waits
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.planning.resume import Known, added_jobs_of_stages, choose
+from hpckit.planning.recovery.resume import Known, added_jobs_of_stages, choose
 from hpckit.planning.stages import read_stages
-from hpckit.planning.waits import waits
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 PIPELINE: Mapping[str, Any] = {

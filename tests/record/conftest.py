@@ -13,9 +13,9 @@ from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record.code import CodeFile, CodeSnapshot
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import Launch, load_launch
+from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 
 CREATED_AT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 TASK = LaunchConfig(

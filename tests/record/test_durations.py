@@ -11,13 +11,13 @@ from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Sweep
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.states import RunState
-from hpckit.planning.packing import in_order
+from hpckit.planning.jobs.packing import in_order
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record.code import CodeSnapshot
 from hpckit.record.durations import durations, time_taken
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import load_launch
 from hpckit.record.layout import LaunchPaths
+from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import append_event, make_folder
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

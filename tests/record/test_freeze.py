@@ -12,10 +12,10 @@ import pytest
 
 from hpckit.errors import UsageError
 from hpckit.model.plan import LaunchPlan
-from hpckit.record.code import CodeSnapshot
 from hpckit.record.freeze import freeze, remove
-from hpckit.record.git import GitState
 from hpckit.record.launches import Launch, load_settings
+from hpckit.record.snapshot.collect import CodeSnapshot
+from hpckit.record.snapshot.git import GitState
 
 Frozen = Callable[..., Launch]
 Planned = Callable[..., LaunchPlan]

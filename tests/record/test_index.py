@@ -23,11 +23,11 @@ from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, make_plan
 from hpckit.record import launches
-from hpckit.record.code import CodeSnapshot
 from hpckit.record.freeze import freeze
 from hpckit.record.index import LEAST_RUNS, QUIET, RunIndex, open_index
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_runs
+from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import append_event, append_line, make_folder, write_json
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

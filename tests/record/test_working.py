@@ -9,7 +9,7 @@ from runtime.conftest import Workshop
 
 from hpckit.model.launch import Code, WorkingFolder
 from hpckit.record.launches import Launch
-from hpckit.record.removal import remove_tree
+from hpckit.record.remove import remove_tree
 from hpckit.record.working import (
     fill_working_folder,
     strip_working_folder,

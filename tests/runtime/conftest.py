@@ -27,11 +27,11 @@ from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.run import RunRecord
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record.code import collect
 from hpckit.record.freeze import freeze
-from hpckit.record.git import Git
 from hpckit.record.launches import Launch, load_launch, read_runs
 from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.snapshot.collect import collect
+from hpckit.record.snapshot.git import Git
 from hpckit.record.store import read_events
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpckit.model.events import Event, NodeDraining, Warned
 from hpckit.model.failure import Cause, Failure
-from hpckit.planning.decide import NewRound, Stay
+from hpckit.planning.recovery.decide import NewRound, Stay
 from hpckit.runtime.draining import Drained, DrainPoll, Drains, pause_s
 
 BECAUSE = Failure(cause=Cause.drained, message="")

@@ -31,11 +31,11 @@ from hpckit.model.search import Axis, AxisKind, Follower, Search, Trial
 from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, make_plan
 from hpckit.planning.signature import signature
-from hpckit.record.code import CodeSnapshot
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import Launch, load_launch, load_settings, read_runs
-from hpckit.record.search import read_trial
+from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import append_event, append_line, make_folder
+from hpckit.record.trials import read_trial
 from hpckit.runtime.judge import judge_of
 from hpckit.runtime.messages import Reported
 from hpckit.runtime.study import ask, open_study, tell

@@ -15,7 +15,7 @@ import pytest
 from hpckit.errors import TemplateError
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.stages import After, Follows
-from hpckit.planning.janitor import janitor_job
+from hpckit.planning.jobs.service_jobs import janitor_job
 from hpckit.slurm.script import render
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"

@@ -1,0 +1,284 @@
+"""Whether a cluster could run a launch, by what it says of itself. Pure.
+
+Responsible for comparing a plan with a Site; it must not ask the cluster. What is not known is
+never held against a launch. An error is what Slurm refuses or leaves waiting for ever.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from hpckit.model.counted import counted
+from hpckit.model.finding import Finding, Severity, error, warning
+from hpckit.model.gres import read_gres
+from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
+from hpckit.model.site import Association, NodeGroup, Partition, Site
+from hpckit.planning.checks.limits import (
+    Chosen,
+    association,
+    job_qos,
+    max_wall,
+    partition_names,
+    qos_in_order,
+    submit_limits,
+)
+from hpckit.planning.checks.sbatch_options import contradictions
+
+_SHOWN = 12
+
+
+def preflight(plan: LaunchPlan, site: Site) -> tuple[Finding, ...]:
+    """Return what the cluster will refuse or never start (errors), and what it may (warnings)."""
+    found: dict[Finding, None] = {}
+    for job in plan.jobs:
+        found.update(dict.fromkeys(_job_findings(job, site)))
+    found.update(dict.fromkeys(_counts(plan, site)))
+    return tuple(found)
+
+
+def chosen_of(resources: ResourceSpec) -> Chosen:
+    """Return where a job says it belongs."""
+    return Chosen.of(resources.account, resources.partition, resources.qos)
+
+
+def _job_findings(job: JobSpec, site: Site) -> Iterator[Finding]:
+    resources = job.resources
+    yield from contradictions(resources)
+    yield from _account(resources, site)
+    yield from _qos(resources, site)
+    if site.partitions is not None:
+        yield from _partitions(site.partitions, resources, site)
+
+
+def _partitions(
+    known: Mapping[str, Partition], resources: ResourceSpec, site: Site
+) -> Iterator[Finding]:
+    """Yield what stands against each partition; of several, one that fits is enough."""
+    against: list[list[Finding]] = []
+    for name in filter(None, partition_names(site, chosen_of(resources))):
+        if name in known:
+            against.append(list(_against(known[name], resources, site)))
+            continue
+        yield error(
+            "resources.partition",
+            name,
+            f"there is no partition {name!r}; there are {_list(known)}",
+            _did_you_mean("resources.partition", name, known),
+        )
+    fits = any(all(one.severity is Severity.warning for one in each) for each in against)
+    for finding in (one for each in against for one in each):
+        yield replace(finding, severity=Severity.warning) if fits else finding
+
+
+def _against(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
+    yield from _state(place)
+    yield from _allowed(place, resources, site)
+    yield from _time(place, resources, site)
+    yield from _nodes(place, resources, site)
+    yield from _devices(place, resources, site)
+
+
+def _state(place: Partition) -> Iterator[Finding]:
+    if place.state in {"UP", ""}:
+        return
+    # DRAIN and INACTIVE refuse jobs; DOWN takes them and lets them wait.
+    say = warning if place.state == "DOWN" else error
+    yield say(
+        "resources.partition",
+        place.name,
+        f"partition {place.name} is {place.state}; only one that is UP starts jobs",
+        "choose another with resources.partition=NAME, or wait until it is up",
+    )
+
+
+def _allowed(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
+    """Yield warnings: newer releases let the accounts below an allowed one in, too."""
+    chosen = chosen_of(resources)
+    account = chosen.account or site.default_account
+    qos = job_qos(site, chosen, place.name) if chosen.qos or site.associations else None
+    yield from _closed_to(place, "account", account, place.allowed_accounts, place.denied_accounts)
+    yield from _closed_to(place, "qos", qos, place.allowed_qos, place.denied_qos)
+
+
+def _closed_to(
+    place: Partition,
+    word: str,
+    value: str | None,
+    only: frozenset[str] | None,
+    never: frozenset[str],
+) -> Iterator[Finding]:
+    if value is None or (value not in never if only is None else value in only):
+        return
+    takes = f"all but {_list(never)}" if only is None else f"only {_list(only)}"
+    yield warning(
+        f"resources.{word}",
+        value,
+        f"partition {place.name} may not take {word} {value}; it takes {takes}",
+        f"set resources.{word}, or choose another partition with resources.partition=NAME",
+    )
+
+
+def _account(resources: ResourceSpec, site: Site) -> Iterator[Finding]:
+    mine = site.associations
+    if resources.account is None or mine is None or not _enforced(site):
+        return
+    accounts = dict.fromkeys(one.account for one in mine)
+    if chosen_of(resources).account in accounts:
+        return
+    yield error(
+        "resources.account",
+        resources.account,
+        f"you have no account {resources.account!r} here; yours are {_list(accounts)}",
+        _did_you_mean("resources.account", resources.account, accounts),
+    )
+
+
+def _qos(resources: ResourceSpec, site: Site) -> Iterator[Finding]:
+    name = chosen_of(resources).qos
+    if name is None or site.qos is None:
+        return
+    say = error if "qos" in _words(site) else warning
+    if name not in site.qos:
+        yield say(
+            "resources.qos",
+            name,
+            f"there is no QOS {name!r}; there are {_list(site.qos)}",
+            _did_you_mean("resources.qos", name, site.qos),
+        )
+        return
+    for partition in partition_names(site, chosen_of(resources)):
+        mine = association(site, chosen_of(resources), partition)
+        if mine is not None and mine.qos and name not in mine.qos:
+            yield _foreign_qos(say is error, name, mine)
+            return
+
+
+def _foreign_qos(refused: bool, name: str, mine: Association) -> Finding:  # noqa: FBT001
+    return (error if refused else warning)(
+        "resources.qos",
+        name,
+        f"account {mine.account} may not use QOS {name}; it may use {_list(mine.qos)}",
+        "set resources.qos to one of them, or resources.account to an account that may",
+    )
+
+
+def _time(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
+    wanted = resources.timeout
+    if wanted is None:
+        return
+    chosen = chosen_of(resources)
+    flags = {flag for qos in qos_in_order(site, chosen, place.name) for flag in qos.flags}
+    limits: list[tuple[timedelta, str]] = []
+    if place.max_time is not None and "partitiontimelimit" not in flags:
+        limits.append((place.max_time, f"partition {place.name}"))
+    of_user = max_wall(site, chosen, place.name)
+    if of_user is not None:
+        limits.append(of_user)
+    for limit, whose in limits:
+        if wanted > limit:
+            yield error(
+                "resources.timeout_min",
+                _minutes(wanted),
+                f"resources.timeout_min is {_minutes(wanted)}; {whose} allows {_minutes(limit)}",
+                f"set resources.timeout_min={_minutes(limit)} or less (a run that is requeued "
+                "goes on where it was saved), or choose another partition or QOS; where runs share "
+                "a job (sweep.runs_per_job) and follow each other in it, sweep.job_timeout_min",
+            )
+
+
+def _nodes(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
+    wanted = resources.allocated_nodes
+    flags = {
+        flag for qos in qos_in_order(site, chosen_of(resources), place.name) for flag in qos.flags
+    }
+    if place.nodes is None:
+        return
+    capped = place.max_nodes is not None and "partitionmaxnodes" not in flags
+    most = min(place.nodes, place.max_nodes) if capped and place.max_nodes else place.nodes
+    if wanted <= most:
+        return
+    has = f"has {place.nodes}" if most == place.nodes else f"gives a job {most} at most"
+    yield error(
+        "resources.nodes",
+        resources.nodes,
+        f"a run asks for {wanted} nodes (spare ones included); partition {place.name} {has}",
+        "lower resources.nodes or resources.spare_nodes, or choose another partition",
+    )
+
+
+def _devices(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
+    """Look for enough nodes that have, each, what a job asks of one."""
+    groups = [one for one in site.nodes or () if one.partition == place.name]
+    if not groups:
+        return
+    for key, value, gres, count in _wanted(resources):
+        having = sum(one.nodes for one in groups if one.gres.get(gres, 0) >= count)
+        if having < resources.allocated_nodes <= sum(one.nodes for one in groups):
+            yield error(
+                key,
+                value,
+                f"{counted(resources.allocated_nodes, 'node')} with {count} x {gres} asked for; "
+                f"partition {place.name} has {having} such: {_offer(groups)}",
+                f"lower {key}, or choose another partition with resources.partition=NAME",
+            )
+
+
+def _wanted(resources: ResourceSpec) -> Iterator[tuple[str, object, str, int]]:
+    """Yield what each node has to have: key, its value, gres by name or `name:type`, count."""
+    if resources.gpus_per_node:
+        yield "resources.gpus_per_node", resources.gpus_per_node, "gpu", resources.gpus_per_node
+    asked = read_gres(resources.gres or "")
+    for name, count in asked.items():
+        # Of a type that is asked for, the name alone says nothing more.
+        if not any(other.startswith(f"{name}:") for other in asked):
+            yield "resources.gres", resources.gres, name, count
+
+
+def _counts(plan: LaunchPlan, site: Site) -> Iterator[Finding]:
+    for job in plan.jobs:
+        limits = submit_limits(site, chosen_of(job.resources))
+        none_at_all = limits.queued == 0 or limits.jobs == 0
+        if none_at_all or (job.is_array and limits.array == 0):
+            what = "any job" if none_at_all else "job arrays"
+            yield error(
+                "resources.qos",
+                job.resources.qos or "null",
+                f"this cluster does not take {what} from you: its limit is 0",
+                "choose another account, QOS or partition, or launch the points one by one",
+            )
+
+
+def _offer(groups: Collection[NodeGroup]) -> str:
+    said = (
+        f"{one.nodes} with " + (" ".join(f"{name}={n}" for name, n in one.gres.items()) or "none")
+        for one in groups
+    )
+    return "; ".join(dict.fromkeys(said))
+
+
+def _enforced(site: Site) -> bool:
+    """Return whether a job needs an account that exists: every kind of enforcement implies it."""
+    return bool(_words(site) - {"none"})
+
+
+def _words(site: Site) -> frozenset[str]:
+    words = frozenset[str]() if site.settings is None else site.settings.enforced
+    return words | {"qos"} if "all" in words else words
+
+
+def _minutes(time: timedelta) -> str:
+    return f"{time / timedelta(minutes=1):g}"
+
+
+def _list(names: Collection[str]) -> str:
+    shown = sorted(names)[:_SHOWN]
+    more = len(names) - len(shown)
+    return (", ".join(shown) or "none") + (f" and {more} more" if more else "")
+
+
+def _did_you_mean(key: str, name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {key}={near[0]}?" if near else f"choose one of them with {key}=NAME"

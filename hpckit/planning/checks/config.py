@@ -1,0 +1,220 @@
+"""Whether a composed configuration holds together, before anything is frozen.
+
+Responsible for rules that types alone cannot say; it must not look at the machine or the cluster.
+Every refusal names the key, its value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+
+from hpckit.errors import ConfigError
+from hpckit.model.command import command_words
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
+from hpckit.model.plan import SweepPoint
+from hpckit.planning.checks.recovery_settings import check_recovery
+from hpckit.planning.jobs.packing import check_packing
+
+SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep")
+"""What all runs of one launch have in common: one folder, one snapshot, one scheduler,
+one budget and one throttle."""
+
+_ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+_LARGEST_SEED = 2**32 - 1
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def check_points(points: Sequence[SweepPoint]) -> None:
+    """Raise ConfigError for the first point that cannot be run as it is."""
+    if not points:
+        raise ConfigError(
+            "the sweep has no points", hint="an axis such as range(0,0) or glob() matched nothing"
+        )
+    _check_shared(points)
+    for index, point in enumerate(points):
+        try:
+            check_settings(point.settings)
+        except ConfigError as error:
+            if len(points) == 1:
+                raise
+            where = f"run {index} ({' '.join(point.overrides)}): "
+            raise ConfigError(where + error.message, hint=error.hint) from error
+
+
+def check_settings(settings: LaunchConfig) -> None:
+    """Raise ConfigError where the settings of one run do not hold together."""
+    _check_task(settings)
+    if settings.resources.tasks_per_node == 0 and settings.cluster.gpus_per_node == 0:
+        raise ConfigError(
+            "resources.tasks_per_node is 0: it follows cluster.gpus_per_node, which is 0 here",
+            hint="state what the nodes have (cluster.gpus_per_node=N), or choose resources=cpu",
+        )
+    for key, value, least in _counts(settings):
+        if value is not None and value < least:
+            raise ConfigError(
+                f"{key} is {value}; it has to be at least {least}", hint=f"for example {key}=1"
+            )
+    for key, value in _durations(settings):
+        if value <= 0:
+            raise ConfigError(
+                f"{key} is {value:g}; it has to be more than 0", hint=f"for example {key}=60"
+            )
+    _check_seed(settings.seed)
+    _check_variables(settings)
+    _check_nodes(settings.resources, settings.cluster)
+    _check_devices(settings.resources, settings.cluster)
+    _check_partition(settings.resources, settings.cluster)
+    check_recovery(settings)
+    check_packing(settings)
+
+
+def _check_shared(points: Sequence[SweepPoint]) -> None:
+    for key in SHARED_KEYS:
+        first = getattr(points[0].settings, key)
+        if any(getattr(point.settings, key) != first for point in points):
+            raise ConfigError(
+                f"{key} differs between the runs of one launch; they share one folder, one code "
+                "snapshot and one scheduler",
+                hint=f"start one launch for each value of {key}, or sweep another key",
+            )
+
+
+def _check_task(settings: LaunchConfig) -> None:
+    if settings.entry_point is not None and settings.command is not None:
+        raise ConfigError(
+            f"both entry_point={settings.entry_point!r} and command={settings.command!r} are set; "
+            "a run has exactly one of them",
+            hint="experiment=command runs the command alone; experiment=function the function",
+        )
+    if settings.command is not None:
+        command_words(settings.command)
+    elif settings.entry_point is None:
+        raise ConfigError(
+            "nothing to run: neither entry_point nor command is set",
+            hint="experiment=digits, entry_point=package.module:function, or "
+            'experiment=command command="python train.py"',
+        )
+    elif settings.entry_point.partition(":")[0].endswith(".py"):
+        meant = settings.entry_point.replace(".py:", ":").removesuffix(".py").replace("/", ".")
+        raise ConfigError(
+            f"entry_point {settings.entry_point!r} names a file; a module is named without .py",
+            hint=f"write entry_point={meant if ':' in meant else f'{meant}:main'}",
+        )
+    elif not _ENTRY_POINT.match(settings.entry_point):
+        raise ConfigError(
+            f"entry_point {settings.entry_point!r} is not of the form package.module:function",
+            hint="for example entry_point=train:main for the function main of train.py",
+        )
+
+
+def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
+    resources = settings.resources
+    yield "resources.nodes", resources.nodes, 1
+    yield "resources.min_nodes", resources.min_nodes, 1
+    yield "resources.spare_nodes", resources.spare_nodes, 0
+    yield "resources.tasks_per_node", resources.tasks_per_node, 1
+    yield "resources.cpus_per_task", resources.cpus_per_task, 1
+    yield "resources.gpus_per_node", resources.gpus_per_node, 0
+    yield "resources.timeout_min", resources.timeout_min, 1
+    yield "resources.array_parallelism", resources.array_parallelism, 1
+    yield "checkpoint.keep", settings.checkpoint.keep, 2
+    yield "checkpoint.interval_steps", settings.checkpoint.interval_steps, 1
+    yield "recovery.identical_failures", settings.recovery.identical_failures, 1
+    yield "recovery.node_failures", settings.recovery.node_failures, 1
+    yield "budget.gpu_hours", settings.budget.gpu_hours, 0
+    yield "cluster.max_parallel", settings.cluster.max_parallel, 1
+    yield "sweep.max_concurrent", settings.sweep.max_concurrent, 1
+    yield "sweep.max_gpus", settings.sweep.max_gpus, 1
+    yield "sweep.runs_per_job", settings.sweep.runs_per_job, 1
+    yield "sweep.runs_per_gpu", settings.sweep.runs_per_gpu, 1
+    yield "sweep.job_timeout_min", settings.sweep.job_timeout_min, 1
+    yield "sweep.samples", settings.sweep.samples, 1
+
+
+def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:
+    yield "runtime.agent_timeout_s", settings.runtime.agent_timeout_s
+    yield "runtime.rendezvous_timeout_s", settings.runtime.rendezvous_timeout_s
+    yield "code.max_mb", settings.code.max_mb
+    yield "checkpoint.failure_hours", settings.checkpoint.failure_hours
+    yield "checkpoint.patience_s", settings.checkpoint.patience_s
+    if settings.checkpoint.interval_min is not None:
+        yield "checkpoint.interval_min", settings.checkpoint.interval_min
+    if settings.resources.mem_gb is not None:
+        yield "resources.mem_gb", settings.resources.mem_gb
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed <= _LARGEST_SEED:
+        raise ConfigError(
+            f"seed is {seed}; it has to be from 0 to {_LARGEST_SEED}, as Python's PYTHONHASHSEED "
+            "and numpy take it",
+            hint="for example seed=1",
+        )
+
+
+def _check_variables(settings: LaunchConfig) -> None:
+    for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
+        for name, value in variables.items():
+            if not _VARIABLE.match(name) or "\0" in value:
+                raise ConfigError(
+                    f"{key} holds {name!r}, which cannot be an environment variable",
+                    hint="names are letters, digits and _, and do not begin with a digit",
+                )
+
+
+def _check_nodes(resources: Resources, cluster: Cluster) -> None:
+    local = cluster.kind is ClusterKind.local
+    if local and resources.nodes > 1:
+        raise ConfigError(
+            f"resources.nodes is {resources.nodes}, but the local executor has this one machine",
+            hint="use resources.tasks_per_node for several ranks here, or cluster=slurm",
+        )
+    if local and resources.spare_nodes:
+        raise ConfigError(
+            f"resources.spare_nodes is {resources.spare_nodes}, but the local executor has this "
+            "one machine",
+            hint="set resources.spare_nodes=0 here, or use cluster=slurm",
+        )
+    if resources.min_nodes is not None and resources.min_nodes > resources.nodes:
+        raise ConfigError(
+            f"resources.min_nodes is {resources.min_nodes}, more than resources.nodes, which is "
+            f"{resources.nodes}; a run shrinks from nodes to min_nodes, and no further",
+            hint=f"set resources.min_nodes to 1 … {resources.nodes}, or resources.spare_nodes to "
+            "have nodes beside those that train",
+        )
+
+
+def _check_devices(resources: Resources, cluster: Cluster) -> None:
+    if resources.gpus_per_node > cluster.gpus_per_node:
+        raise ConfigError(
+            f"resources.gpus_per_node is {resources.gpus_per_node}, but a node of this cluster "
+            f"has {cluster.gpus_per_node} (cluster.gpus_per_node)",
+            hint="ask for fewer (resources=cpu asks for none), or state what the nodes have: "
+            "cluster.gpus_per_node=N",
+        )
+    cpus = resources.tasks_per_node * resources.cpus_per_task
+    if cluster.cpus_per_node is not None and cpus > cluster.cpus_per_node:
+        raise ConfigError(
+            f"resources.tasks_per_node={resources.tasks_per_node} with "
+            f"resources.cpus_per_task={resources.cpus_per_task} needs {cpus} CPUs, but a node of "
+            f"this cluster has {cluster.cpus_per_node} (cluster.cpus_per_node)",
+            hint="ask for fewer, or state what the nodes have: cluster.cpus_per_node=N",
+        )
+
+
+def _check_partition(resources: Resources, cluster: Cluster) -> None:
+    chosen = resources.partition or cluster.partition
+    if chosen is None or not cluster.partitions:
+        return
+    for partition in chosen.split(","):
+        if partition not in cluster.partitions:
+            near = difflib.get_close_matches(partition, cluster.partitions, n=1)
+            raise ConfigError(
+                f"partition {partition!r} is not one of this cluster's: "
+                f"{', '.join(cluster.partitions)}",
+                hint=f"did you mean resources.partition={near[0]}?"
+                if near
+                else "choose one of them with resources.partition=NAME",
+            )

@@ -1,0 +1,126 @@
+"""What a launch may cost: GPU-hours and CPU-hours, and whether the budget has them. Pure.
+
+Responsible for the upper bound, each run at its whole time limit once; it must not guess how long
+a run will really take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+from hpckit.model.finding import Estimate, Finding, error
+from hpckit.model.gres import read_gres
+from hpckit.model.launch import Budget, ClusterKind
+from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
+from hpckit.model.site import Site
+from hpckit.planning.checks.limits import Chosen, partition_names
+from hpckit.planning.jobs.packing import packed_resources
+
+_HOUR = timedelta(hours=1)
+
+
+def estimate(plan: LaunchPlan, site: Site) -> Estimate:
+    """Return the most that these runs take; spare nodes count, restarts do not.
+
+    Without a time limit of its own a job has its partition's, where that is known.
+    """
+    gpu_hours: list[float | None] = []
+    cpu_hours: list[float | None] = []
+    for job in plan.jobs:
+        resources = job.resources
+        gpus = gpus_of(resources)
+        cpus = 0 if gpus else _cpus(resources)
+        hours = _hours(plan, job, site)
+        gpu_hours.append(hours * gpus if hours is not None else (None if gpus else 0.0))
+        cpu_hours.append(hours * cpus if hours is not None else (None if cpus else 0.0))
+    return Estimate(gpu_hours=_sum(gpu_hours), cpu_hours=_sum(cpu_hours))
+
+
+def over_budget(plan: LaunchPlan, expected: Estimate) -> Iterator[Finding]:
+    """Yield an error where the launch may take more than `budget.gpu_hours`.
+
+    This machine's own GPUs are nobody's budget.
+    """
+    allowed = _budget(plan).gpu_hours
+    if allowed is None or plan.cluster.kind is not ClusterKind.slurm:
+        return
+    if expected.gpu_hours is None:
+        yield error(
+            "resources.timeout_min",
+            "null",
+            "without a time limit the runs cannot be held against budget.gpu_hours, which is "
+            f"{allowed:g}",
+            "set resources.timeout_min, or budget.gpu_hours=null",
+        )
+    elif expected.gpu_hours > allowed:
+        yield error(
+            "budget.gpu_hours",
+            f"{allowed:g}",
+            f"{len(plan.runs)} runs may take {expected.gpu_hours:g} GPU-hours (nodes x GPUs x "
+            f"time limit); budget.gpu_hours allows {allowed:g}",
+            "sweep fewer points, lower resources.timeout_min, or raise budget.gpu_hours",
+        )
+
+
+def gpus_of(resources: ResourceSpec) -> int:
+    """Return how many GPUs one run has, however they were asked for."""
+    nodes, stated = resources.allocated_nodes, dict(resources.additional_parameters)
+    per_node = max(resources.gpus_per_node, read_gres(resources.gres or "").get("gpu", 0))
+    per_task = _devices(stated, "gpus-per-task")
+    return max(
+        per_node * nodes,
+        per_task * resources.tasks_per_node * nodes,
+        _devices(stated, "gpus"),
+    )
+
+
+def _devices(stated: dict[str, str | bool | None], option: str) -> int:
+    text = stated.get(option) or stated.get(option.replace("-", "_"))
+    if not isinstance(text, str):
+        return 0
+    # `4`, `a100:4` and `a100:2,v100:2`.
+    counts = (word.rpartition(":")[2] for word in text.split(","))
+    return sum(int(count) for count in counts if count.isdecimal())
+
+
+def _cpus(resources: ResourceSpec) -> int:
+    return resources.allocated_nodes * resources.tasks_per_node * resources.cpus_per_task
+
+
+def _hours(plan: LaunchPlan, job: JobSpec, site: Site) -> float | None:
+    """Return the hours of all runs of a job, one after the other; None without a limit."""
+    limit = _limit(job)
+    if limit is None and plan.cluster.kind is ClusterKind.slurm:
+        limit = _default_time(job.resources, site)
+    return None if limit is None else limit / _HOUR * job.elements
+
+
+def _limit(job: JobSpec) -> timedelta | None:
+    """Return how long a job can take; one that is shared may be queued again, until all is done."""
+    if job.pack is None:
+        return job.resources.timeout
+    return packed_resources(replace(job.pack, timeout=None), len(job.runs)).timeout
+
+
+def _default_time(resources: ResourceSpec, site: Site) -> timedelta | None:
+    chosen = Chosen.of(resources.account, resources.partition, resources.qos)
+    known = site.partitions or {}
+    limits: list[timedelta] = []
+    for name in partition_names(site, chosen):
+        place = known.get(name)
+        limit = None if place is None else place.default_time or place.max_time
+        if limit is None:
+            return None
+        limits.append(limit)
+    return max(limits, default=None)
+
+
+def _budget(plan: LaunchPlan) -> Budget:
+    return plan.runs[0].settings.budget if plan.runs else Budget()
+
+
+def _sum(hours: list[float | None]) -> float | None:
+    known = [one for one in hours if one is not None]
+    return sum(known) if len(known) == len(hours) else None

@@ -1,0 +1,84 @@
+"""Whether what is configured about failures holds together: recovery, time limits, planned faults.
+
+Responsible for refusing at launch what would otherwise be ignored, or end a run, hours later; it
+must not look at the machine or the cluster. Every refusal names the key, its value and what is
+allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from hpckit.errors import ConfigError
+from hpckit.model.failure import Cause
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.planning.faults import plan_faults
+
+RESTARTABLE = tuple(cause for cause in Cause if cause not in {Cause.frozen_folder, Cause.scheduler})
+"""Causes a run can be started again after: a damaged folder or a refused job stays what it is."""
+
+
+def check_recovery(settings: LaunchConfig) -> None:
+    """Raise ConfigError where recovery, time limits or planned faults do not hold together."""
+    plan_faults(settings.chaos)
+    for name, count in settings.recovery.restarts.items():
+        _check_restarts(name, count)
+    for key, value, least, example in _least(settings):
+        # A comparison that is false for nan, too.
+        if not value >= least:
+            raise ConfigError(
+                f"{key} is {value:g}; it has to be at least {least}",
+                hint=f"for example {key}={example}",
+            )
+    if not settings.runtime.hang_first_s > 0:
+        raise ConfigError(
+            f"runtime.hang_first_s is {settings.runtime.hang_first_s:g}; it has to be more than 0",
+            hint="for example runtime.hang_first_s=1800; runtime.hang_min_s=0 turns this off",
+        )
+    _check_lead(settings)
+
+
+def _check_restarts(name: str, count: int) -> None:
+    causes = [cause.value for cause in RESTARTABLE]
+    if name not in causes:
+        near = difflib.get_close_matches(name, causes, n=1)
+        raise ConfigError(
+            f"recovery.restarts names {name!r}, which is no cause that a run can be started again "
+            f"after; those are {', '.join(causes)}",
+            hint=f"did you mean recovery.restarts.{near[0]}?"
+            if near
+            else "leave it out, or name one of those",
+        )
+    if count < 0:
+        raise ConfigError(
+            f"recovery.restarts.{name} is {count}; it has to be at least 0",
+            hint=f"recovery.restarts.{name}=0 never starts a run again after that",
+        )
+
+
+def _least(settings: LaunchConfig) -> Iterator[tuple[str, float, int, int]]:
+    """Yield keys with their value, the least that is allowed, and a sensible one."""
+    recovery, runtime = settings.recovery, settings.runtime
+    yield "recovery.pause_s", recovery.pause_s, 0, 1
+    yield "recovery.longest_pause_s", recovery.longest_pause_s, 0, 60
+    yield "recovery.nan_patience", recovery.nan_patience, 0, 100
+    # Agents say that they live once a second: less would take every hiccup for a lost node.
+    yield "runtime.node_timeout_s", runtime.node_timeout_s, 2, 6
+    yield "runtime.hang_min_s", runtime.hang_min_s, 0, 300
+    yield "runtime.hang_factor", runtime.hang_factor, 1, 10
+    yield "runtime.time_limit_lead_s", runtime.time_limit_lead_s, 0, 60
+    yield "runtime.drain_poll_s", runtime.drain_poll_s, 0, 300
+
+
+def _check_lead(settings: LaunchConfig) -> None:
+    """Refuse a run that would leave ahead of its time limit before it has begun."""
+    minutes, lead = settings.resources.timeout_min, settings.runtime.time_limit_lead_s
+    if settings.cluster.kind is ClusterKind.local or minutes is None or lead < minutes * 60:
+        return
+    raise ConfigError(
+        f"resources.timeout_min is {minutes}, and runtime.time_limit_lead_s is {lead:g}: the run "
+        "would save and leave as soon as it began",
+        hint=f"ask for more time, or leave later: runtime.time_limit_lead_s={minutes * 60 // 4} "
+        "(0: only when Slurm says so)",
+    )

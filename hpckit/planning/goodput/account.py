@@ -1,0 +1,147 @@
+"""The account of a run: what its wall time went to, from the events of all its attempts. Pure.
+
+Responsible for the arithmetic of docs/cli.md, "Goodput"; it must not read files or know the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from statistics import median_low
+
+from hpckit.model import events
+from hpckit.model.goodput import Goodput, Measured, Parts, Progress
+from hpckit.model.plan import JobSpec
+from hpckit.planning.goodput.ettr import expected_ettr
+from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, utc
+from hpckit.planning.goodput.timeline import Timeline
+
+Attempts = Iterable[tuple[int, Sequence[events.Event]]]
+"""Attempts, oldest first: the number of each, and its events (record.launches.read_attempts)."""
+
+_TICK = timedelta(microseconds=1)
+
+
+def account(
+    attempts: Attempts,
+    *,
+    submissions: Iterable[datetime] = (),
+    progress: Mapping[int, Progress] | None = None,
+    until: datetime | None = None,
+    alive: bool = False,
+) -> Goodput:
+    """Return the account of a run; never raises, whatever its record says.
+
+    `submissions` are the moments at which it was given to an executor, `progress` the latest step
+    of each attempt. `until` is now for a run that goes on or waits, null for one that is over;
+    `alive` is whether its latest attempt goes on. An attempt without a last word ends with its
+    last sign of life. The parts add up to the time from the first submission (or attempt) to the
+    end.
+    """
+    timeline = Timeline(submissions=sorted(map(utc, submissions)), progress=progress or {})
+    for number, history in attempts:
+        timeline.begin(number, history[0].at if history else None)
+        for event in history:
+            timeline.take(event)
+    timeline.close(until, alive=alive)
+    return _balance(timeline)
+
+
+def submissions(
+    jobs: Sequence[JobSpec], history: Iterable[events.Event]
+) -> Mapping[int, tuple[datetime, ...]]:
+    """Return when each run (index) was given to an executor, from the events of its launch."""
+    times: dict[int, list[datetime]] = {}
+    for event in history:
+        for run in _given(jobs, event):
+            times.setdefault(run, []).append(event.at)
+    return {run: tuple(moments) for run, moments in times.items()}
+
+
+def _given(jobs: Sequence[JobSpec], event: events.Event) -> Iterable[int]:
+    match event:
+        case events.Submitted() if 0 <= event.job_index < len(jobs):
+            return jobs[event.job_index].runs
+        case events.JobAdded():
+            return event.job.runs
+        case events.LocalStarted():
+            mine = [job for job in jobs if not event.jobs or job.index in event.jobs]
+            return [run for job in mine for run in job.runs]
+        case _:
+            return ()
+
+
+def _balance(timeline: Timeline) -> Goodput:
+    worth = [_worth(one, floor) for one, floor in _with_floors(timeline.rounds)]
+    spent = timeline.spent
+    parts = Parts(
+        productive=sum((productive for productive, _, _ in worth), ZERO),
+        checkpoint=sum((_stall(one) for one in timeline.rounds), ZERO),
+        lost=sum((lost for _, lost, _ in worth), ZERO),
+        start=spent[Phase.start],
+        restart=spent[Phase.restart] + spent[Phase.trouble],
+        queue=spent[Phase.queue],
+        idle=spent[Phase.idle],
+    )
+    measured = _measured(timeline, parts)
+    return Goodput(
+        parts=parts,
+        stepped=timeline.completed or any(one.first is not None for one in timeline.rounds),
+        attempts=timeline.attempts,
+        rounds=len(timeline.rounds),
+        lost_steps=sum(steps for _, _, steps in worth),
+        saves=len(timeline.stalls),
+        saved_bytes=timeline.saved_bytes,
+        writing=timeline.writing,
+        interruptions=tuple(timeline.interruptions),
+        first_wait=timeline.first_wait if timeline.attempts else parts.queue,
+        measured=measured,
+        ettr_expected=expected_ettr(measured),
+    )
+
+
+def _with_floors(rounds: Sequence[RoundTime]) -> Iterator[tuple[RoundTime, int | None]]:
+    """Yield each round with the least step at which a later one began: all from there is lost."""
+    floor: int | None = None
+    for one in reversed(rounds):
+        yield one, floor
+        if one.first is not None:
+            floor = one.first if floor is None else min(floor, one.first)
+
+
+def _worth(one: RoundTime, floor: int | None) -> tuple[timedelta, timedelta, int]:
+    """Return the time of a round that was kept and that was lost, and how many steps were lost.
+
+    A lost step took as long as the mean step of its own round.
+    """
+    work = one.trained - _stall(one)
+    if floor is None or one.last is None:
+        return work, ZERO, 0
+    steps = min(max(one.last - floor + 1, 0), one.steps)
+    # In whole microseconds: a timedelta times a step number of a torn record may be too large.
+    lost = _TICK * ((work // _TICK) * steps // one.steps)
+    return work - lost, lost, steps
+
+
+def _stall(one: RoundTime) -> timedelta:
+    return min(one.stalled, one.trained)
+
+
+def _measured(timeline: Timeline, parts: Parts) -> Measured:
+    failures = sum(not one.planned for one in timeline.interruptions)
+    planned = len(timeline.interruptions) - failures
+    waited = parts.queue + parts.idle - timeline.first_wait
+    restart = _per(timeline.spent[Phase.restart], timeline.restarts)
+    return Measured(
+        mtbf=_per(parts.running, failures),
+        stall=_per(sum(timeline.stalls, ZERO), len(timeline.stalls)),
+        interval=median_low(timeline.intervals) if timeline.intervals else None,
+        restart=restart or (parts.start if timeline.rounds else None),
+        queue=_per(waited, failures + planned),
+        detection=_per(timeline.spent[Phase.trouble], failures),
+        between_planned=_per(parts.running, planned),
+    )
+
+
+def _per(whole: timedelta, count: int) -> timedelta | None:
+    return whole / count if count else None

@@ -1,0 +1,256 @@
+"""The record of a run walked once: what the run was doing at every moment of it. Pure.
+
+Responsible for giving each stretch of time to one phase, with a clock that never goes back, so
+that the phases add up whatever the record says; it must not judge what they were worth
+(planning.goodput does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.goodput import Interruption, Progress
+from hpckit.model.states import RunState
+from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, duration, utc
+
+
+@dataclass(slots=True, kw_only=True)
+class Timeline:
+    """What a run did so far. `submissions` are sorted; `progress` is by number of attempt.
+
+    `intervals` are the training times between saves, `stalls` the standstill of each,
+    `writing` how long all of them took until their commits.
+    """
+
+    submissions: Sequence[datetime]
+    progress: Mapping[int, Progress]
+    spent: dict[Phase, timedelta] = field(default_factory=lambda: dict.fromkeys(Phase, ZERO))
+    rounds: list[RoundTime] = field(default_factory=list)
+    interruptions: list[Interruption] = field(default_factory=list)
+    stalls: list[timedelta] = field(default_factory=list)
+    intervals: list[timedelta] = field(default_factory=list)
+    saved_bytes: int = 0
+    writing: timedelta = ZERO
+    attempts: int = 0
+    restarts: int = 0
+    completed: bool = False
+    first_wait: timedelta = ZERO
+    _clock: datetime | None = None
+    _phase: Phase = Phase.queue
+    _attempt: int = 0
+    _round: RoundTime | None = None
+    _open: bool = False
+    _blamed: bool = False
+    _told: Cause | None = None
+
+    def begin(self, attempt: int, at: datetime | None) -> None:
+        """Begin an attempt; `at` is its first sign of life, if there was any."""
+        self._lose_open(at)
+        if at is not None:
+            self._wait(at)
+        if not self.attempts:
+            self.first_wait = self.spent[Phase.queue]
+        self.attempts += 1
+        self._attempt, self._round, self._open = attempt, None, at is not None
+        self._blamed, self._told = False, None
+        self._phase = self._before_a_step() if self._open else Phase.queue
+
+    def take(self, event: events.Event) -> None:
+        """Take the next event of the attempt into account."""
+        self._pass(event.at)
+        match event:
+            case events.RoundStarted():
+                self._start_round(event.round, event.nodes)
+            case events.StepReached():
+                self._begin_step(event)
+            case events.RankExited() if event.exit.failed:
+                self._fail(event.round, event.exit)
+            case events.NodeLost():
+                self._lose_node(event)
+            case events.CheckpointSaved():
+                self._save(event)
+            case events.NoticeHeard():
+                self._told = event.cause
+            case events.RoundEnded():
+                self._end_round(event)
+            case events.AttemptEnded():
+                self._end_attempt(event)
+            case _:
+                pass
+
+    def close(self, until: datetime | None, *, alive: bool) -> None:
+        """End the walk: now for a run that goes on or waits, else with its record."""
+        if until is not None and alive and self._open:
+            self._pass(until)
+            return
+        self._lose_open(until)
+        if until is not None and (self._clock is not None or self.submissions):
+            self._wait(until)
+
+    def _pass(self, at: datetime) -> None:
+        """Move the clock; what went by belongs to the present phase."""
+        at = utc(at)
+        if self._clock is None:
+            self._clock = at
+        gone = max(at - self._clock, ZERO)
+        self._clock += gone
+        now = self._round
+        if self._phase is Phase.training and now is not None:
+            now.trained += gone
+            return
+        self.spent[self._phase] += gone
+        if now is not None and self._phase is Phase.trouble:
+            now.troubled += gone
+        elif now is not None:
+            now.stepless[self._phase] = now.stepless.get(self._phase, ZERO) + gone
+
+    def _wait(self, until: datetime) -> None:
+        """Pass the time to the next attempt: idle until a new submission, if there was one."""
+        until, first = utc(until), next(iter(self.submissions), None)
+        if self._clock is None:
+            self._clock = until if first is None else min(first, until)
+        if self.attempts:
+            again = [at for at in self.submissions if self._clock < at <= until]
+            self._phase = Phase.idle
+            self._pass(min(again, default=self._clock))
+        self._phase = Phase.queue
+        self._pass(until)
+
+    def _before_a_step(self) -> Phase:
+        began = any(one.first is not None for one in self.rounds)
+        return Phase.restart if began else Phase.start
+
+    def _start_round(self, number: int, nodes: tuple[str, ...] = ()) -> RoundTime:
+        self._round = RoundTime(number=number, nodes=nodes)
+        self._phase = self._before_a_step()
+        self.rounds.append(self._round)
+        return self._round
+
+    def _begin_step(self, event: events.StepReached) -> None:
+        now = self._round
+        if now is None or now.number != event.round:
+            now = self._start_round(event.round)
+        if now.first is None:
+            self.restarts += self._before_a_step() is Phase.restart
+            self._phase = Phase.training
+        now.begin(event.step)
+        now.reach(event.step)
+
+    def _fail(self, number: int, ended: RankExit) -> None:
+        now = self._round
+        if now is None or now.number != number or self._clock is None:
+            return
+        now.reach(ended.step)
+        self._notice_trouble(ZERO if ended.at is None else self._clock - utc(ended.at))
+
+    def _lose_node(self, event: events.NodeLost) -> None:
+        now = self._round
+        if now is not None and (event.node in now.nodes or not now.nodes):
+            self._notice_trouble(duration(event.silent_s))
+
+    def _notice_trouble(self, since: timedelta) -> None:
+        """Take back what passed for training since the trouble began."""
+        now = self._round
+        if now is None or self._phase not in {Phase.training, Phase.trouble}:
+            return
+        taken = min(max(since - now.troubled, ZERO), now.trained)
+        now.trained -= taken
+        now.troubled += taken
+        self.spent[Phase.trouble] += taken
+        self._phase = Phase.trouble
+
+    def _save(self, event: events.CheckpointSaved) -> None:
+        stall, took = duration(event.stall_s), duration(event.duration_s)
+        self.stalls.append(stall)
+        self.saved_bytes += max(event.size, 0)
+        self.writing += took
+        now = self._round
+        if now is None or now.number != event.round or self._phase is not Phase.training:
+            return
+        now.stalled += stall
+        began = now.trained - took
+        if began > now.saved_at:
+            self.intervals.append(began - now.saved_at)
+        now.saved_at = max(began + stall, ZERO)
+
+    def _end_round(self, event: events.RoundEnded) -> None:
+        completed = event.failure is None and event.action == "completed"
+        self._notice_trouble(duration(event.silent_s))
+        now = self._ended_round(event, completed=completed)
+        if now is not None and completed:
+            self._complete(now)
+            return
+        self._blamed = event.action != "restart"
+        self._phase, self._round = self._before_a_step(), None
+        if event.failure is not None:
+            self._interrupt(event.failure, None if now is None else now.number, event.action)
+
+    def _ended_round(self, event: events.RoundEnded, *, completed: bool) -> RoundTime | None:
+        """Return the round that ended; None where its ranks were never told to start."""
+        now = self._round
+        if now is None or now.number != event.round:
+            if not completed and event.first_step is None:
+                return None
+            now = self._start_round(event.round)
+        now.begin(event.first_step)
+        now.reach(event.step)
+        return now
+
+    def _complete(self, now: RoundTime) -> None:
+        """Count a round that completed as work, also where it never spoke of steps."""
+        self.completed, self._blamed = True, True
+        self._phase = Phase.training
+        if now.first is not None:
+            return
+        for phase, gone in now.stepless.items():
+            self.spent[phase] -= gone
+            now.trained += gone
+        now.stepless.clear()
+
+    def _end_attempt(self, event: events.AttemptEnded) -> None:
+        self._reach_progress()
+        now = self._round
+        if event.state is RunState.completed and now is not None:
+            self._complete(now)
+        elif event.failure is not None and not self._blamed:
+            self._interrupt(event.failure, None if now is None else now.number, "")
+        self._open, self._round, self._phase = False, None, Phase.queue
+
+    def _lose_open(self, bound: datetime | None) -> None:
+        """End an attempt that said no last word, at its last sign of life."""
+        if not self._open:
+            return
+        said = self.progress.get(self._attempt)
+        if said is not None:
+            at = utc(said.at)
+            self._pass(at if bound is None else min(at, utc(bound)))
+        self._reach_progress()
+        message = "its supervisor is gone without a last word"
+        failure = Failure(cause=self._told or Cause.launcher_lost, message=message)
+        self._interrupt(failure, None if self._round is None else self._round.number, "")
+        self._open, self._round, self._phase = False, None, Phase.queue
+
+    def _reach_progress(self) -> None:
+        now, said = self._round, self.progress.get(self._attempt)
+        if now is not None and said is not None and said.round == now.number:
+            now.reach(said.step)
+
+    def _interrupt(self, failure: Failure, number: int | None, action: str) -> None:
+        assert self._clock is not None, "an interruption follows an event"  # noqa: S101
+        self.interruptions.append(
+            Interruption(
+                at=self._clock,
+                attempt=self._attempt,
+                round=number,
+                cause=failure.cause,
+                message=failure.message,
+                rank=failure.rank,
+                node=failure.node,
+                step=failure.step,
+                action=action,
+            )
+        )

@@ -1,0 +1,278 @@
+"""Several runs in one job: how many jobs, what each asks for, and which run comes back. Pure.
+
+Responsible for the shape of packs and for what a pack does with a run whose attempt has ended; it
+must not know which runs have been taken by now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from statistics import fmean
+
+from hpckit.errors import ConfigError
+from hpckit.model.failure import Cause
+from hpckit.model.gres import read_gres
+from hpckit.model.history import LaunchHistory
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.limits import SubmitLimits
+from hpckit.model.plan import JobSpec, LaunchPlan, PackSpec, ResourceSpec
+from hpckit.model.states import RunState
+from hpckit.planning.jobs.arrays import FEEDERS, runs_on
+
+_GRES = re.compile(r"(?P<what>.*?)(?::(?P<count>\d+))?(?P<where>\([^)]*\))?\Z")
+_OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})
+"""Options of sbatch that count for the whole job, where resources are those of one run."""
+
+_NEARLY = 0.95
+"""Who has had so much of its time limit came to its own, and not only to that of its job."""
+
+_TOLD = frozenset({Cause.notice, Cause.preempted})
+
+
+def is_packed(settings: LaunchConfig) -> bool:
+    """Whether runs are to share jobs; the local executor has no jobs, and `max_parallel`."""
+    sweep = settings.sweep
+    several = sweep.runs_per_job > 1 or sweep.runs_per_gpu > 1
+    return several and settings.cluster.kind is not ClusterKind.local
+
+
+def check_packing(settings: LaunchConfig) -> None:
+    """Raise ConfigError where such runs cannot share a job."""
+    if not is_packed(settings):
+        return
+    for key, value, allowed in _whole(settings):
+        if value != allowed:
+            raise ConfigError(
+                f"{key} is {value}, and runs that share a job (sweep.runs_per_job="
+                f"{settings.sweep.runs_per_job}, runs_per_gpu={settings.sweep.runs_per_gpu}) have "
+                f"{allowed}",
+                hint=f"set {key}={allowed}, or sweep.runs_per_job=1 sweep.runs_per_gpu=1",
+            )
+    _check_gpus(settings)
+    _check_time(settings)
+    for name in settings.resources.additional_parameters:
+        if name.replace("_", "-") in _OF_A_JOB:
+            raise ConfigError(
+                f"resources.additional_parameters.{name} would count for the whole job, and "
+                f"{settings.sweep.runs_per_job} runs share it: resources are those of one run",
+                hint="use resources.gpus_per_node, resources.mem_gb or resources.gres",
+            )
+
+
+def _whole(settings: LaunchConfig) -> Sequence[tuple[str, object, object]]:
+    return (
+        ("resources.nodes", settings.resources.nodes, 1),
+        ("resources.spare_nodes", settings.resources.spare_nodes, 0),
+        ("recovery.successor", str(settings.recovery.successor).lower(), "false"),
+    )
+
+
+def _check_gpus(settings: LaunchConfig) -> None:
+    sweep, resources = settings.sweep, settings.resources
+    gpus = _gpus(resources.gpus_per_node, resources.gres)
+    if sweep.runs_per_gpu > 1 and gpus != 1:
+        raise ConfigError(
+            f"sweep.runs_per_gpu is {sweep.runs_per_gpu}, and one run asks for {gpus} GPUs; those "
+            "that share one ask for one",
+            hint="set resources.gpus_per_node=1, or sweep.runs_per_gpu=1",
+        )
+    if sweep.max_gpus is not None and gpus:
+        runs_on(sweep.max_gpus, gpus)
+
+
+def _check_time(settings: LaunchConfig) -> None:
+    whole, own = settings.sweep.job_timeout_min, settings.resources.timeout_min
+    if whole is not None and (own is None or whole < own):
+        raise ConfigError(
+            f"sweep.job_timeout_min is {whole}, and that of one run (resources.timeout_min) is "
+            f"{'not set' if own is None else own}; a job has to last for a run at least",
+            hint=f"set resources.timeout_min to at most {whole}, or sweep.job_timeout_min=null",
+        )
+
+
+def pack(count: int, settings: LaunchConfig, each: ResourceSpec, limits: SubmitLimits) -> PackSpec:
+    """Return how so many runs of these settings share jobs; raises ConfigError.
+
+    There are as many jobs as let all runs go at a time, as far as the bounds of the sweep and of
+    the cluster allow; their slots take one run after the other.
+    """
+    sweep = settings.sweep
+    per_gpu, gpus = sweep.runs_per_gpu, _gpus(each.gpus_per_node, each.gres)
+    per_job, most = max(sweep.runs_per_job, per_gpu), _most_jobs(limits)
+    if gpus and sweep.max_gpus is not None:
+        per_job = min(per_job, runs_on(sweep.max_gpus, gpus) * per_gpu)
+        by_gpus = sweep.max_gpus // _shared(per_job, gpus, per_gpu)
+        most = by_gpus if most is None else min(most, by_gpus)
+    asked = PackSpec(
+        runs_per_job=per_job,
+        runs_per_gpu=per_gpu,
+        slots=1,
+        jobs=1,
+        each=each,
+        at_a_time=sweep.max_concurrent,
+        most_jobs=most,
+        timeout=_minutes(sweep.job_timeout_min),
+        mps=sweep.mps,
+    )
+    found = repacked(asked, count)
+    _check_node(found, settings)
+    return found
+
+
+def repacked(asked: PackSpec, count: int) -> PackSpec:
+    """Return the same wish for another number of runs."""
+    bound = asked.at_a_time
+    per_job = asked.runs_per_job if bound is None else min(asked.runs_per_job, bound)
+    bounds = [-(-count // per_job)]
+    if bound is not None:
+        bounds.append(bound // per_job)
+    if asked.most_jobs is not None:
+        bounds.append(asked.most_jobs)
+    jobs = max(1, min(bounds))
+    # Slots that nobody would ever need are not asked for.
+    return replace(asked, jobs=jobs, slots=min(per_job, -(-count // jobs)))
+
+
+def _most_jobs(limits: SubmitLimits) -> int | None:
+    """Return how many jobs of one array may be queued, with room for hpckit's own."""
+    bounds = [] if limits.array is None else [limits.array]
+    queued = [bound - FEEDERS for bound in (limits.queued, limits.jobs) if bound is not None]
+    return max(1, min(bounds + queued)) if bounds or queued else None
+
+
+def packed_resources(spec: PackSpec, count: int) -> ResourceSpec:
+    """Return what one job of a pack asks for, so many runs being the share of all jobs.
+
+    Its time limit lets every run use its own, however they follow each other.
+    """
+    each, slots = spec.each, spec.slots
+    rounds = -(-count // (slots * spec.jobs))
+    return replace(
+        each,
+        tasks_per_node=each.tasks_per_node * slots,
+        gpus_per_node=_shared(slots, each.gpus_per_node, spec.runs_per_gpu),
+        mem_gb=None if each.mem_gb is None else each.mem_gb * slots,
+        gres=None if each.gres is None else _packed_gres(each.gres, slots, spec.runs_per_gpu),
+        timeout=spec.timeout or (None if each.timeout is None else each.timeout * rounds),
+        array_parallelism=min(each.array_parallelism, spec.jobs),
+    )
+
+
+def packed_job(
+    index: int, name: str, runs: Sequence[int], spec: PackSpec, *, requeue: bool
+) -> JobSpec:
+    """Return the job whose elements work through these runs."""
+    return JobSpec(
+        index=index,
+        name=name,
+        runs=tuple(runs),
+        resources=packed_resources(spec, len(runs)),
+        requeue=requeue,
+        pack=spec,
+    )
+
+
+def longest_first(runs: Sequence[int], lasted: Mapping[int, timedelta]) -> tuple[int, ...]:
+    """Return the runs in the order in which slots take them; `lasted` is what is known of them.
+
+    The longest comes first, so that none is begun last that all others then wait for. A run of
+    which nothing is known is taken for a mean one; equals stay in their order.
+    """
+    known = [lasted[run].total_seconds() for run in runs if run in lasted]
+    if not known:
+        return tuple(runs)
+    mean = timedelta(seconds=fmean(known))
+    return tuple(sorted(runs, key=lambda run: -lasted.get(run, mean)))
+
+
+def in_order(plan: LaunchPlan, lasted: Mapping[str, timedelta]) -> LaunchPlan:
+    """Return the plan with the runs of shared jobs longest first, known by their signatures."""
+    known = {run.index: lasted[run.signature] for run in plan.runs if run.signature in lasted}
+    jobs = (
+        job if job.pack is None else replace(job, runs=longest_first(job.runs, known))
+        for job in plan.jobs
+    )
+    return replace(plan, jobs=tuple(jobs))
+
+
+def _minutes(number: int | None) -> timedelta | None:
+    return None if number is None else timedelta(minutes=number)
+
+
+def _gpus(per_node: int, gres: str | None) -> int:
+    return max(per_node, read_gres(gres or "").get("gpu", 0))
+
+
+def _shared(slots: int, each: int, per_gpu: int) -> int:
+    return -(-slots // per_gpu) if each == 1 else slots * each
+
+
+def _packed_gres(text: str, slots: int, per_gpu: int) -> str:
+    words = re.split(r",(?![^(]*\))", text)
+    return ",".join(_packed_device(word.strip(), slots, per_gpu) for word in words)
+
+
+def _packed_device(word: str, slots: int, per_gpu: int) -> str:
+    match = _GRES.match(word)
+    if match is None:
+        return word
+    count = int(match["count"] or 1)
+    wanted = _shared(slots, count, per_gpu) if match["what"].startswith("gpu") else count * slots
+    return f"{match['what']}:{wanted}{match['where'] or ''}"
+
+
+def _check_node(spec: PackSpec, settings: LaunchConfig) -> None:
+    """Raise ConfigError where a node has fewer GPUs than the runs of one job."""
+    each, has = spec.each.gpus_per_node, settings.cluster.gpus_per_node
+    wanted = _shared(spec.slots, each, spec.runs_per_gpu)
+    if each and wanted > has:
+        fitting = has // each * spec.runs_per_gpu
+        raise ConfigError(
+            f"{spec.slots} runs that share a job (sweep.runs_per_job) ask for {wanted} GPUs, but a "
+            f"node of this cluster has {has} (cluster.gpus_per_node)",
+            hint=f"set sweep.runs_per_job={fitting}, or let more runs share a GPU: "
+            "sweep.runs_per_gpu=N",
+        )
+
+
+def due(job: JobSpec, history: LaunchHistory, claimed: Collection[int]) -> list[int]:
+    """Return the runs of a packed job that wait for a free slot, the next one first."""
+    return [
+        run
+        for run in job.runs
+        if run not in claimed
+        and run not in history.cancelled
+        and (run not in history.resumed or history.resumed[run].job_index == job.index)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """How an attempt in a pack ended.
+
+    `again` is whether its supervisor asked for a new one; `took` how long it lasted; `stopped`
+    whether the whole pack was told to stop; `spent` why its budgets allow no further one.
+    """
+
+    state: RunState
+    cause: Cause | None
+    again: bool
+    took: timedelta
+    stopped: bool
+    spent: bool = False
+
+
+def comes_back(ended: EndedAttempt, spec: PackSpec) -> bool:
+    """Whether a run waits for a free slot again, rather than being over with its attempt."""
+    if ended.state is not RunState.interrupted or ended.spent:
+        return False
+    if ended.again or ended.cause is Cause.launcher_lost:
+        return True
+    if ended.cause is Cause.time_limit:
+        # At its own limit it has had its chance, as a run with a job of its own has.
+        limit = spec.each.timeout
+        return ended.stopped and limit is not None and ended.took < limit * _NEARLY
+    return ended.stopped and ended.cause in _TOLD

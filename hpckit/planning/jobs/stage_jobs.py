@@ -1,0 +1,165 @@
+"""The jobs of a launch with stages: which runs share one, and which jobs it waits for. Pure.
+
+Responsible for that a run follows the very run of its point: jobs of stages that follow point by
+point hold the same points in the same order. It must not know what Slurm calls a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from hpckit.errors import ConfigError
+from hpckit.model.limits import SubmitLimits
+from hpckit.model.plan import JobSpec, ResourceSpec, SweepPoint
+from hpckit.model.stages import After, Follows, Stage, place_of
+from hpckit.planning.jobs.arrays import chunks
+from hpckit.planning.jobs.packing import is_packed
+
+Asked = tuple[ResourceSpec, bool]
+"""What one run asks of Slurm, and whether its job is requeued."""
+
+
+def stage_jobs(
+    launch: str, asked: Sequence[Asked], stages: Sequence[Stage], limits: SubmitLimits
+) -> tuple[JobSpec, ...]:
+    """Return the jobs of all runs, each behind those that it follows.
+
+    `asked` is what each run asks for. Where the limits make several arrays of a stage, the stages
+    that follow it point by point come in arrays of the same points, right behind each.
+    """
+    jobs: list[JobSpec] = []
+    for block in _blocks(stages):
+        columns = _columns(block, asked, limits)
+        parts = [(place, stage, part) for part in columns for place, stage in enumerate(block)]
+        for _, stage, part in parts:
+            runs = tuple(stage.first + position for position in part)
+            resources, requeue = asked[runs[0]]
+            index = len(jobs)
+            job = JobSpec(
+                index=index,
+                name=launch if index == 0 else f"{launch}-{index}",
+                runs=runs,
+                resources=resources,
+                requeue=requeue,
+            )
+            jobs.append(replace(job, after=waited_for(job, stages, jobs)))
+    return tuple(jobs)
+
+
+def _blocks(stages: Sequence[Stage]) -> list[list[Stage]]:
+    """Return the stages, those together that follow each other point by point."""
+    blocks: list[list[Stage]] = []
+    for stage in stages:
+        if blocks and stage.after is After.corr:
+            blocks[-1].append(stage)
+        else:
+            blocks.append([stage])
+    return blocks
+
+
+def _columns(
+    block: Sequence[Stage], asked: Sequence[Asked], limits: SubmitLimits
+) -> Iterator[tuple[int, ...]]:
+    """Yield the points (positions) of the arrays that every stage of a block comes in."""
+    groups: dict[Hashable, list[int]] = {}
+    for position in range(block[0].count):
+        key = tuple(asked[stage.first + position] for stage in block)
+        groups.setdefault(key, []).append(position)
+    share = replace(
+        limits,
+        queued=_share(limits.queued, len(block)),
+        jobs=_share(limits.jobs, len(block)),
+    )
+    for positions in groups.values():
+        yield from chunks(positions, share)
+
+
+def _share(limit: int | None, count: int) -> int | None:
+    return None if limit is None else limit // count
+
+
+def waited_for(
+    job: JobSpec, stages: Sequence[Stage], jobs: Sequence[JobSpec]
+) -> tuple[Follows, ...]:
+    """Return which of these jobs, those of the stage before, a job waits for."""
+    place = place_of(stages, job.runs[0])
+    if not place:
+        return ()
+    own, before = stages[place], stages[place - 1]
+    kind, wanted = own.after, set(before.runs)
+    if kind is After.corr:
+        wanted = {before.first + run - own.first for run in job.runs}
+    return tuple(
+        Follows(job=one.index, kind=kind) for one in jobs if not wanted.isdisjoint(one.runs)
+    )
+
+
+def added_stage_jobs(
+    launch: str,
+    runs: Sequence[int],
+    stages: Sequence[Stage],
+    *,
+    asked: Callable[[int], Asked],
+    first_index: int,
+) -> tuple[JobSpec, ...]:
+    """Return the jobs of runs that are submitted again, stage by stage.
+
+    Runs share one where they ask the same and follow runs that share one, too. `first_index` is
+    the number of jobs the launch has by now.
+    """
+    jobs: list[JobSpec] = []
+    carrier: dict[int, int] = {}
+    for stage in stages:
+        groups: dict[Hashable, list[int]] = {}
+        for run in (one for one in runs if one in stage.runs):
+            behind = _behind(run, stage, stages, carrier)
+            groups.setdefault((asked(run), behind), []).append(run)
+        for members in groups.values():
+            index = first_index + len(jobs)
+            carrier |= dict.fromkeys(members, index)
+            resources, requeue = asked(members[0])
+            job = JobSpec(
+                index=index,
+                name=f"{launch}-{index}",
+                runs=tuple(members),
+                resources=resources,
+                requeue=requeue,
+            )
+            jobs.append(replace(job, after=waited_for(job, stages, jobs)))
+    return tuple(jobs)
+
+
+def _behind(
+    run: int, stage: Stage, stages: Sequence[Stage], carrier: Mapping[int, int]
+) -> int | None:
+    """Return the added job of the run of the same point in the stage before."""
+    if stage.after is not After.corr:
+        return None
+    before = stages[place_of(stages, run) - 1]
+    return carrier.get(before.first + run - stage.first)
+
+
+def check_stages(points: Sequence[SweepPoint]) -> None:
+    """Raise ConfigError where runs of stages cannot follow each other as they are configured."""
+    last = points[-1].stage
+    for point in points:
+        settings = point.settings
+        if point.stage is not None and is_packed(settings):
+            raise ConfigError(
+                "sweep.runs_per_job and runs_per_gpu let runs share a job, and those of stage "
+                f"{point.stage} follow others, or are followed, one by one",
+                hint="leave them at 1 in an experiment with stages",
+            )
+        if settings.recovery.successor and point.stage != last:
+            raise ConfigError(
+                f"recovery.successor is on in stage {point.stage}: its run would end with its "
+                "first job, and the stage behind it begin, or be cancelled, too early",
+                hint="in stages leave it to Slurm: recovery.requeue=true recovery.successor=false",
+            )
+        if point.stage != points[0].stage and "?" in (settings.resources.dependency or ""):
+            raise ConfigError(
+                f"resources.dependency is {settings.resources.dependency!r}: alternatives cannot "
+                f"stand beside what stage {point.stage} waits for",
+                hint="name jobs that all have to be over: separate them by a comma",
+            )

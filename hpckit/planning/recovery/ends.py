@@ -1,0 +1,202 @@
+"""What the ends of ranks come to: why each one left, and whether the round is complete. Pure.
+
+Responsible for reading exit records: `completed` exists only where every rank returned, and what
+was registered is saved; else who failed first, and what to call it. It must not say what follows
+(planning.decide does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from hpckit.model.failure import Cause, Failure, Farewell, Kept, RankExit, Reason, ToldBy
+from hpckit.planning.recovery.classify import FROM_OUTSIDE, classify, signature
+
+_LAST = datetime.max.replace(tzinfo=UTC)
+_FELT_EARLIER = timedelta(seconds=1)
+"""How much earlier than its agent the peers of a killed rank may have failed of it."""
+
+LEFT_CODE = 75
+"""Exit code of a rank that left as it was told (EX_TEMPFAIL of sysexits.h: try again later).
+
+Not 0, so that nothing takes an unfinished run for a finished one: a shell's `&&`, Slurm, torchrun.
+"""
+
+
+class End(StrEnum):
+    """What a round came to, from the best to the worst: that of its worst rank."""
+
+    completed = "completed"
+    pruned = "pruned"
+    left = "left"
+    unsaved = "unsaved"
+    failed = "failed"
+
+
+_WORST = {end: place for place, end in enumerate(End)}
+
+_ENDS = {
+    Reason.left: End.left,
+    Reason.pruned: End.pruned,
+    Reason.raised: End.failed,
+    Reason.exited: End.failed,
+    Reason.killed: End.failed,
+}
+
+
+def read_end(exits: Sequence[RankExit], *, told: bool) -> End:
+    """Return what these exit records come to; `told` is whether the ranks were told to leave."""
+    ends = [_read(exit_, told=told) for exit_ in exits]
+    return max(ends, key=_WORST.__getitem__, default=End.failed)
+
+
+def _read(exit_: RankExit, *, told: bool) -> End:
+    if exit_.reason is Reason.returned:
+        return End.unsaved if exit_.kept is Kept.unsaved else End.completed
+    if exit_.reason is Reason.ended:
+        # Many a script ends with exit code 0 when it is told to stop.
+        return End.left if told else End.completed
+    return _ENDS[exit_.reason]
+
+
+def with_farewell(seen: RankExit, said: Farewell | None, *, is_command: bool) -> RankExit:
+    """Return the record of a process's end with why its rank left, by what the rank said of it.
+
+    Who has left a step loop as it was told has left, however its process ended after that. Of a
+    plain command the exit code is all that is known; a rank that calls a function, or has called
+    `attach()`, has to say that it came to its end: exit code 0 alone is not enough.
+    """
+    known = replace(seen, reason=_reason(seen, said, is_command=is_command))
+    if said is None:
+        return known
+    return replace(
+        known,
+        kept=said.kept,
+        told_by=said.told_by,
+        told_signal=said.signal,
+        step=seen.step if said.step is None else said.step,
+        total=said.total,
+    )
+
+
+def _reason(seen: RankExit, said: Farewell | None, *, is_command: bool) -> Reason:
+    if said is not None and said.reason is Reason.left:
+        return Reason.left
+    if seen.signal is not None:
+        return Reason.killed
+    if seen.exception is not None:
+        return Reason.raised
+    if said is None and is_command:
+        return _OF_COMMANDS.get(seen.code, Reason.exited)
+    return Reason.exited if said is None or seen.code != 0 else said.reason
+
+
+_OF_COMMANDS: Mapping[int | None, Reason] = {0: Reason.ended, LEFT_CODE: Reason.left}
+
+
+def returned_early(exits: Sequence[RankExit]) -> str:
+    """Return at which step ranks returned, and of how many; empty where all steps were done."""
+    early = [
+        (exit_.step, exit_.total)
+        for exit_ in exits
+        if exit_.reason is Reason.returned and exit_.step is not None and exit_.total is not None
+    ]
+    step, total = min(early, default=(0, 0))
+    return f"returned at step {step} of {total}" if step + 1 < total else ""
+
+
+def left_unasked(exits: Sequence[RankExit], step: int | None) -> Failure:
+    """Return what to call it when ranks have left, and nobody asked the attempt to end."""
+    left = [exit_ for exit_ in exits if exit_.reason is Reason.left]
+    first = min(left, key=lambda one: (_HEARD.index(one.told_by), one.rank))
+    words = f"rank {first.rank} {_told(first)}, which was not said of the run"
+    if any(exit_.kept is Kept.unsaved for exit_ in left):
+        words += "; its state could not be saved"
+    elif first.kept is Kept.saved:
+        words += "; its state was saved"
+    return Failure(
+        cause=Cause.left,
+        message=words,
+        rank=first.rank,
+        node=first.node,
+        step=step,
+        signature=Cause.left,
+    )
+
+
+_HEARD = (ToldBy.signal, ToldBy.supervisor, ToldBy.peer, None)
+
+
+def _told(exit_: RankExit) -> str:
+    if exit_.told_signal is not None:
+        return f"was told to leave by {exit_.told_signal}"
+    if exit_.told_by is None:
+        return f"ended with exit code {exit_.code}: start it again"
+    return f"was told to leave by the {exit_.told_by}"
+
+
+def left_unsaved(exits: Sequence[RankExit], step: int | None) -> Failure:
+    """Return what to call it when ranks returned, and what they registered is not saved."""
+    first = next(exit_ for exit_ in exits if exit_.kept is Kept.unsaved)
+    return Failure(
+        cause=Cause.unsaved,
+        message=f"rank {first.rank} came to its end, and what it registered could not be saved",
+        rank=first.rank,
+        node=first.node,
+        step=step,
+        signature=Cause.unsaved,
+    )
+
+
+def guilty_rank(exits: Sequence[RankExit]) -> RankExit | None:
+    """Return the rank that failed first, None where none failed by itself.
+
+    The others usually fail of it (a broken connection, our own SIGTERM): who lost a connection is
+    never guilty while somebody else failed otherwise. The order is that of the exceptions' own
+    times, since a raising rank's peers may be gone before it has left Python. A killed rank's end
+    is seen by its agent only, a little after its peers felt it: it comes first where it is about
+    as early.
+    """
+    failed = [exit_ for exit_ in exits if exit_.failed and not exit_.stopped]
+    return min(failed, key=_failed_at, default=None)
+
+
+def _failed_at(exit_: RankExit) -> tuple[bool, datetime]:
+    at = exit_.at or _LAST
+    killed = exit_.signal in FROM_OUTSIDE and exit_.exception is None
+    felt = classify(exit_) is Cause.communication
+    return felt, at - _FELT_EARLIER if killed else at
+
+
+def first_failure(exits: Sequence[RankExit]) -> Failure | None:
+    """Return the failure that the exit records tell of, None where there is none."""
+    guilty = guilty_rank(exits)
+    if guilty is None:
+        return None
+    return Failure(
+        cause=classify(guilty),
+        message=_message(guilty),
+        rank=guilty.rank,
+        node=guilty.node,
+        step=guilty.step,
+        traceback=guilty.traceback,
+        signature=signature(guilty),
+    )
+
+
+def _message(exit_: RankExit) -> str:
+    if exit_.exception is not None:
+        return f"{exit_.exception}: {exit_.message}"
+    if exit_.signal is not None:
+        evidence = f" ({exit_.oom})" if exit_.oom else ""
+        return f"rank {exit_.rank} was killed by {exit_.signal}{evidence}"
+    if exit_.code == 0:
+        return (
+            f"rank {exit_.rank} ended with exit code 0 before it had come to its end "
+            "(sys.exit or os._exit inside the entry point; return from it instead)"
+        )
+    said = f"; it printed last:\n{exit_.message}" if exit_.message else ""
+    return f"rank {exit_.rank} ended with exit code {exit_.code}{said}"

@@ -1,0 +1,98 @@
+"""Whether an attempt or a round ended because nodes were missing or lost, and which. Pure.
+
+Responsible for telling a lost node from a rank that failed by itself; it must not say what follows
+(planning.decide does).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.nodes import compress
+from hpckit.model.ranges import ranges
+from hpckit.planning.recovery.ends import first_failure
+
+_FELT = frozenset({Cause.communication, Cause.rendezvous, Cause.signal})
+"""What a rank may die of because another node is lost."""
+
+_TOGETHER = 8
+"""So many nodes, if they are most of a round, are not lost each by itself: a network is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """What was not heard in a round on these nodes.
+
+    `silent` are the ranks without an exit record; `lost` says of the places of nodes whose agent is
+    gone since when nothing had been heard of it, on the same clock as `failed_at`, when the first
+    rank was heard to fail.
+    """
+
+    nodes: Sequence[str]
+    tasks_per_node: int
+    silent: Sequence[int]
+    lost: Mapping[int, float]
+    failed_at: float = math.inf
+    step: int | None = None
+
+
+def loss(absence: Absence, exits: Sequence[RankExit]) -> Failure | None:
+    """Name the nodes of the ranks that nothing was heard of, where that is what ended the round."""
+    if not absence.silent or _failed_first(absence, exits):
+        return None
+    silent = {rank // absence.tasks_per_node for rank in absence.silent}
+    # A node whose agent speaks is not lost, though its ranks were not heard of in time.
+    places = silent & absence.lost.keys() or silent
+    names = [absence.nodes[place] for place in sorted(places)]
+    together = len(names) >= _TOGETHER and 2 * len(names) > len(absence.nodes)
+    nodes = None if together else ", ".join(names)
+    words = "lost the agent of" if absence.lost else "no exit record came from"
+    words += f" {compress(names)} (rank {ranges(_ranks(places, absence))})"
+    return Failure(
+        cause=Cause.node_lost,
+        message=f"{words}; so many at once are lost by what they share" if together else words,
+        node=nodes,
+        step=absence.step,
+        signature=f"{Cause.node_lost} {nodes or 'together'}",
+    )
+
+
+def _ranks(places: Collection[int], absence: Absence) -> Sequence[int]:
+    """Return the silent ranks of these nodes."""
+    return [rank for rank in absence.silent if rank // absence.tasks_per_node in places]
+
+
+def missing_agents(
+    names: Sequence[str], came: Collection[str], *, wanted: int, why: str, told: bool = False
+) -> Failure:
+    """Return what to call it when the agents of `wanted` nodes did not all report.
+
+    `why` says why nothing more is waited for. Where none of several nodes reported, what they share
+    is broken: no node is blamed. Nor is one where the attempt was `told` to stop before they could.
+    """
+    missing = [name for name in names if name not in came]
+    none_of_several = not came and wanted > 1
+    words = f"{why}: {len(came)} of {wanted} nodes reported"
+    words += f"; missing: {compress(missing)}" if missing else ""
+    if none_of_several and not told:
+        words += " (they share the file system of the launch, cluster.python and cluster.setup)"
+    return Failure(
+        cause=Cause.agents_missing,
+        message=words,
+        node=None if told or none_of_several else ", ".join(missing) or None,
+        signature=Cause.agents_missing,
+    )
+
+
+def _failed_first(absence: Absence, exits: Sequence[RankExit]) -> bool:
+    """Whether a rank failed by itself while all nodes that are lost by now still spoke.
+
+    The ranks of other nodes fail of a lost one, too: of a connection, or of a signal.
+    """
+    failure = first_failure(exits)
+    if failure is None or failure.cause in _FELT:
+        return False
+    return absence.failed_at < min(absence.lost.values(), default=math.inf)

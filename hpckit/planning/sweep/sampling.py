@@ -1,0 +1,89 @@
+"""Points drawn at random from a space. Pure: same seed, same space, same points.
+
+Every axis has a stream of its own, made from the seed and its key: the order of the words does not
+matter, another axis does not either, and more samples begin with the same ones. Only
+`Random.random` is used of Python's generator, which gives the same numbers in every version.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+from hpckit.errors import ConfigError
+from hpckit.model.launch import Sampler, Sweep
+from hpckit.model.search import Axis, AxisKind
+from hpckit.planning.sweep.grid import MAX_POINTS
+
+_LARGEST_SEED = 2**32 - 1
+
+
+def draw(axes: Sequence[Axis], *, samples: int, seed: int) -> Iterator[Mapping[str, Any]]:
+    """Yield so many points: a value for each key.
+
+    Values of a choice or a range are equally likely; an interval of numbers is uniform, one of
+    integers has equally likely integers, both ends included. With `log` the logarithm is uniform,
+    an integer's bounds moved apart by a half before, and what comes out rounded.
+    """
+    streams = {axis.key: Random(f"{seed}/{axis.key}") for axis in axes}  # noqa: S311  # no secret
+    for _ in range(samples):
+        yield {axis.key: at(axis, streams[axis.key].random()) for axis in axes}
+
+
+def at(axis: Axis, share: float) -> Any:
+    """Return the value below which `share` (0 to 1, without 1) of the axis lies."""
+    if axis.kind is AxisKind.choice:
+        return axis.values[int(share * len(axis.values))]
+    if axis.step is not None:
+        return _stepped(axis, axis.step, share)
+    if axis.kind is AxisKind.real:
+        found = _between(axis.low, axis.high, share, log=axis.log)
+        return min(max(found, axis.low), axis.high)
+    if axis.log:
+        found = round(_between(axis.low - 0.5, axis.high + 0.5, share, log=True))
+    else:
+        found = int(axis.low) + int(share * (int(axis.high) - int(axis.low) + 1))
+    return min(max(found, int(axis.low)), int(axis.high))
+
+
+def _stepped(axis: Axis, step: float, share: float) -> float:
+    """Return so many steps above the least value, in decimals: 3 * 0.1 is 0.3 here."""
+    low, width = Decimal(str(axis.low)), Decimal(str(step))
+    count = int((Decimal(str(axis.high)) - low) / width + Decimal("0.5")) + 1
+    found = low + width * int(share * count)
+    return int(found) if axis.kind is AxisKind.integer else float(found)
+
+
+def _between(low: float, high: float, share: float, *, log: bool) -> float:
+    if log:
+        return math.exp(_between(math.log(low), math.log(high), share, log=False))
+    return low + (high - low) * share
+
+
+def check_sampling(sweep: Sweep) -> int:
+    """Return how many points are to be chosen; raises ConfigError where something is missing."""
+    how = f"sweep.sampler={sweep.sampler}"
+    if sweep.samples is None:
+        raise ConfigError(
+            f"{how} chooses points, and sweep.samples does not say how many.",
+            hint="For example sweep.samples=40.",
+        )
+    if not 1 <= sweep.samples <= MAX_POINTS:
+        raise ConfigError(
+            f"sweep.samples is {sweep.samples}; allowed is 1 to {MAX_POINTS}.",
+            hint="For example sweep.samples=40.",
+        )
+    if sweep.sampler is Sampler.optuna and not sweep.metric:
+        raise ConfigError(
+            f"{how} learns from what runs report, and sweep.metric does not say which metric.",
+            hint="Name what run.log(...) is given: sweep.metric=loss sweep.direction=minimize.",
+        )
+    if sweep.sampler is Sampler.optuna and not 0 <= sweep.seed <= _LARGEST_SEED:
+        raise ConfigError(
+            f"sweep.seed is {sweep.seed}; Optuna takes 0 to {_LARGEST_SEED}.",
+            hint="For example sweep.seed=1.",
+        )
+    return sweep.samples

@@ -1,0 +1,314 @@
+"""The snapshot of the user's project: which files belong to it, and a true copy of them.
+
+Responsible for what is copied and how much; it must not interpret the code. In a git checkout
+these are the tracked files and those neither tracked nor ignored; elsewhere all files. The output
+folder, launch folders, and (unless tracked) virtual environments, caches and secrets never belong.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from hpckit.errors import SnapshotError
+from hpckit.model.launch import Code
+from hpckit.record.snapshot.git import Git, GitState
+from hpckit.record.snapshot.secrets import (
+    holds_private_key,
+    is_insisted_on,
+    is_secret_file,
+    is_secret_folder,
+)
+from hpckit.record.store import PRIVATE_FOLDER, make_folder
+
+MAX_FILES = 50_000
+"""More files than this are data or an installation, not code."""
+
+_READ_ONLY_FOLDER = 0o500
+_READ_ONLY_FILE = 0o400
+_MEGABYTE = 1_000_000
+_LARGEST_SHOWN = 5
+_LOOKED_AT_BEYOND_LIMIT = 5000
+_CACHES = frozenset(
+    {".git", ".hg", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox"}
+    | {".ipynb_checkpoints", "node_modules"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFile:
+    """A file of the project: path below its root, size in bytes; `link` is a symlink's target."""
+
+    path: str
+    size: int
+    executable: bool
+    link: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeSnapshot:
+    """A project as found: `working_dir` and `python_path` are relative to `root`.
+
+    `files` is null where no snapshot is wanted: then the project itself is used. `origin` is the
+    project that the files at `root` were taken from, where that is another folder. `left_out` are
+    files and folders (with a slash) that look like secrets.
+    """
+
+    root: Path
+    working_dir: str
+    python_path: tuple[str, ...]
+    files: tuple[CodeFile, ...] | None
+    git: GitState | None
+    origin: Path | None = None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def project(self) -> Path:
+        """The folder that the code came from."""
+        return self.origin or self.root
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files or ())
+
+
+def collect(settings: Code, *, cwd: Path, output_dir: Path, git: Git) -> CodeSnapshot:
+    """Find the project around `cwd` and list what belongs to it; copies nothing.
+
+    Raises SnapshotError where it is too large, unreadable, or does not hold the working folder.
+    """
+    cwd = cwd.resolve()
+    root, checkout = _root(settings, cwd, git)
+    if not cwd.is_relative_to(root):
+        raise SnapshotError(
+            f"code.root {root} does not hold the working folder {cwd}",
+            hint="start hpckit inside the project, or set code.root to a folder around it",
+        )
+    working_dir = cwd.relative_to(root).as_posix()
+    project = _Project(root, output_dir.resolve(), git, settings.secrets)
+    files = _files(settings, root, project, checkout=checkout) if settings.snapshot else None
+    return CodeSnapshot(
+        root=root,
+        working_dir=working_dir,
+        python_path=_python_path(root, working_dir, settings.paths),
+        files=files,
+        git=git.state(root) if checkout else None,
+        left_out=tuple(sorted(project.left_out)),
+    )
+
+
+def copy(snapshot: CodeSnapshot, folder: Path) -> None:
+    """Copy the files into `folder`, which does not exist yet; executable bits and links are kept.
+
+    The copy is read-only: all runs of a launch share it. A file that vanished since it was listed
+    is left out, as git would. Raises OSError.
+    """
+    folder.mkdir(mode=PRIVATE_FOLDER)
+    make_folder(folder / snapshot.working_dir)
+    made = {folder}
+    for file in snapshot.files or ():
+        target = folder / file.path
+        if target.parent not in made:
+            make_folder(target.parent)
+            made.add(target.parent)
+        try:
+            _copy_file(snapshot.root / file.path, target, file)
+        except FileNotFoundError:
+            continue
+    for path, _, _ in os.walk(folder):
+        Path(path).chmod(_READ_ONLY_FOLDER)
+
+
+def _copy_file(source: Path, target: Path, file: CodeFile) -> None:
+    if file.link is not None:
+        target.symlink_to(file.link)
+        return
+    shutil.copyfile(source, target)
+    target.chmod(_READ_ONLY_FOLDER if file.executable else _READ_ONLY_FILE)
+
+
+def _root(settings: Code, cwd: Path, git: Git) -> tuple[Path, bool]:
+    if settings.root is None:
+        checkout = git.checkout(cwd)
+        return (cwd, False) if checkout is None else (checkout.resolve(), True)
+    root = (cwd / Path(settings.root).expanduser()).resolve()
+    if not root.is_dir():
+        raise SnapshotError(
+            f"code.root {settings.root!r} is not a folder (looked at {root})",
+            hint="name the project's folder, or leave code.root out",
+        )
+    return root, git.checkout(root) is not None
+
+
+def _python_path(root: Path, working_dir: str, paths: list[str]) -> tuple[str, ...]:
+    wanted = dict.fromkeys((working_dir, *map(_below, paths)))
+    return tuple(path for path in wanted if (root / path).is_dir())
+
+
+def _below(path: str) -> str:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise SnapshotError(
+            f"code.paths holds {path!r}, which is not below the project",
+            hint="name folders relative to code.root, such as '.' or 'src'",
+        )
+    return pure.as_posix()
+
+
+@dataclass(frozen=True, slots=True)
+class _Project:
+    """What never belongs to a project, with the answers so far; `secrets` are wanted all the same.
+
+    `left_out` are those that are not.
+    """
+
+    root: Path
+    output_dir: Path
+    git: Git
+    secrets: list[str]
+    left_out: set[str] = field(default_factory=set)
+    known: dict[Path, bool] = field(default_factory=dict)
+
+    def holds_outputs(self, path: Path) -> bool:
+        """Whether `path` is the output folder or in it; one around the project does not count."""
+        inside = self.output_dir != self.root and self.output_dir.is_relative_to(self.root)
+        return inside and path.is_relative_to(self.output_dir)
+
+    def keeps(self, path: Path) -> bool:
+        """Whether an untracked file is no secret, or one that is wanted all the same."""
+        name = PurePosixPath(path.relative_to(self.root))
+        secret = is_secret_file(name) or (not path.is_symlink() and holds_private_key(path))
+        if not secret or is_insisted_on(name, self.secrets):
+            return True
+        around = [parent for parent in name.parents if is_secret_folder(parent)]
+        self.left_out.add(f"{around[-1]}/" if around else str(name))
+        return False
+
+    def skips(self, folder: Path) -> bool:
+        """Whether an untracked folder is left out, itself or by one above it."""
+        if folder == self.root:
+            return False
+        if folder not in self.known:
+            self.known[folder] = self.skips(folder.parent) or self._is_foreign(folder)
+        return self.known[folder]
+
+    def _is_foreign(self, folder: Path) -> bool:
+        return (
+            folder.name in _CACHES
+            or self.holds_outputs(folder)
+            or (folder / "pyvenv.cfg").is_file()
+            or ((folder / "launch.json").is_file() and (folder / "runs").is_dir())
+        )
+
+
+def _files(
+    settings: Code, root: Path, project: _Project, *, checkout: bool
+) -> tuple[CodeFile, ...]:
+    paths = _checkout_paths(root, project) if checkout else _walk(root, project)
+    found = (file for file in (_describe(path, root) for path in paths) if file is not None)
+    files: list[CodeFile] = []
+    size = 0
+    for file in found:
+        files.append(file)
+        size += file.size
+        if size > settings.max_mb * _MEGABYTE or len(files) > MAX_FILES:
+            files += islice(found, _LOOKED_AT_BEYOND_LIMIT)
+            raise _too_large(settings, root, files)
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _too_large(settings: Code, root: Path, files: list[CodeFile]) -> SnapshotError:
+    largest = heapq.nlargest(_LARGEST_SHOWN, files, key=lambda file: file.size)
+    listing = ", ".join(f"{file.path} ({file.size / _MEGABYTE:.1f} MB)" for file in largest)
+    return SnapshotError(
+        f"the code snapshot of {root} is too large: more than {settings.max_mb:g} MB "
+        f"(code.max_mb) or {MAX_FILES} files; largest: {listing}",
+        hint="put data into .gitignore (which counts in git repositories alone: `git init`) or "
+        "outside the project, name a smaller folder with code.root=DIR, raise code.max_mb, or do "
+        "without: code.snapshot=false",
+    )
+
+
+def _checkout_paths(folder: Path, project: _Project) -> Iterator[Path]:
+    """Yield what belongs to a checkout, and to the checkouts inside it (submodules, clones)."""
+    for name in project.git.tracked(folder):
+        path = folder / name
+        if project.holds_outputs(path):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _checkout_paths(path, project) if (path / ".git").exists() else ()
+        else:
+            yield path
+    for name in project.git.untracked(folder):
+        path = folder / name
+        if project.skips(path if name.endswith("/") else path.parent):
+            continue
+        if name.endswith("/"):
+            yield from _checkout_paths(path, project)
+        elif not project.holds_outputs(path) and project.keeps(path):
+            yield path
+
+
+def _walk(folder: Path, project: _Project) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder, onerror=_unreadable):
+        here = Path(parent)
+        links = [name for name in folders if (here / name).is_symlink()]
+        folders[:] = sorted(
+            name for name in folders if name not in links and not project.skips(here / name)
+        )
+        paths = (here / name for name in sorted([*files, *links]))
+        yield from (path for path in paths if project.keeps(path))
+
+
+def _unreadable(error: OSError) -> None:
+    raise SnapshotError(
+        f"the project holds a folder that cannot be read: {error}",
+        hint="name a smaller folder with code.root=DIR, or do without: code.snapshot=false",
+    )
+
+
+def _describe(path: Path, root: Path) -> CodeFile | None:
+    """Return the file as it is; None for what is gone or neither a file nor a link."""
+    try:
+        status = path.lstat()
+        link = _link(path, root) if stat.S_ISLNK(status.st_mode) else None
+    except FileNotFoundError:
+        return None
+    if link is None and not stat.S_ISREG(status.st_mode):
+        return None
+    return CodeFile(
+        path=path.relative_to(root).as_posix(),
+        size=0 if link is not None else status.st_size,
+        executable=bool(status.st_mode & stat.S_IXUSR),
+        link=link,
+    )
+
+
+def _link(path: Path, root: Path) -> str:
+    """Return a symlink's target, made absolute where it leads out of the project."""
+    target = path.readlink()
+    there = Path(os.path.normpath(path.parent / target))
+    return str(target if there.is_relative_to(root) and not target.is_absolute() else there)
+
+
+def describe(snapshot: CodeSnapshot) -> Mapping[str, object]:
+    """Return what code.json says of a snapshot."""
+    git = snapshot.git
+    return {
+        "v": 1,
+        "project": str(snapshot.project),
+        "snapshot": snapshot.files is not None,
+        "files": len(snapshot.files or ()),
+        "bytes": snapshot.size,
+        "commit": git and git.commit,
+        "branch": git and git.branch,
+        "dirty": git and git.dirty,
+        "left_out": snapshot.left_out,
+    }

@@ -1,0 +1,119 @@
+"""What a launch ran with: Python, packages, modules, host.
+
+Responsible for describing, from a given mapping and this interpreter; it must not copy the
+environment: variables hold passwords and tokens.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpckit.record.process import this_host
+
+VERSION = 1
+_DISTRIBUTION = "hpckit-slurm"
+_DRIVER = Path("/proc/driver/nvidia/version")
+_DRIVER_VERSION = re.compile(r"\b\d{3}\.\d+(\.\d+)?\b")
+_PATIENCE_S = 60.0
+_ASK = """\
+import json, os
+from hpckit.record.snapshot.environment import capture
+print(json.dumps(capture(os.environ)))
+"""
+
+
+def capture(environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the content of environment.json."""
+    packages = _packages()
+    return {
+        "v": VERSION,
+        "hpckit": packages.get(_DISTRIBUTION),
+        "python": {"version": platform.python_version(), "executable": sys.executable},
+        "packages": packages,
+        "modules": [name for name in environ.get("LOADEDMODULES", "").split(":") if name],
+        "host": this_host(),
+        "platform": platform.platform(),
+        "driver": _driver(),
+    }
+
+
+def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | None:
+    """Return what `capture` gives in another interpreter; None where it cannot be asked."""
+    if python == sys.executable:
+        return capture(environ)
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK],
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+        )
+        answer = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what differs between two environments, a phrase each; none where nothing does."""
+    return (
+        *_differing(_flat(then), _flat(now), ""),
+        *_differing(then.get("packages") or {}, now.get("packages") or {}, "package "),
+    )
+
+
+def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is not a package, by the name people give it; what is not known is left out."""
+    python = environment.get("python") or {}
+    modules = environment.get("modules")
+    named = {
+        "python": python.get("version"),
+        "python at": python.get("executable"),
+        "modules": None if modules is None else " ".join(modules) or "(none)",
+        "host": environment.get("host"),
+        "platform": environment.get("platform"),
+        "driver": environment.get("driver"),
+    }
+    return {name: str(value) for name, value in named.items() if value is not None}
+
+
+def _differing(then: Mapping[str, str], now: Mapping[str, str], what: str) -> Iterator[str]:
+    for name in sorted(then.keys() | now.keys(), key=str.lower):
+        was, is_now = then.get(name), now.get(name)
+        if was is None:
+            yield f"{what}{name}: {is_now}, and none was recorded"
+        elif is_now is None:
+            yield f"{what}{name}: was {was}, and is not here"
+        elif was != is_now:
+            yield f"{what}{name}: was {was}, is {is_now}"
+
+
+def _driver() -> str | None:
+    """Return the version of the NVIDIA driver loaded on this host."""
+    try:
+        text = _DRIVER.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = _DRIVER_VERSION.search(text)
+    return found[0] if found else None
+
+
+def _packages() -> dict[str, str]:
+    """Return name and version of what is installed; the first found is the one imported."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:
+            found.setdefault(name, distribution.version)
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))

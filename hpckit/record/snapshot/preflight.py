@@ -1,0 +1,270 @@
+"""Whether what a launch names exists on this machine: its code, its program, its data.
+
+Responsible for looking, without running or importing anything; it must not ask the cluster. Nodes
+may see other file systems than this machine: what lies outside the project is only warned about.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hpckit.model.finding import Finding, error, warning
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.plan import LaunchPlan
+from hpckit.record.named_paths import Project, commanded_paths, configured_paths
+from hpckit.record.snapshot.collect import CodeSnapshot
+from hpckit.record.snapshot.entry_point import (
+    Module,
+    defines,
+    find_module,
+    names_like,
+    runs_nothing,
+)
+
+_RUNS_LOOKED_AT = 200
+"""Paths are looked for in this many runs of a sweep: beyond, they hardly differ."""
+
+_SHELLS = frozenset({"bash", "sh"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What this machine has for a launch: `environ` is what Python and programs are found by.
+
+    `split` returns the words of a configured command.
+    """
+
+    plan: LaunchPlan
+    snapshot: CodeSnapshot
+    environ: Mapping[str, str]
+    split: Callable[[Any], tuple[str, ...]]
+    unchecked: list[str] = field(default_factory=list)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what is missing; `unchecked` then says what could not be looked at."""
+        found: dict[Finding, None] = {}
+        seen: set[tuple[str, str]] = set()
+        for run in self.plan.runs:
+            settings = run.settings
+            task = (str(settings.entry_point), str(settings.command))
+            if task not in seen:
+                seen.add(task)
+                found.update(dict.fromkeys(self._task(settings)))
+        for run in islice(self.plan.runs, _RUNS_LOOKED_AT):
+            found.update(dict.fromkeys(_checkpoints(run.settings)))
+            found.update(dict.fromkeys(configured_paths(run.config, self._project)))
+        return tuple(found)
+
+    @cached_property
+    def working_dir(self) -> Path:
+        """The folder of the project that a run starts in, as it is here."""
+        return self.snapshot.root / self.snapshot.working_dir
+
+    @cached_property
+    def frozen(self) -> frozenset[Path] | None:
+        """The files that the nodes will have of the project; null where they use it as it is."""
+        files = self.snapshot.files
+        return (
+            None if files is None else frozenset(self.snapshot.root / file.path for file in files)
+        )
+
+    @property
+    def here(self) -> bool:
+        """Whether the runs are for this machine."""
+        return self.plan.cluster.kind is not ClusterKind.slurm
+
+    @property
+    def same_python(self) -> bool:
+        """Whether ranks run the very Python that runs this."""
+        return Path(self.plan.python) == Path(sys.executable)
+
+    def _task(self, settings: LaunchConfig) -> Iterator[Finding]:
+        if settings.entry_point is not None:
+            yield from self._entry_point(settings.entry_point, settings.env)
+        elif settings.command is not None:
+            words = self.split(settings.command)
+            yield from self._command(words)
+            yield from commanded_paths(words, self._project)
+
+    def _entry_point(self, text: str, env: Mapping[str, str]) -> Iterator[Finding]:
+        name, _, attribute = text.partition(":")
+        folders = [self.working_dir, *(self.snapshot.root / one for one in self._search)]
+        merged = {**self.environ, **self.plan.cluster.env, **env}
+        folders += [Path(one) for one in merged.get("PYTHONPATH", "").split(os.pathsep) if one]
+        module = find_module(name, folders, installed=self.same_python)
+        if module is None:
+            yield from self._no_module(text, name, folders)
+        elif module.file is not None and not self._is_frozen(module.file):
+            yield _left_out("entry_point", text, module.file)
+        elif module.is_source:
+            yield from self._attribute(text, attribute, module)
+
+    @property
+    def _search(self) -> tuple[str, ...]:
+        return self.snapshot.python_path
+
+    def _no_module(self, text: str, name: str, folders: list[Path]) -> Iterator[Finding]:
+        looked = ", ".join(str(folder) for folder in dict.fromkeys(folders))
+        if not self.same_python:
+            self.unchecked.append(
+                f"entry_point {text}: {name} is not in the project ({looked}); whether "
+                f"{self.plan.python} has it installed was not looked at"
+            )
+            return
+        yield error(
+            "entry_point",
+            text,
+            f"module {name} of entry_point {text} is neither in {looked} nor installed for "
+            f"{self.plan.python}",
+            "start hpckit in the project's folder, name its folders in code.paths, or install it",
+        )
+
+    def _attribute(self, text: str, attribute: str, module: Module) -> Iterator[Finding]:
+        assert module.file is not None  # noqa: S101  # is_source says so
+        try:
+            source = module.file.read_bytes().decode("utf-8", errors="replace")
+            there = defines(source, attribute)
+            lazy = runs_nothing(source, attribute)
+        except OSError as problem:
+            yield warning("entry_point", text, f"{module.file} cannot be read: {problem.strerror}")
+        except (SyntaxError, ValueError) as problem:
+            say = error if self.same_python else warning
+            yield say(
+                "entry_point",
+                text,
+                f"{module.file} is not valid Python: {problem}",
+                "correct it: every rank would fail at its import",
+            )
+        else:
+            if lazy:
+                yield error(
+                    "entry_point",
+                    text,
+                    f"entry_point {text} is a coroutine or generator function: calling it runs "
+                    "none of it",
+                    "make it a plain `def` without `yield`; inside it, asyncio.run() runs a "
+                    "coroutine",
+                )
+            if not there:
+                near = " or ".join(
+                    f"entry_point={text.partition(':')[0]}:{name}"
+                    for name in names_like(source, attribute)
+                )
+                yield error(
+                    "entry_point",
+                    text,
+                    f"entry_point {text}: {module.file} defines no {attribute}",
+                    f"did you mean {near}?" if near else "name a function of it: module:function",
+                )
+
+    def _command(self, words: tuple[str, ...]) -> Iterator[Finding]:
+        program = words[0]
+        if "/" in program and not Path(program).is_absolute():
+            yield from self._project_file(program, runs=True)
+        elif self._which(program) is None:
+            # Nodes may have what this machine has not, and modules bring more.
+            say = error if self.here else warning
+            yield say(
+                "command",
+                program,
+                f"there is no program {program} on this machine",
+                "look for a typing mistake; on the nodes it has to be on PATH (cluster.modules, "
+                "cluster.setup, cluster.env)",
+            )
+        yield from self._script(Path(program).name, words[1:])
+
+    def _script(self, program: str, words: tuple[str, ...]) -> Iterator[Finding]:
+        """Look for what an interpreter is to run: a file, or with `-m` a module."""
+        python = program.startswith("python")
+        if python and "-m" in words[:-1]:
+            name = words[words.index("-m") + 1]
+            if find_module(name, [self.working_dir], installed=True) is None:
+                yield (error if self.here and self.same_python else warning)(
+                    "command",
+                    name,
+                    f"module {name} of the command is neither in {self.working_dir} nor installed "
+                    f"for {self.plan.python}",
+                    "look for a typing mistake, or install it",
+                )
+            return
+        if "-c" in words:
+            return
+        ends = ".py" if python or program == "torchrun" else ""
+        plain = (word for word in words if not word.startswith("-"))
+        # Options of an interpreter hardly take a value; those of torchrun do.
+        script = next((word for word in plain if word.endswith(ends) or program != "torchrun"), "")
+        known = (ends and script.endswith(ends)) or program in _SHELLS
+        if known and script and not Path(script).is_absolute():
+            yield from self._project_file(script)
+
+    def _which(self, program: str) -> str | None:
+        beside_python = str(Path(self.plan.python).parent)
+        path = os.pathsep.join([beside_python, self.environ.get("PATH", os.defpath)])
+        return shutil.which(program, path=path)
+
+    @property
+    def _project(self) -> Project:
+        return Project(folder=self.working_dir, frozen=self._is_frozen)
+
+    def _project_file(self, name: str, *, runs: bool = False) -> Iterator[Finding]:
+        file = self.working_dir / name
+        if not file.is_file():
+            yield error(
+                "command",
+                name,
+                f"there is no file {name} in {self.working_dir}, where the command starts",
+                "give its path from the folder in which you call hpckit",
+            )
+        elif not self._is_frozen(file):
+            yield _left_out("command", name, file)
+        elif runs and not os.access(file, os.X_OK):
+            yield error(
+                "command",
+                name,
+                f"{file} is not executable",
+                f"chmod +x {name}, or name what runs it, for example: python {name}",
+            )
+
+    def _is_frozen(self, file: Path) -> bool:
+        """Whether the nodes will have this file: it is outside the project, or in its copy."""
+        file = Path(os.path.normpath(file))
+        if self.frozen is None or not file.is_relative_to(self.snapshot.root):
+            return True
+        if file.is_dir() and any(one.is_relative_to(file) for one in self.frozen):
+            return True
+        above = [file, *file.parents]
+        # An installation inside the project (`.venv`) is used where it is.
+        return "site-packages" in file.parts or any(one in self.frozen for one in above)
+
+
+def _left_out(key: str, value: str, file: Path) -> Finding:
+    return error(
+        key,
+        value,
+        f"{file} exists, but is not part of the frozen code: git ignores it",
+        "git add -f it, take it out of .gitignore, or set code.snapshot=false",
+    )
+
+
+def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
+    folder = settings.checkpoint.dir
+    if folder is None or not Path(folder).is_absolute():
+        return
+    # It is made by the first save; what is above it has to be there.
+    existing = next(one for one in (Path(folder), *Path(folder).parents) if one.exists())
+    if existing == Path("/") or not os.access(existing, os.W_OK):
+        yield warning(
+            "checkpoint.dir",
+            folder,
+            f"checkpoint.dir {folder} cannot be made here: {existing} is what exists of it"
+            + ("" if existing == Path("/") else ", and you may not write there"),
+            "look for a typing mistake; the nodes may see more than this machine",
+        )

@@ -1,0 +1,173 @@
+"""The code of an earlier launch, to run it anew: its snapshot, else the commit it was made from.
+
+Responsible for finding exactly what was frozen, and for refusing what is only nearly that; it must
+not touch the user's checkout: a commit is written out elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpckit.errors import UsageError
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.snapshot.changes import changes, digest_of, frozen_sums
+from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
+from hpckit.record.snapshot.git import Git, GitState
+from hpckit.record.snapshot.identity import code_identity
+from hpckit.record.store import read_json
+
+_TODAY = "leave --exact out to run the same configuration with today's code"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Code as it was: `source` says where it is from, `doubt` what may be missing all the same."""
+
+    snapshot: CodeSnapshot
+    source: str
+    doubt: str | None = None
+
+
+def restore(paths: LaunchPaths, git: Git, scratch: Path) -> Restored:
+    """Return the code of a launch; a commit is written to `scratch`, an empty folder.
+
+    Raises UsageError where the code is not to be had, or not as it was.
+    """
+    frozen = _Frozen.read(paths)
+    if frozen.of_snapshot and paths.code.is_dir():
+        return Restored(snapshot=_from_snapshot(frozen, git), source="its own snapshot")
+    return _from_commit(frozen, git, scratch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frozen:
+    """What a launch folder says of its code."""
+
+    paths: LaunchPaths
+    record: Mapping[str, Any]
+    places: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, paths: LaunchPaths) -> _Frozen:
+        try:
+            record, places = read_json(paths.code_record), read_json(paths.launch)["code"]
+            return cls(
+                paths=paths,
+                record={**record, "commit": record["commit"], "project": record["project"]},
+                places={**places, "working_dir": places["working_dir"]},
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"what {paths.folder} says of its code cannot be read: {error}",
+                hint=f"see that the folder is whole and yours to read, or {_TODAY}",
+            ) from error
+
+    @property
+    def of_snapshot(self) -> bool:
+        return bool(self.record.get("snapshot"))
+
+    @property
+    def project(self) -> Path:
+        return Path(self.record["project"])
+
+    @property
+    def commit(self) -> str | None:
+        return self.record["commit"] or None
+
+    @property
+    def diff(self) -> str:
+        path = self.paths.code_diff
+        if not path.exists():
+            return ""
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+
+    def snapshot(self, root: Path, files: Iterator[CodeFile]) -> CodeSnapshot:
+        """Return the snapshot of these files, described as the frozen one was."""
+        git = GitState(
+            commit=self.commit,
+            branch=self.record.get("branch"),
+            dirty=bool(self.record.get("dirty")),
+            diff=self.diff,
+        )
+        return CodeSnapshot(
+            root=root,
+            working_dir=self.places["working_dir"],
+            python_path=tuple(self.places["python_path"]),
+            files=tuple(sorted(files, key=lambda file: file.path)),
+            git=git if self.record.get("dirty") is not None else None,
+            origin=self.project,
+        )
+
+
+def _from_snapshot(frozen: _Frozen, git: Git) -> CodeSnapshot:
+    edited = changes(frozen.paths, git)
+    if edited:
+        more = f", and {len(edited) - 1} more" if len(edited) > 1 else ""
+        raise UsageError(
+            f"the snapshot {frozen.paths.code} is not what was frozen: {edited[0]}{more}",
+            hint=f"put back what was edited, or {_TODAY}",
+        )
+    sums = dict(frozen_sums(frozen.paths))
+    snapshot = frozen.snapshot(frozen.paths.code, _files(frozen.paths.code, sums))
+    identity = frozen.record.get("identity")
+    if identity and code_identity(snapshot) != identity:
+        raise UsageError(
+            f"links in the snapshot {frozen.paths.code} are not what was frozen",
+            hint=f"remove links that runs have made there, or {_TODAY}",
+        )
+    return snapshot
+
+
+def _files(root: Path, sums: Mapping[str, str] | None) -> Iterator[CodeFile]:
+    """Yield the links below a folder, and the files: those with a checksum, or all."""
+    for folder, folders, names in os.walk(root):
+        for path in (Path(folder, name) for name in (*names, *folders)):
+            inside = path.relative_to(root).as_posix()
+            status = path.lstat()
+            if stat.S_ISLNK(status.st_mode):
+                yield CodeFile(path=inside, size=0, executable=False, link=str(path.readlink()))
+            elif stat.S_ISREG(status.st_mode) and (sums is None or inside in sums):
+                executable = bool(status.st_mode & stat.S_IXUSR)
+                yield CodeFile(path=inside, size=status.st_size, executable=executable)
+
+
+def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> Restored:
+    commit, project = frozen.commit, frozen.project
+    why = "its snapshot is gone" if frozen.of_snapshot else "it was launched without a snapshot"
+    if commit is None:
+        raise UsageError(
+            f"the code of {frozen.paths.folder} is not to be had: {why}, and {project} was in no "
+            "git checkout",
+            hint=_TODAY,
+        )
+    root = git.write_out(project, commit, frozen.diff, scratch)
+    if root is None:
+        raise UsageError(
+            f"the code of {frozen.paths.folder} is not to be had: {why}, and git cannot write out "
+            f"commit {commit} of {project}, with its changes",
+            hint=f"bring that commit back (git fetch) or the project to its place, or {_TODAY}",
+        )
+    sums = dict(frozen_sums(frozen.paths)) if frozen.of_snapshot else None
+    _check_sums(frozen, root, sums or {})
+    unsure = sums is None and bool(frozen.record.get("dirty"))
+    return Restored(
+        snapshot=frozen.snapshot(root, _files(root, sums)),
+        source=f"commit {commit} of {project}" + (", with its changes" if frozen.diff else ""),
+        doubt="what git did not track was not recorded" if unsure else None,
+    )
+
+
+def _check_sums(frozen: _Frozen, root: Path, sums: Mapping[str, str]) -> None:
+    wrong = [path for path, digest in sums.items() if digest_of(root / path) != digest]
+    if wrong:
+        raise UsageError(
+            f"commit {frozen.commit} does not give back the code of {frozen.paths.folder}: "
+            f"{len(wrong)} of {len(sums)} files differ or are missing, such as {wrong[0]} (git did "
+            "not track it, or its filters differ)",
+            hint=_TODAY,
+        )

@@ -1,0 +1,69 @@
+"""What squeue and sacct are asked about many jobs, and that any form they answer in is read.
+
+Responsible for a readable list: text as asked for, or JSON, which a site's own squeue may print
+all the same, and which is asked for once where the text is some table of the site's; it must not
+know what a row means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpckit.errors import SchedulerAwayError, SchedulerRefusedError
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.parse import SACCT_FIELDS, SACCT_FORMAT, SQUEUE_FIELDS, SQUEUE_FORMAT, readable
+from hpckit.slurm.parse_json import NO_FILTER, complaint, lines_of
+
+_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which fields of jobs a program is asked for, and by which option."""
+
+    program: str
+    fields: tuple[str, ...]
+    form: str
+
+
+QUEUE = Question(program="squeue", fields=SQUEUE_FIELDS, form=f"--Format={SQUEUE_FORMAT}")
+ACCOUNTS = Question(program="sacct", fields=SACCT_FIELDS, form=f"--format={SACCT_FORMAT}")
+
+
+def ask(
+    question: Question,
+    commands: SlurmCommands,
+    *words: str,
+    only: Mapping[str, object] = NO_FILTER,
+) -> str:
+    """Return the jobs that these words ask for, a line each, with the question's fields.
+
+    `only` is for JSON what `words` are for text (see `lines_of`). Raises SchedulerAwayError, also
+    where nothing that was printed can be read: a job that cannot be seen has not gone.
+    """
+    said = commands.run(question.program, *words, question.form)
+    lines = _lines(said, question, only)
+    if lines is None:
+        with contextlib.suppress(SchedulerRefusedError):
+            said = commands.run(question.program, *words, "--json")
+            lines = _lines(said, question, only)
+    if lines is None:
+        raise _unreadable(question, said)
+    return lines
+
+
+def _lines(said: str, question: Question, only: Mapping[str, object]) -> str | None:
+    if not said.strip() or readable(said, question.fields):
+        return said
+    return lines_of(said, question.fields, only)
+
+
+def _unreadable(question: Question, said: str) -> SchedulerAwayError:
+    words = complaint(said) or f"it printed {said.strip()[:_SHOWN]!r}"
+    return SchedulerAwayError(
+        f"{question.program} listed no jobs that can be read, as text or as JSON: {words}",
+        hint=f"if this {question.program} is a script of the site's, set cluster.bin_dir to the "
+        "folder of Slurm's own programs",
+    )

@@ -1,0 +1,233 @@
+"""How long a job has, how it will be ended, and why it is being ended.
+
+Responsible for the time limit, KillWait, what a preemption does, and the cause of a signal; it
+must not decide anything by them. What cannot be found out is left open, or is Slurm's own
+default: never an error. A handful of questions in an attempt, and two every some minutes, so that
+slurmctld does not notice.
+
+The time left is the end of the job minus the controller's own clock, both of its answer. squeue's
+TimeLeft (%L) and scontrol's RunTime are reckoned by the clock of the node that asks (measured with
+22.05: four minutes less where it is four minutes ahead).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from hpckit.errors import SchedulerError
+from hpckit.model import allocation
+from hpckit.model.failure import Cause
+from hpckit.model.run import Observation
+from hpckit.model.states import BaseState, StateFlag
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.parse import Terms, moment
+from hpckit.slurm.query import controller, observe_queued, settings, terms
+
+KILL_WAIT = timedelta(seconds=30)
+"""Slurm's default between SIGTERM and SIGKILL."""
+
+_BY_PARTITION = "preempt/partition_prio"
+"""The plugin whose preemption mode and grace are those of the partition."""
+
+
+class PreemptMode(StrEnum):
+    """What becomes of a job that is preempted."""
+
+    off = "OFF"
+    cancel = "CANCEL"
+    requeue = "REQUEUE"
+    suspend = "SUSPEND"
+    unknown = "UNKNOWN"
+
+    @classmethod
+    def parse(cls, text: str) -> PreemptMode:
+        """Parse one of Slurm's words, `GANG,SUSPEND` and `WITHIN` being kinds of another."""
+        words = text.upper().replace(",", " ").split()
+        return next((mode for mode in cls if mode.value in words), cls.unknown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLimits:
+    """When and how a job ends.
+
+    `end_s` is when it ends, in seconds of this host's monotonic clock; null where it has no time
+    limit, or none that is known. From SIGTERM on, there is `kill_wait`. A preemption lets the job
+    run on for `grace` before that; null where it is not known, as with preemption by QOS.
+    """
+
+    end_s: float | None = None
+    kill_wait: timedelta = KILL_WAIT
+    grace: timedelta | None = None
+    preempt_mode: PreemptMode = PreemptMode.unknown
+
+    def told(self) -> allocation.Limits:
+        """Return what a supervisor is told of them."""
+        return allocation.Limits(end_s=self.end_s, kill_wait=self.kill_wait, grace=self.grace)
+
+
+@dataclass(slots=True, kw_only=True)
+class LimitsOfJob:
+    """The limits of a job (`123` or `123_4`), to be asked for again and again.
+
+    `environ` is the batch script's: since 23.02 it says when the job begins and ends.
+    """
+
+    commands: SlurmCommands
+    job: str
+    environ: Mapping[str, str]
+    _known: JobLimits | None = field(default=None, init=False)
+
+    def ask(self) -> JobLimits | None:
+        """Return them as they are now; None where there is no answer.
+
+        The first time, what is usual stands for what is not answered.
+        """
+        if self._known is None:
+            self._known = job_limits(self.commands, self.job, self.environ)
+            return self._known
+        try:
+            found = terms(self.job, self.commands)
+            _, clock = controller(self.commands)
+        except SchedulerError:
+            return None
+        if found is None or clock is None:
+            return None
+        self._known = replace(self._known, end_s=_by_our_clock(found.end_at, clock))
+        return self._known
+
+
+def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) -> JobLimits:
+    """Return the limits of a job in three questions at most."""
+    end_at, partition = _end_and_partition(commands, job, environ)
+    config, clock = _controller(commands)
+    end_s = _by_environment(environ) if clock is None else _by_our_clock(end_at, clock)
+    own = _settings(commands, "partition", partition) if partition else {}
+    by_partition = config.get("PreemptType") == _BY_PARTITION
+    mode = own.get("PreemptMode", "") if by_partition else ""
+    return JobLimits(
+        end_s=end_s,
+        kill_wait=_seconds(config.get("KillWait")) or KILL_WAIT,
+        grace=_seconds(own.get("GraceTime")) if by_partition else None,
+        preempt_mode=PreemptMode.parse(mode or config.get("PreemptMode", "")),
+    )
+
+
+def _by_our_clock(end_at: datetime | None, clock: datetime) -> float | None:
+    """Return a moment of the controller's, whose clock shows this now, in monotonic seconds."""
+    return None if end_at is None else time.monotonic() + (end_at - clock).total_seconds()
+
+
+def _by_environment(environ: Mapping[str, str]) -> float | None:
+    """Return the end as if the job began with this process: it did, but for its prolog."""
+    begin = moment(environ.get("SLURM_JOB_START_TIME", ""))
+    end = moment(environ.get("SLURM_JOB_END_TIME", ""))
+    return None if begin is None or end is None else _by_our_clock(end, begin)
+
+
+def _end_and_partition(
+    commands: SlurmCommands, job: str, environ: Mapping[str, str]
+) -> tuple[datetime | None, str]:
+    """Return both, without a question where the environment has them."""
+    end_at = moment(environ.get("SLURM_JOB_END_TIME", ""))
+    partition = environ.get("SLURM_JOB_PARTITION", "")
+    if end_at is not None and partition:
+        return end_at, partition
+    found = _terms(commands, job)
+    if found is None:
+        return end_at, partition
+    return end_at or found.end_at, partition or found.partition
+
+
+class EndCause(StrEnum):
+    """Why a running job got a signal, as far as Slurm tells.
+
+    `requeued` is by somebody or after a lost node; `none`: the job runs on, as with
+    `scancel --signal`; `unknown`: Slurm did not answer.
+    """
+
+    preempted = "preempted"
+    time_limit = "time_limit"
+    requeued = "requeued"
+    cancelled = "cancelled"
+    failed = "failed"
+    none = "none"
+    unknown = "unknown"
+
+
+_CAUSES = {
+    EndCause.preempted: Cause.preempted,
+    EndCause.time_limit: Cause.time_limit,
+    EndCause.requeued: Cause.notice,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why a job is being ended, and when it will be, where Slurm has set that."""
+
+    cause: EndCause = EndCause.unknown
+    end_at: datetime | None = None
+
+    def told(self) -> allocation.Ending:
+        """Return what a supervisor is told of it."""
+        cancelled = self.cause is EndCause.cancelled
+        runs_on = self.cause is EndCause.none
+        return allocation.Ending(
+            cause=_CAUSES.get(self.cause), cancelled=cancelled, runs_on=runs_on
+        )
+
+
+def ending(commands: SlurmCommands, job: str, restart_count: int) -> Ending:
+    """Return why a job that has this restart count is being ended, in two questions."""
+    found = _terms(commands, job)
+    try:
+        seen = observe_queued(job, commands, datetime.now(UTC))
+    except SchedulerError:
+        seen = None
+    if found is not None and found.preempted_at is not None:
+        # Once it is ended, Slurm shows the next attempt's end, or none.
+        in_grace = seen is not None and seen.restarts == restart_count
+        return Ending(cause=EndCause.preempted, end_at=found.end_at if in_grace else None)
+    cause = _cause(seen, restart_count)
+    return Ending(cause=EndCause.unknown if cause is EndCause.none and found is None else cause)
+
+
+def _cause(seen: Observation | None, restart_count: int) -> EndCause:
+    if seen is None:
+        return EndCause.unknown
+    if seen.restarts > restart_count or seen.state.base is BaseState.pending:
+        return EndCause.requeued
+    if seen.reason == "TimeLimit":
+        return EndCause.time_limit
+    if StateFlag.completing in seen.state.flags or seen.state.ended:
+        return EndCause.failed if seen.reason else EndCause.cancelled
+    return EndCause.none if seen.state.base is BaseState.running else EndCause.unknown
+
+
+def _terms(commands: SlurmCommands, job: str) -> Terms | None:
+    try:
+        return terms(job, commands)
+    except SchedulerError:
+        return None
+
+
+def _controller(commands: SlurmCommands) -> tuple[dict[str, str], datetime | None]:
+    try:
+        return controller(commands)
+    except SchedulerError:
+        return {}, None
+
+
+def _settings(commands: SlurmCommands, *what: str) -> dict[str, str]:
+    try:
+        return settings(commands, *what)
+    except SchedulerError:
+        return {}
+
+
+def _seconds(text: str | None) -> timedelta | None:
+    return timedelta(seconds=int(text)) if text and text.isdecimal() else None

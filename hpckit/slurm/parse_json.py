@@ -1,0 +1,171 @@
+"""What `squeue --json` and `sacct --json` print, as the rows that were asked for as text. Pure.
+
+Responsible for where each generation of Slurm's data parser (v0.0.38 of 22.05 to v0.0.45 of 26.05)
+keeps a field, and how it writes numbers, states and exit codes; it must not know what a row means:
+`hpckit.slurm.parse` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+NO_FILTER: Mapping[str, object] = {}
+
+Job = Mapping[str, Any]
+
+_BEGIN = re.compile(r"^[ \t]*\{", re.MULTILINE)
+_NOTHING_FOUND = 9003
+"""ESLURM_REST_EMPTY_RESULT: for sacct 22.05 it is an error that there is no such job."""
+
+_NO_NUMBER = 0xFFFFFFFE
+"""NO_VAL; one more is INFINITE. Older parsers print them as they are."""
+
+
+def lines_of(
+    text: str, fields: Sequence[str], only: Mapping[str, object] = NO_FILTER
+) -> str | None:
+    """Return the jobs of a JSON answer as lines of these fields; None where it is no such answer.
+
+    Neither is one without jobs that tells of an error: squeue 22.05 ends with 0 all the same.
+    `only` is what fields of the JSON have to be: before 24.11, squeue prints every job in JSON,
+    whatever was asked for. Lines before the JSON (a wrapper's greeting) are passed over, and so is
+    a job without an id.
+    """
+    answer = _answer(text)
+    jobs = answer.get("jobs")
+    if not isinstance(jobs, list) or (not jobs and _complaints(answer)):
+        return None
+    whole = (job for job in jobs if isinstance(job, dict))
+    meant = (job for job in whole if all(job.get(key, only[key]) == only[key] for key in only))
+    cells = ([_clean(_CELLS[name](job)) for name in fields] for job in meant)
+    return "\n".join("|".join(row) for row in cells if row[0])
+
+
+def complaint(text: str) -> str:
+    """Return what a JSON answer says is wrong; empty where it says nothing of the kind."""
+    return "; ".join(_complaints(_answer(text)))
+
+
+def _answer(text: str) -> Mapping[str, Any]:
+    begin = _BEGIN.search(text)
+    if begin is None:
+        return {}
+    try:
+        found: Mapping[str, Any] = json.JSONDecoder().raw_decode(text, begin.end() - 1)[0]
+    except (ValueError, RecursionError):
+        return {}
+    return found
+
+
+def _complaints(answer: Mapping[str, Any]) -> list[str]:
+    errors = answer.get("errors")
+    told = [one for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
+    told = [one for one in told if one.get("error_number") != _NOTHING_FOUND]
+    return [_text(one, "error") or _text(one, "description") for one in told]
+
+
+def _job_id(job: Job) -> str:
+    """Return an id as text has it: `7`, `7_3`, `7_[0-2,5%4]`; `7+1` of a heterogeneous job."""
+    array = _number(job, "array_job_id", "array/job_id")
+    if array:
+        return f"{array}{_element(job)}"
+    whole = _number(job, "het_job_id", "het/job_id")
+    if whole:
+        return f"{whole}+{_number(job, 'het_job_offset', 'het/job_offset') or 0}"
+    return _digits(job, "job_id")
+
+
+def _element(job: Job) -> str:
+    index = _number(job, "array_task_id", "array/task_id")
+    if index is not None:
+        return f"_{index}"
+    ranges = _found(job, "array_task_string", "array/task")
+    if not isinstance(ranges, str) or not ranges:
+        return ""
+    return f"_[{_from_bits(ranges).strip('[]')}]"
+
+
+def _from_bits(ranges: str) -> str:
+    """Return the ranges of a bitmap in hexadecimal, as the accounting keeps them; others as is."""
+    if not ranges.startswith("0x"):
+        return ranges
+    try:
+        bits = f"{int(ranges.partition('%')[0], 16):b}"[::-1]
+    except ValueError:
+        return ranges
+    return ",".join(str(index) for index, bit in enumerate(bits) if bit == "1")
+
+
+def _state(job: Job) -> str:
+    found = _found(job, "job_state", "state/current")
+    words = found if isinstance(found, list) else [found]
+    state = ",".join(word for word in words if isinstance(word, str))
+    by = _text(job, "kill_request_user") if state.startswith("CANCELLED") else ""
+    return f"{state} by {by}" if by else state
+
+
+def _exit_code(job: Job) -> str:
+    """Return `code:signal`, or a wait status where that is what was printed."""
+    status = _number(job, "exit_code")
+    if status is not None:
+        return str(status)
+    code = _number(job, "exit_code/return_code")
+    signal = _number(job, "exit_code/signal/id", "exit_code/signal/signal_id")
+    return "" if code is None and signal is None else f"{code or 0}:{signal or 0}"
+
+
+def _reason(job: Job) -> str:
+    return _text(job, "state_description") or _text(job, "state_reason")
+
+
+def _found(job: Job, *paths: str) -> object:
+    """Return what stands at the first of these places where something does."""
+    for path in paths:
+        found: object = job
+        for name in path.split("/"):
+            found = found.get(name) if isinstance(found, dict) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _number(job: Job, *paths: str) -> int | None:
+    """Return a number, bare or as {"set", "infinite", "number"}; None where there is none."""
+    found = _found(job, *paths)
+    if isinstance(found, dict):
+        there = found.get("set", True) and not found.get("infinite")
+        found = found.get("number") if there else None
+    if not isinstance(found, int) or isinstance(found, bool):
+        return None
+    return found if 0 <= found < _NO_NUMBER else None
+
+
+def _digits(job: Job, path: str) -> str:
+    found = _number(job, path)
+    return "" if found is None else str(found)
+
+
+def _text(job: Job, path: str) -> str:
+    found = _found(job, path)
+    return found if isinstance(found, str) else ""
+
+
+def _clean(cell: str) -> str:
+    """Return a cell that ends neither its field nor its line."""
+    return " ".join(cell.replace("|", " ").split())
+
+
+_CELLS: Mapping[str, Callable[[Job], str]] = {
+    "JobArrayID": _job_id,
+    "JobID": _job_id,
+    "State": _state,
+    "NodeList": lambda job: _text(job, "nodes"),
+    "RestartCnt": lambda job: _digits(job, "restart_cnt"),
+    "exit_code": _exit_code,
+    "ExitCode": _exit_code,
+    "Reason": _reason,
+}
+"""What each field of a text listing is in JSON."""

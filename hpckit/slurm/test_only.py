@@ -1,0 +1,82 @@
+"""`sbatch --test-only`: what Slurm would say to a job, without handing it in.
+
+Responsible for asking and for reading the answer; it must not submit.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpckit.errors import SchedulerRefusedError
+from hpckit.model.finding import ExpectedStart, Finding, error, warning
+from hpckit.model.plan import JobSpec
+from hpckit.model.site import NodeGroup
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.parse import moment
+from hpckit.slurm.script import stated_variables
+
+_START = re.compile(r"Job \S+ to start at (\S+)(.*)")
+_UNDECIDED = (
+    "node configuration is not available",
+    "partition configuration not available now",
+    "required node not available",
+    "nodes are busy",
+)
+"""What --test-only says as well where nodes are only down, drained or kept for somebody: there
+sbatch takes the job and lets it wait. Seen with 22.05."""
+
+
+def rehearse(
+    job: JobSpec,
+    text: str,
+    commands: SlurmCommands,
+    nodes: Callable[[], Sequence[NodeGroup] | None],
+) -> ExpectedStart | Finding:
+    """Return when the job would start, or why Slurm refuses it; raises SchedulerAwayError.
+
+    Of an array, the first element is asked for. `nodes` is asked only where a refusal may be due
+    to nodes that are away for a while.
+    """
+    # On the command line: it takes precedence over the script's own lines.
+    first = ["--array=0"] if job.is_array else []
+    with tempfile.TemporaryDirectory(prefix="hpckit-check-") as folder:
+        script = Path(folder) / "job.sbatch"
+        script.write_text(text, encoding="utf-8")
+        try:
+            said = commands.run_aloud(
+                "sbatch", "--test-only", *first, str(script), without=stated_variables(text)
+            )
+        except SchedulerRefusedError as refusal:
+            return _refused(job, refusal, nodes)
+    return _expected(job, said)
+
+
+def _expected(job: JobSpec, said: str) -> ExpectedStart:
+    match = _START.search(said)
+    if match is None:
+        return ExpectedStart(job_index=job.index, at=None, words=" ".join(said.split()))
+    return ExpectedStart(job_index=job.index, at=moment(match[1]), words=match[2].strip())
+
+
+def _refused(
+    job: JobSpec,
+    refusal: SchedulerRefusedError,
+    nodes: Callable[[], Sequence[NodeGroup] | None],
+) -> Finding:
+    undecided = any(mark in refusal.message.lower() for mark in _UNDECIDED)
+    if undecided and _some_away(nodes()):
+        return warning(
+            "resources",
+            job.name,
+            f"{refusal.message}; some nodes are down, drained or reserved, so that the job may "
+            "have to wait for them",
+            refusal.hint,
+        )
+    return error("resources", job.name, refusal.message, refusal.hint)
+
+
+def _some_away(nodes: Sequence[NodeGroup] | None) -> bool:
+    return nodes is None or any(not one.usable for one in nodes)

@@ -1,0 +1,94 @@
+"""Promises of hpckit.planning.jobs.service_jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.model.launch import Cluster
+from hpckit.planning.jobs.service_jobs import feeder_job, janitor_job, successor_job
+
+
+def test_janitor_asks_for_little_where_the_launch_runs(
+    plan_of_one_job: Callable[..., Any],
+) -> None:
+    """One CPU for ten minutes, on the launch's partition and account, without its nodes or GPUs.
+
+    It is in no reservation, which may have ended when it is to start; what a site asks of every
+    job (features, licenses) it keeps.
+    """
+    plan = plan_of_one_job(
+        Path("/f"),
+        nodes=4,
+        spare_nodes=1,
+        gpus_per_node=8,
+        mem_gb=500,
+        partition="gpu",
+        account="physics",
+        qos="long",
+        reservation="ours",
+        nodelist="n[1-4]",
+        exclusive=True,
+        mail_type="ALL",
+        constraint="gpu",
+        additional_parameters=(("nice", "5"), ("licenses", "scratch"), ("gpus", "8")),
+    )
+    like = plan.jobs[0].resources
+    job = janitor_job("demo", index=3, like=like, cluster=Cluster(), after=["7_0", "7_3", "9"])
+    asked = job.resources
+    assert (job.index, job.name, job.runs, job.requeue) == (3, "demo-janitor-3", (), True)
+    assert asked.dependency == "afterany:7:9"
+    assert (asked.partition, asked.account, asked.qos) == ("gpu", "physics", "long")
+    assert (asked.reservation, asked.constraint) == (None, "gpu")
+    assert (asked.allocated_nodes, asked.cpus_per_task, asked.gpus_per_node) == (1, 1, 0)
+    assert (asked.timeout, asked.mem_gb) == (timedelta(minutes=10), 1.0)
+    assert (asked.nodelist, asked.exclusive, asked.mail_type) == (None, False, None)
+    assert asked.additional_parameters == (("licenses", "scratch"),)
+
+
+def test_janitor_that_follows_an_idle_one_waits_a_while(
+    plan_of_one_job: Callable[..., Any],
+) -> None:
+    """So that they never chase each other."""
+    like = plan_of_one_job(Path("/f")).jobs[0].resources
+    job = janitor_job("demo", index=3, like=like, cluster=Cluster(), after=["7"], pause=True)
+    assert job.resources.additional_parameters == (("begin", "now+60"),)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "place"),
+    [
+        (Cluster(), ("gpu", "long", "a100")),
+        (Cluster(service_qos="small"), ("gpu", "small", "a100")),
+        (Cluster(service_partition="cpu"), ("cpu", None, None)),
+        (Cluster(service_partition="cpu", service_qos="small"), ("cpu", "small", None)),
+    ],
+)
+def test_janitor_and_feeder_go_where_the_cluster_wants_small_jobs(
+    plan_of_one_job: Callable[..., Any], cluster: Cluster, place: tuple[str | None, ...]
+) -> None:
+    """A service partition is another place: QOS and features of the launch's own do not follow."""
+    plan = plan_of_one_job(Path("/f"), partition="gpu", qos="long", constraint="a100")
+    like = plan.jobs[0].resources
+    for job in (
+        janitor_job("demo", index=3, like=like, cluster=cluster, after=["7"]),
+        feeder_job("demo", index=3, like=like, cluster=cluster, after=["7"]),
+    ):
+        asked = job.resources
+        assert (asked.partition, asked.qos, asked.constraint) == place
+
+
+def test_successor_is_one_run_s_job_behind_its_element(
+    plan_of_one_job: Callable[..., Any],
+) -> None:
+    """As the run's own job, but after it, alone, and never requeued."""
+    like = plan_of_one_job(Path("/f"), runs=5, nodes=2, dependency="afterok:3", requeue=True).jobs[
+        0
+    ]
+    job = successor_job("demo", 4, index=6, like=like, after="123_4")
+    assert (job.index, job.name, job.runs, job.requeue) == (6, "demo-6", (4,), False)
+    assert (job.resources.dependency, job.resources.nodes) == ("afterany:123_4", 2)

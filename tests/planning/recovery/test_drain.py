@@ -1,0 +1,144 @@
+"""Promises about drained nodes: who moves, who leaves, who stays, and what else has precedence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hpckit.model.failure import Cause, Failure, RankExit, Reason
+from hpckit.model.launch import DrainPolicy, Recovery
+from hpckit.model.states import RunState
+from hpckit.planning.recovery.decide import (
+    EndAttempt,
+    NewRound,
+    Notice,
+    RoundView,
+    Stay,
+    decide,
+    on_drain,
+    round_ended,
+)
+from hpckit.planning.recovery.ledger import Ledger
+from hpckit.planning.recovery.node_choice import placed
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MOVE = Recovery(restarts={"drained": 1, "signal": 1, "node_lost": 1}, requeue=True)
+LEAVE = replace(MOVE, on_drain=DrainPolicy.leave)
+NOTHING = Ledger()
+LEFT = tuple(RankExit(rank=rank, node="n", code=75, reason=Reason.left, at=NOON) for rank in (0, 1))
+
+
+def view(**about: Any) -> RoundView:
+    """Return a round on n1 and n2 that has left since n2 is drained; n3 stands by."""
+    known: dict[str, Any] = {
+        "round": 0,
+        "at": NOON,
+        "exits": LEFT,
+        "step": 7,
+        "saved": True,
+        "cut_short": True,
+        "members": ("n1", "n2"),
+        "standing": ("n1", "n2", "n3"),
+        "draining": {"n2": "fan 3"},
+        "wanted": 2,
+        "fewest": 2,
+        "requeues": True,
+    }
+    return RoundView(**{**known, **about})
+
+
+ALONE = view(standing=("n1", "n2"))
+
+
+@pytest.mark.parametrize("policy", [MOVE, LEAVE])
+def test_drain_moves_the_run_to_a_spare(policy: Recovery) -> None:
+    """The others keep their places, there is no pause, and the reason is told."""
+    action = decide(view(), policy, NOTHING)
+    assert isinstance(action, NewRound)
+    assert (action.nodes, action.pause) == (("n1", "n3"), timedelta())
+    assert action.because.cause is Cause.drained
+    assert (action.because.node, action.because.message) == ("n2", "n2 is being drained (fan 3)")
+
+
+def test_drain_without_a_spare_is_only_left_where_that_is_wanted() -> None:
+    """`move` stays, as Slurm lets it; `leave` asks for a new attempt."""
+    assert on_drain(ALONE, MOVE, NOTHING) == Stay(because="no spare node can take over")
+    action = on_drain(ALONE, LEAVE, NOTHING)
+    assert isinstance(action, EndAttempt)
+    assert (action.state, action.again, action.excluded) == (RunState.interrupted, True, ())
+    assert action == decide(ALONE, LEAVE, NOTHING)
+
+
+def test_drain_is_no_reason_to_shrink() -> None:
+    """Fewer nodes, with resources.min_nodes, would cost more than to stay."""
+    assert isinstance(on_drain(replace(ALONE, fewest=1), MOVE, NOTHING), Stay)
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        (view(saved=False), "nothing has been saved yet"),
+        (view(draining={}), "no node of it is being drained any more"),
+        (view(draining={"n3": ""}), "no node of it is being drained any more"),
+        (view(draining={"n2": "", "n3": ""}), "no spare node can take over"),
+    ],
+)
+def test_drain_is_stayed_through_where_leaving_gains_nothing(known: RoundView, why: str) -> None:
+    """Unsaved work is not thrown away, and a drained spare is no place to go."""
+    stay = on_drain(known, MOVE, NOTHING)
+    assert isinstance(stay, Stay)
+    assert why in stay.because
+
+
+def test_drain_is_left_within_its_budget_only() -> None:
+    """Without progress in between, as often as recovery.restarts.drained says; spares cost none."""
+    because = Failure(cause=Cause.drained, message="", signature="drained")
+    past = NOTHING.after(round_ended(view(), because, "again"), 1)
+    stay = on_drain(ALONE, LEAVE, past)
+    assert isinstance(stay, Stay)
+    assert "recovery.restarts.drained is 1" in stay.because
+    assert isinstance(on_drain(view(), MOVE, past), NewRound)
+    assert isinstance(on_drain(replace(ALONE, requeues=False), LEAVE, NOTHING), Stay)
+    assert isinstance(on_drain(ALONE, replace(LEAVE, restarts={}), NOTHING), Stay)
+
+
+def test_drain_yields_to_a_notice_and_to_a_failure() -> None:
+    """An attempt that will be stopped ends; a rank that failed is blamed, by its own budget."""
+    told = decide(view(notice=Notice(signal="SIGTERM", cause=Cause.preempted)), MOVE, NOTHING)
+    assert isinstance(told, EndAttempt)
+    assert told.failure is not None
+    assert told.failure.cause is Cause.preempted
+    killed = RankExit(rank=1, node="n1", code=None, signal="SIGKILL", at=NOON)
+    failed = decide(view(exits=(killed,)), MOVE, NOTHING)
+    assert isinstance(failed, NewRound)
+    assert failed.because.cause is Cause.signal
+    assert failed.nodes == ("n1", "n3"), "away from the drained node, as it starts anew anyway"
+
+
+def test_drain_that_is_over_when_the_ranks_have_left_starts_them_again() -> None:
+    """Whether the drain was taken back or the spare is gone: ranks that left are started again."""
+    for changed in (view(draining={}), replace(ALONE, draining={"n2": ""})):
+        action = decide(changed, MOVE, NOTHING)
+        assert isinstance(action, NewRound)
+        assert action.nodes == ("n1", "n2")
+
+
+def test_drain_counts_against_no_failure() -> None:
+    """Neither as the same failure again, nor for how often the run fails."""
+    past = NOTHING
+    for _ in range(5):
+        action = decide(view(step=1), MOVE, past)
+        assert isinstance(action, NewRound)
+        past = past.after(round_ended(view(step=1), action.because, "restart"), 1)
+    assert past.between_failures(timedelta(hours=1)) == timedelta(hours=1)
+    assert not past.excluded(MOVE)
+
+
+def test_placed_takes_unwelcome_nodes_last() -> None:
+    """Drained nodes serve only where there are too few others; members are kept before spares."""
+    assert placed(("n1", "n2"), ("n1", "n3", "n4"), 2, {"n3"}) == ("n1", "n4")
+    assert placed(("n1", "n2"), ("n1", "n3"), 2, {"n3"}) == ("n1", "n3")
+    assert placed(("n1", "n2"), ("n1", "n2", "n3"), 2, {"n1", "n3"}) == ("n1", "n2")

@@ -1,0 +1,136 @@
+"""Promises of the ledger: what counts against a run's budgets, across rounds and attempts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import Recovery
+from hpckit.model.save_cost import SaveCost
+from hpckit.planning.recovery.ledger import Ledger, read_ledger
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+POLICY = Recovery(node_failures=2)
+
+
+def started(attempt: int, *, minutes: float = 0) -> events.AttemptStarted:
+    """Return the beginning of an attempt."""
+    return events.AttemptStarted(
+        at=NOON + timedelta(minutes=minutes),
+        attempt=attempt,
+        job="7",
+        restart_count=attempt - 1,
+        host="n1",
+        pid=1,
+        started="",
+    )
+
+
+def ended(cause: Cause = Cause.signal, **about: Any) -> events.RoundEnded:
+    """Return a round that failed; `minutes` after noon."""
+    at = NOON + timedelta(minutes=about.pop("minutes", 0))
+    failure = Failure(
+        cause=cause, message="", node=about.pop("node", None), signature=about.pop("signature", "s")
+    )
+    given = {"round": 0, "first_step": 0, "step": None, "action": "restart", **about}
+    return events.RoundEnded(at=at, failure=failure, **given)
+
+
+def over(attempt: int) -> list[events.Event]:
+    """Return the last word on an attempt."""
+    assert attempt
+    return [events.AttemptEnded(at=NOON, state="interrupted", exit_code=143)]  # type: ignore[arg-type]
+
+
+def test_ledger_counts_failures_since_the_run_last_got_further() -> None:
+    """Failures before a step further than ever are forgiven, across attempts."""
+    history = [started(1), ended(step=5), ended(step=5), *over(1), started(2), ended(step=9)]
+    ledger = read_ledger(history)
+    assert ledger.spent(Cause.signal) == 1
+    assert ledger.best_step == 9
+    again = ledger.after(ended(step=9), 2)
+    assert (again.spent(Cause.signal), again.repeated()) == (2, 2)
+
+
+def test_ledger_counts_classes_and_signatures_apart() -> None:
+    """Another kind of failure has a budget of its own, and another signature its own row."""
+    ledger = read_ledger([started(1), ended(step=5), ended(Cause.hang, step=5, signature="h")])
+    assert ledger.spent(Cause.hang) == 1
+    assert ledger.spent(Cause.signal) == 1
+    assert ledger.repeated() == 1
+
+
+def test_ledger_counts_a_crash_loop_across_notices() -> None:
+    """A preemption or requeue in between does not make the same failure a new one."""
+    told = ended(Cause.preempted, step=3, signature="preempted")
+    history = [started(1), ended(step=5), ended(step=5), told, *over(1), started(2), ended(step=5)]
+    assert read_ledger(history).repeated() == 3
+
+
+def test_ledger_excludes_a_node_after_two_failures_or_one_loss() -> None:
+    """Two failures of a node's own exclude it; being lost does so at once; both expire."""
+    twice = read_ledger([started(1), ended(node="n1"), ended(node="n1"), ended(node="n2")])
+    assert twice.excluded(POLICY) == {"n1"}
+    lost = read_ledger([started(1), ended(Cause.node_lost, node="n2, n3")])
+    assert lost.excluded(POLICY) == {"n2", "n3"}
+    later = lost.after(ended(Cause.exception, minutes=24 * 60), 1)
+    assert later.excluded(POLICY) == frozenset()
+
+
+def test_ledger_charges_what_a_bad_node_did_only_once() -> None:
+    """One bad node cannot spend the whole budget, once it is left out."""
+    ledger = read_ledger([started(1), *(ended(node="n1", step=5) for _ in range(5))])
+    assert ledger.spent(Cause.signal, frozenset({"n1"})) == 1
+    assert ledger.spent(Cause.signal) == 5
+
+
+def test_ledger_charges_one_failure_once_however_many_nodes_it_took() -> None:
+    """A switch that takes three nodes is one failure, also where all of them are left out."""
+    bad = frozenset({"n1", "n2", "n3"})
+    once = read_ledger([started(1), ended(Cause.node_lost, node="n1, n2, n3", step=5)])
+    assert once.spent(Cause.node_lost, bad) == 1
+    again = once.after(ended(Cause.node_lost, node="n3, n4", step=5), 1)
+    assert again.spent(Cause.node_lost, bad | {"n4"}) == 2
+
+
+@given(
+    nodes=st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), min_size=1, max_size=8),
+    bad=st.sets(st.sampled_from("abcdef")),
+)
+def test_ledger_never_charges_more_than_there_were_failures(
+    nodes: list[set[str]], bad: set[str]
+) -> None:
+    """Whichever nodes are left out, so many failures are charged at most, and the first always."""
+    history = [ended(Cause.node_lost, node=", ".join(sorted(some)), step=5) for some in nodes]
+    ledger = read_ledger([started(1), *history])
+    assert 1 <= ledger.spent(Cause.node_lost, frozenset(bad)) <= len(nodes)
+
+
+def test_ledger_learns_the_time_between_failures() -> None:
+    """The expectation weighs as much as one failure; being told to stop is none."""
+    ledger = Ledger()
+    day = timedelta(hours=24)
+    assert ledger.between_failures(day) == day
+    for minutes in range(3):
+        ledger = ledger.after(ended(step=minutes), 1, ran=timedelta(hours=2))
+    assert ledger.between_failures(day) == timedelta(hours=30) / 4
+    told = ledger.after(ended(Cause.preempted), 1)
+    assert told.between_failures(day) == timedelta(hours=30) / 4
+
+
+def test_ledger_knows_what_the_latest_save_cost() -> None:
+    """A restart need not find out anew how often to save."""
+    saved = [
+        events.CheckpointSaved(
+            at=NOON, round=0, step=step, size=1, stall_s=stall_s, duration_s=10 * stall_s
+        )
+        for step, stall_s in ((1, 9.0), (2, 0.5))
+    ]
+    ledger = read_ledger([started(1), *saved, ended(step=3)])
+    latest = SaveCost(stall=timedelta(seconds=0.5), duration=timedelta(seconds=5))
+    assert ledger.save_cost == ledger.after(ended(step=4), 1).save_cost == latest

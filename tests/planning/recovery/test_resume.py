@@ -1,0 +1,153 @@
+"""Promises of hpckit.planning.recovery.resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.model.plan import JobSpec
+from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.states import RunState, parse_state
+from hpckit.planning.recovery.resume import Known, added_jobs, choose
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def view(index: int = 0, *, slurm: str | None = None, **fields: Any) -> RunView:
+    """Return the view of a run whose job Slurm calls so; null where Slurm does not know it."""
+    fields.setdefault("job", f"7_{index}")
+    record = RunRecord(id=f"demo.{index}", index=index, overrides=(), folder="/f", **fields)
+    seen = None
+    if slurm is not None:
+        seen = Observation(job=f"7_{index}", state=parse_state(slurm), seen_at=AT)
+    return RunView(record=record, observation=seen, asked=record.job is not None)
+
+
+def begun(state: RunState, **fields: Any) -> dict[str, Any]:
+    """Return the fields of a record whose attempt came to this."""
+    return {"state": state, "attempt": 1, "started_at": AT, **fields}
+
+
+@pytest.mark.parametrize(
+    ("seen", "resumed"),
+    [
+        (view(slurm="COMPLETED", **begun(RunState.completed)), False),
+        (view(slurm="FAILED", **begun(RunState.failed)), True),
+        (view(slurm="TIMEOUT", **begun(RunState.running)), True),
+        (view(slurm="NODE_FAIL", **begun(RunState.interrupted)), True),
+        (view(slurm="RUNNING", **begun(RunState.interrupted)), False),
+        (view(slurm="PENDING"), False),
+        (view(slurm="RUNNING", **begun(RunState.running)), False),
+        (view(**begun(RunState.running)), True),
+        (view(slurm="COMPLETED"), True),
+        (view(slurm="CANCELLED"), False),
+    ],
+    ids=[
+        "completed",
+        "failed",
+        "time limit",
+        "node lost",
+        "may be requeued",
+        "waits",
+        "runs",
+        "forgotten by Slurm",
+        "Slurm is content but no supervisor spoke",
+        "cancelled",
+    ],
+)
+def test_choice_takes_what_is_over_without_having_completed(
+    seen: RunView, *, resumed: bool
+) -> None:
+    """Failed, interrupted and lost runs are resumed once nobody else will start them again."""
+    choice = choose([seen], Known(), cancelled=False)
+    assert choice.resumed == ((0,) if resumed else ())
+    assert len(choice.skipped) == (0 if resumed else 1)
+
+
+def test_choice_takes_cancelled_runs_where_asked_to() -> None:
+    """Cancelled counts only when it is said."""
+    seen = view(slurm="CANCELLED")
+    assert choose([seen], Known(), cancelled=True).resumed == (0,)
+    assert choose([seen], Known(), cancelled=False).open == ()
+
+
+def test_choice_takes_what_nobody_was_given_but_not_what_somebody_may_have() -> None:
+    """A run that was never submitted is missing; one of unknown fate is left to doctor."""
+    seen = [view(index, job=None) for index in range(2)]
+    choice = choose(seen, Known(unsubmitted={0, 1}, doubtful={1}), cancelled=False)
+    assert choice.resumed == (0,)
+    assert "doctor" in choice.skipped[0].reason
+    assert choice.open == ()
+
+
+def test_choice_names_what_still_goes_on() -> None:
+    """Runs that wait, run or may come back are open; ended ones are not."""
+    seen = [
+        view(0, slurm="PENDING"),
+        view(1, slurm="RUNNING", **begun(RunState.running)),
+        view(2, slurm="PENDING", **begun(RunState.interrupted)),
+        view(3, slurm="COMPLETED", **begun(RunState.completed)),
+    ]
+    assert choose(seen, Known(), cancelled=False).open == (0, 1, 2)
+
+
+@pytest.fixture
+def job(plan_of_one_job: Callable[..., Any]) -> Callable[..., JobSpec]:
+    """Return a maker of jobs with these resources."""
+
+    def make(**resources: Any) -> JobSpec:
+        spec: JobSpec = plan_of_one_job(Path("/f"), runs=8, **resources).jobs[0]
+        return spec
+
+    return make
+
+
+def test_jobs_are_compact_and_keep_their_resources(job: Callable[..., JobSpec]) -> None:
+    """Runs that ask the same share a job without gaps; indices and names go on from the last."""
+    small, large = job(mem_gb=1), replace(job(mem_gb=2), index=1)
+    jobs = added_jobs(
+        "demo",
+        (1, 4, 6),
+        job_of=lambda run: large if run == 4 else small,
+        begun={1, 4, 6},
+        first_index=2,
+    )
+    assert [(one.index, one.name, one.runs) for one in jobs] == [
+        (2, "demo-2", (1, 6)),
+        (3, "demo-3", (4,)),
+    ]
+    assert [one.resources for one in jobs] == [small.resources, large.resources]
+
+
+@pytest.mark.parametrize(
+    ("dependency", "left"),
+    [("afterok:12", None), ("singleton", "singleton"), ("afterok:12,singleton", "singleton")],
+)
+def test_jobs_drop_a_dependency_that_has_been_met(
+    job: Callable[..., JobSpec], dependency: str, left: str | None
+) -> None:
+    """What a run depended on came about before its first attempt; before that it still counts."""
+    spec = job(dependency=dependency)
+    jobs = added_jobs("demo", (0, 1), job_of=lambda _: spec, begun={0}, first_index=1)
+    found = {run: one.resources.dependency for one in jobs for run in one.runs}
+    assert found == {0: left, 1: dependency}
+
+
+def test_choose_leaves_alone_what_has_used_up_its_budgets() -> None:
+    """A run that could be resumed is not, where its budgets are spent, and the reason is theirs."""
+    failed = view(slurm="FAILED", **begun(RunState.failed))
+    choice = choose([failed], Known(spent={0: "enough is enough"}), cancelled=False)
+    assert choice.resumed == ()
+    assert [one.reason for one in choice.skipped] == ["enough is enough"]
+    assert choice.open == ()
+
+
+def test_choose_still_counts_a_spent_run_as_going_on_while_slurm_has_it() -> None:
+    """Budgets are about runs that have ended; one that Slurm may start again is open."""
+    unsettled = view(slurm="RUNNING", **begun(RunState.interrupted))
+    assert choose([unsettled], Known(spent={0: "enough"}), cancelled=False).open == (0,)

@@ -1,0 +1,75 @@
+"""Promises of hpckit.planning.eta."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.model.states import RunState
+from hpckit.planning.eta import Lasting, estimate
+
+MINUTE = timedelta(minutes=1)
+
+
+def runs(state: RunState, *minutes: float | None) -> list[Lasting]:
+    """Return runs in this state that have lasted so long."""
+    return [Lasting(state=state, elapsed=None if one is None else one * MINUTE) for one in minutes]
+
+
+def test_estimate_shares_the_rest_among_those_that_run() -> None:
+    """Four more of ten minutes, and two at half time, on two places: 25 minutes."""
+    sweep = [
+        *runs(RunState.completed, 10, 10),
+        *runs(RunState.running, 5, 5),
+        *runs(RunState.pending, None, None, None, None),
+    ]
+    found = estimate(sweep)
+    assert found.remaining == 25 * MINUTE
+    assert (found.ended, found.total) == (2, 8)
+    assert found.share == pytest.approx(3 / 8)
+
+
+def test_estimate_takes_a_run_that_lasts_for_one_of_the_long_ones() -> None:
+    """A run that has outlasted the short ones goes on as long as the long ones did."""
+    sweep = [*runs(RunState.completed, 1, 1, 9, 11), *runs(RunState.running, 6)]
+    assert estimate(sweep).remaining == 4 * MINUTE
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        [*runs(RunState.running, 5), *runs(RunState.pending, None)],
+        [*runs(RunState.completed, 5), *runs(RunState.pending, None)],
+        [*runs(RunState.failed, 5), *runs(RunState.running, 5)],
+    ],
+)
+def test_estimate_is_silent_where_nothing_tells(sweep: list[Lasting]) -> None:
+    """Before a run has completed, and while none runs, the end is not known."""
+    assert estimate(sweep).remaining is None
+
+
+def test_estimate_of_what_is_over_is_nothing() -> None:
+    """When all have ended, however, there is nothing to come."""
+    found = estimate([*runs(RunState.completed, 5), *runs(RunState.failed, 1)])
+    assert (found.share, found.remaining) == (1.0, timedelta(0))
+    assert estimate([]).share == 1.0
+
+
+LASTING = st.builds(
+    Lasting,
+    state=st.sampled_from(RunState),
+    elapsed=st.none() | st.timedeltas(timedelta(0), timedelta(days=30)),
+)
+
+
+@given(sweep=st.lists(LASTING))
+def test_estimate_stays_within_bounds(sweep: list[Lasting]) -> None:
+    """Whatever the runs: a share from 0 to 1, a rest that is not negative, 1 only at the end."""
+    found = estimate(sweep)
+    assert 0 <= found.share <= 1
+    assert found.remaining is None or found.remaining >= timedelta(0)
+    if found.ended == found.total:
+        assert (found.share, found.remaining) == (1.0, timedelta(0))

@@ -1,0 +1,120 @@
+"""Promises of record.identity: what was computed already, and by which code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hpckit.model import events
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch
+from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
+from hpckit.record.snapshot.git import GitState
+from hpckit.record.snapshot.identity import code_identity, ended_well, frozen_identity, holdings
+from hpckit.record.store import append_event, append_line, make_folder
+
+Frozen = Callable[..., Launch]
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+COMPLETED = events.AttemptEnded(at=AT, state=RunState.completed, exit_code=0, failure=None)
+FAILED = replace(COMPLETED, state=RunState.failed, exit_code=1)
+
+
+def end(launch: Launch, attempt: int, event: events.Event) -> None:
+    """Let an attempt of the first run say a last word."""
+    paths = launch.paths.run(0).attempt(attempt)
+    make_folder(paths.folder)
+    append_event(paths.events, events.Warned(at=AT, message="x" * 100_000))
+    append_event(paths.events, event)
+
+
+def test_holdings_are_the_launches_with_wanted_signatures_newest_first(
+    frozen: Frozen, outputs: Path
+) -> None:
+    """Each with the indices of those runs; a launch without any is left out."""
+    old, new = frozen(3, mark="aa"), frozen(2, seconds=5, mark="bb")
+    first, _, third = (run.signature for run in old.runs)
+    found = list(holdings(outputs, {first, third}))
+    assert [one.paths.folder for one in found] == [new.folder, old.folder]
+    assert [dict(one.runs) for one in found] == [{first: (0,)}, {first: (0,), third: (2,)}]
+    assert found[1].of({third}) == (2,)
+    assert list(holdings(outputs, {"no such"})) == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "not text"])
+def test_holdings_read_launches_without_a_list_of_signatures(
+    frozen: Frozen, outputs: Path, damage: str
+) -> None:
+    """Older launches have none: then launch.json says it; one without either holds nothing."""
+    launch = frozen(2)
+    launch.paths.signatures.unlink()
+    if damage == "not text":
+        launch.paths.signatures.write_bytes(b"\xff\xfe")
+    wanted = {launch.runs[1].signature}
+    assert [one.of(wanted) for one in holdings(outputs, wanted)] == [(1,)]
+    launch.paths.launch.write_text("[]")
+    assert list(holdings(outputs, wanted)) == []
+
+
+def test_run_has_ended_well_when_its_latest_attempt_says_so(frozen: Frozen) -> None:
+    """The last word counts: of the latest attempt, and a whole line."""
+    launch = frozen()
+    assert not ended_well(launch.paths, 0)
+    end(launch, 1, FAILED)
+    assert not ended_well(launch.paths, 0)
+    end(launch, 2, COMPLETED)
+    assert ended_well(launch.paths, 0)
+    end(launch, 10, FAILED)
+    assert not ended_well(launch.paths, 0)
+    append_line(launch.paths.run(0).attempt(10).events, {"event": "attempt_ended"})
+    assert not ended_well(launch.paths, 0)
+
+
+def test_code_is_known_again_when_frozen(frozen: Frozen, snapshot: CodeSnapshot) -> None:
+    """The same project gives the identity that was frozen, and it is that of older launches."""
+    launch = frozen()
+    assert code_identity(snapshot) == frozen_identity(launch.paths)
+    record = json.loads(launch.paths.code_record.read_text())
+    del record["identity"]
+    launch.paths.code_record.write_text(json.dumps(record))
+    assert code_identity(snapshot) == frozen_identity(launch.paths)
+    launch.paths.code_record.unlink()
+    assert frozen_identity(launch.paths) is None
+
+
+def test_code_is_another_one_when_a_file_a_link_or_the_place_differs(
+    snapshot: CodeSnapshot,
+) -> None:
+    """What is run, and from where, is the identity; who asks, and when, is not."""
+    files = snapshot.files or ()
+    link = CodeFile(path="link", size=0, executable=False, link="sub")
+    others = [
+        replace(snapshot, working_dir="."),
+        replace(snapshot, python_path=("sub",)),
+        replace(snapshot, files=(*files, link)),
+        replace(snapshot, files=(*files, replace(link, link="elsewhere"))),
+        replace(snapshot, files=()),
+    ]
+    before = code_identity(snapshot)
+    assert before == code_identity(replace(snapshot, git=None))
+    (snapshot.root / "sub" / "train.py").write_text("print(1)\n")
+    identities = [before, code_identity(snapshot), *map(code_identity, others)]
+    assert len(set(identities)) == len(identities)
+
+
+def test_code_without_a_snapshot_is_the_commit_and_its_diff(snapshot: CodeSnapshot) -> None:
+    """Where there is no commit, nobody can tell."""
+    state = GitState(commit="c1", branch="main", dirty=False, diff="")
+    bare = replace(snapshot, files=None)
+    known = [
+        code_identity(replace(bare, git=one))
+        for one in (state, replace(state, commit="c2"), replace(state, diff="+x", dirty=True))
+    ]
+    assert len({*known, None}) == 4
+    assert code_identity(replace(bare, git=replace(state, branch="other"))) == known[0]
+    assert code_identity(bare) is None

@@ -1,0 +1,220 @@
+"""How long a job has, and why it ends: read from what three releases print, or left open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.job_limits import (
+    EndCause,
+    Ending,
+    JobLimits,
+    LimitsOfJob,
+    PreemptMode,
+    ending,
+    job_limits,
+)
+from hpckit.slurm.parse import moment, node_names, read_settings
+
+END = datetime(2026, 11, 21, 6, 51, 21, tzinfo=UTC)
+AS_OF = datetime.fromisoformat("2026-11-21T06:36:25").astimezone(UTC)
+"""The controller's clock, in local time, as it prints it."""
+
+CONFIG = """Configuration data as of 2026-11-21T06:36:25
+AccountingStorageBackupHost =
+AuthInfo                = socket=/run/munge.socket,cred_expire=5
+KillWait                = 5 sec
+PreemptMode             = REQUEUE
+PreemptParameters       = (null)
+PreemptType             = {plugin}
+PreemptExemptTime       = 00:00:00
+Slurmctld(primary) at ctl is UP
+"""
+PARTITION = """PartitionName=batch
+   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL
+   AllocNodes=ALL Default=YES QoS=N/A
+   DefaultTime=01:00:00 DisableRootJobs=NO ExclusiveUser=NO GraceTime=10 Hidden=NO
+   MaxNodes=UNLIMITED MaxTime=7-00:00:00 MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED
+   Nodes=n[1-4]
+   OverTimeLimit=NONE PreemptMode=CANCEL
+   State=UP TotalCPUs=64 TotalNodes=4 SelectTypeParameters=NONE
+"""
+BY_PARTITION = CONFIG.format(plugin="preempt/partition_prio")
+SlurmMaker = Callable[..., SlurmCommands]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> SlurmMaker:
+    """Return a maker of a Slurm that prints these texts; what is not given fails."""
+
+    def make(**texts: str) -> SlurmCommands:
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text)
+        answers = "\n".join(
+            f'*"{pattern}"*) exec cat {tmp_path}/{name} ;;'
+            for name, pattern in (
+                ("terms", "Format=ReqNodes"),
+                ("job", "Format=JobArrayID"),
+                ("config", "show config"),
+                ("partition", "show partition"),
+            )
+        )
+        for name in ("squeue", "scontrol"):
+            lines = f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in\n{answers}\nesac\n'
+            (tmp_path / name).write_text(lines)
+            (tmp_path / name).chmod(0o755)
+        return SlurmCommands(bin_dir=str(tmp_path), environ={"PATH": "/usr/bin:/bin"})
+
+    return make
+
+
+def left(limits: JobLimits | None) -> float:
+    """Return how many seconds are left; about 14.9 minutes in the texts above."""
+    assert limits is not None
+    assert limits.end_s is not None
+    return limits.end_s - time.monotonic()
+
+
+LEFT = pytest.approx((END - AS_OF).total_seconds(), abs=30)
+
+
+def test_limits_are_read_from_three_answers(slurm: SlurmMaker, tmp_path: Path) -> None:
+    """End, KillWait, grace and the kind of preemption: one question each.
+
+    The time left is by the controller's clock alone, which is years from this machine's.
+    """
+    terms = f"|batch|{END.timestamp():.0f}|N/A|\n"
+    commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
+    found = job_limits(commands, "7_3", {})
+    assert left(found) == LEFT
+    assert replace(found, end_s=None) == JobLimits(
+        kill_wait=timedelta(seconds=5),
+        grace=timedelta(seconds=10),
+        preempt_mode=PreemptMode.cancel,
+    )
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 3
+    assert "--jobs=7_3" in calls[0]
+
+
+def test_limits_take_the_environments_end(slurm: SlurmMaker, tmp_path: Path) -> None:
+    """Where the batch script is told its end and its partition, squeue is not asked."""
+    environ = {
+        "SLURM_JOB_END_TIME": f"{END.timestamp():.0f}",
+        "SLURM_JOB_PARTITION": "batch",
+    }
+    commands = slurm(config=BY_PARTITION, partition=PARTITION)
+    assert left(job_limits(commands, "7", environ)) == LEFT
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
+
+
+def test_limits_take_the_environments_length_where_the_controller_is_away(
+    slurm: SlurmMaker,
+) -> None:
+    """The job began about when its script did, whatever this node's clock says."""
+    environ = {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1900"}
+    assert left(job_limits(slurm(), "7", environ)) == pytest.approx(900, abs=30)
+
+
+def test_limits_that_were_changed_are_seen(slurm: SlurmMaker, tmp_path: Path) -> None:
+    """`scontrol update TimeLimit`: two questions later it is known; no answer is none."""
+    terms = f"|batch|{END.timestamp():.0f}|N/A|\n"
+    commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
+    environ = {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1900"}
+    asked = LimitsOfJob(commands=commands, job="7", environ=environ)
+    asked.ask()
+    assert left(asked.ask()) == LEFT
+    later = END + timedelta(hours=2)
+    (tmp_path / "terms").write_text(f"|batch|{later.timestamp():.0f}|N/A|\n")
+    (tmp_path / "calls").unlink()
+    assert left(asked.ask()) == pytest.approx((later - AS_OF).total_seconds(), abs=30)
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
+    (tmp_path / "terms").write_text("|batch|N/A|N/A|\n")
+    unlimited = asked.ask()
+    assert unlimited is not None
+    assert unlimited.end_s is None
+    (tmp_path / "config").unlink()
+    assert asked.ask() is None
+
+
+def test_limits_fall_back_to_slurms_defaults(slurm: SlurmMaker) -> None:
+    """What does not answer leaves the time limit open and KillWait at 30 s; nothing is raised."""
+    assert job_limits(slurm(), "7", {}) == JobLimits()
+    assert JobLimits().kill_wait == timedelta(seconds=30)
+
+
+def test_limits_know_no_grace_where_the_partition_does_not_set_it(slurm: SlurmMaker) -> None:
+    """With preemption by QOS the grace is the QOS's: a number of the partition's would mislead."""
+    config = CONFIG.format(plugin="preempt/qos")
+    commands = slurm(terms="|batch|N/A|N/A|\n", config=config, partition=PARTITION)
+    limits = job_limits(commands, "7", {})
+    assert (limits.grace, limits.preempt_mode) == (None, PreemptMode.requeue)
+
+
+def test_limits_of_a_job_without_a_time_limit_are_open(slurm: SlurmMaker) -> None:
+    """UNLIMITED has no end."""
+    commands = slurm(terms="|batch|N/A|N/A|\n", config=BY_PARTITION, partition=PARTITION)
+    assert job_limits(commands, "7", {}).end_s is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("OFF", PreemptMode.off),
+        ("GANG,SUSPEND", PreemptMode.suspend),
+        ("REQUEUE,WITHIN", PreemptMode.requeue),
+        ("", PreemptMode.unknown),
+        ("PRIORITY", PreemptMode.unknown),
+    ],
+)
+def test_preempt_mode_is_read_among_other_words(text: str, expected: PreemptMode) -> None:
+    """The one word that says what becomes of the job counts."""
+    assert PreemptMode.parse(text) is expected
+
+
+@pytest.mark.parametrize("text", ["N/A", "Unknown", "NONE", "UNLIMITED", "", "9" * 30])
+def test_moment_of_no_date_is_none(text: str) -> None:
+    """Slurm's words for no moment are none, and so is what cannot be read."""
+    assert moment(text) is None
+
+
+def test_moment_is_the_same_in_both_ways_of_writing() -> None:
+    """Seconds since 1970 and local time without a zone mean the same moment."""
+    local = END.astimezone().replace(tzinfo=None).isoformat()
+    assert moment(local) == moment(f"{END.timestamp():.0f}") == END
+
+
+def test_settings_are_read_from_columns_and_lines() -> None:
+    """A name without a value does not swallow the next line; values keep their equals signs."""
+    found = read_settings(BY_PARTITION)
+    assert found["AccountingStorageBackupHost"] == ""
+    assert found["AuthInfo"] == "socket=/run/munge.socket,cred_expire=5"
+    assert found["KillWait"] == "5"
+    assert node_names(read_settings(PARTITION)["Nodes"]) == ("n1", "n2", "n3", "n4")
+
+
+@pytest.mark.parametrize(
+    ("job", "preempted", "expected"),
+    [
+        ("7|RUNNING|n1|0|0|None|", "1795243150", Ending(cause=EndCause.preempted, end_at=END)),
+        ("7|COMPLETING|n1|1|0|None|", "1795243150", Ending(cause=EndCause.preempted)),
+        ("7|COMPLETING|n1|0|0|TimeLimit|", "N/A", Ending(cause=EndCause.time_limit)),
+        ("7|COMPLETING|n1|1|0|None|", "N/A", Ending(cause=EndCause.requeued)),
+        ("7|COMPLETING|n1|0|0|None|", "N/A", Ending(cause=EndCause.cancelled)),
+        ("7|COMPLETING|n1|0|0|NodeDown|", "N/A", Ending(cause=EndCause.failed)),
+        ("7|RUNNING|n1|0|0|None|", "N/A", Ending(cause=EndCause.none)),
+        ("", "N/A", Ending(cause=EndCause.unknown)),
+    ],
+)
+def test_ending_is_told_by_restarts_reason_and_moment_of_preemption(
+    slurm: SlurmMaker, job: str, preempted: str, expected: Ending
+) -> None:
+    """Which signal came does not tell a preemption from a cancel; Slurm's record does."""
+    terms = f"|batch|{END.timestamp():.0f}|{preempted}|\n"
+    assert ending(slurm(job=f"{job}\n", terms=terms), "7", 0) == expected
