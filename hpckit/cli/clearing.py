@@ -32,9 +32,9 @@ from hpckit.record.snapshot.changes import foreign_files
 from hpckit.report.selection import Filter
 from hpckit.runtime.checkpoint import journal
 from hpckit.runtime.checkpoint.errors import ForeignFolderError
+from hpckit.runtime.checkpoint.folder import Entry, Shelf
 from hpckit.runtime.checkpoint.journal import History
 from hpckit.runtime.checkpoint.retention import Extent, clearable
-from hpckit.runtime.checkpoint.shelf import Entry, Shelf
 
 _CUT_OFF = "an earlier clean was cut off"
 

@@ -27,7 +27,7 @@ from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, is_latest, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import read_events, read_json
-from hpckit.runtime import control
+from hpckit.runtime.channel import tcp
 from hpckit.runtime.environ import job_key
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
@@ -155,7 +155,7 @@ def _wanted_again(told: Iterable[events.Event]) -> bool:
 
 async def _greets(hosts: Sequence[str], port: int, secret: str) -> bool:
     try:
-        channel = await control.connect_any(hosts, port, secret)
+        channel = await tcp.connect_any(hosts, port, secret)
     except ChannelError:
         return False
     await channel.close()

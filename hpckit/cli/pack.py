@@ -34,13 +34,13 @@ from hpckit.record.launch_events import Mark, events_mark, renew_listing
 from hpckit.record.launches import Launch, latest_attempt, read_launch_history
 from hpckit.record.process import start_mark, this_host
 from hpckit.record.store import make_folder
-from hpckit.runtime.aside import aside
 from hpckit.runtime.assignment import Step
-from hpckit.runtime.deadline import Deadline
 from hpckit.runtime.environ import job_key
 from hpckit.runtime.mps import mps
 from hpckit.runtime.pack_notes import VARIABLE, PackNotes
 from hpckit.runtime.slots import Slot, make_slots
+from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.threads import aside
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.requeue import Attempt, requeue
 

@@ -18,10 +18,10 @@ from datetime import timedelta
 from functools import partial
 
 from hpckit.record.claims import Holder
-from hpckit.runtime.aside import aside
-from hpckit.runtime.deadline import Deadline
-from hpckit.runtime.draining import pause_s
 from hpckit.runtime.pack_notes import PackNotes
+from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.supervisor.drain_poll import pause_s
+from hpckit.runtime.threads import aside
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, PreemptMode, ending
 from hpckit.slurm.step import listening_step, step_environment

@@ -168,8 +168,8 @@ def _check_host(scene: Scene) -> None:
 
 def _damage(fault: Fault, scene: Scene) -> str:
     # Imported here: signals and Slurm need nothing of checkpoints.
+    from hpckit.runtime.checkpoint.folder import Shelf  # noqa: PLC0415
     from hpckit.runtime.checkpoint.manifest import NAME, Manifest  # noqa: PLC0415
-    from hpckit.runtime.checkpoint.shelf import Shelf  # noqa: PLC0415
 
     folder = checkpoint_folder(scene.launch, scene.record.index, scene.settings)
     newest: tuple[Path, Manifest] | None = next(

@@ -25,7 +25,7 @@ from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, load_launch, load_settings, read_attempts
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import job_key, without_rank
-from hpckit.runtime.supervise import supervise
+from hpckit.runtime.supervisor.supervisor import supervise
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import LimitsOfJob, ending
 from hpckit.slurm.query import draining_nodes
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 def _supervise_here(assignment: Assignment) -> int:
     """Supervise by an agent that no launcher starts, but a fork: such runs are many and short."""
-    from hpckit.runtime.ready_agent import ready_agent  # noqa: PLC0415  # srun has no use for it
+    from hpckit.runtime.agent.prefork import ready_agent  # noqa: PLC0415  # srun has no use for it
 
     with ready_agent() as ready:
         agents = replace(assignment.agents, ready=ready)

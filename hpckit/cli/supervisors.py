@@ -17,7 +17,7 @@ from hpckit.record.launches import Launch
 from hpckit.runtime.assignment import Step
 from hpckit.runtime.forked import fork
 
-_IMPORTS = ("hpckit.cli.supervise", "hpckit.runtime.ready_agent")
+_IMPORTS = ("hpckit.cli.supervise", "hpckit.runtime.agent.prefork")
 """What a supervisor and its agent consist of."""
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from hpckit.runtime.aside import aside
+from hpckit.runtime.threads import aside
 
 T = TypeVar("T")
 

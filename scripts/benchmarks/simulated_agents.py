@@ -18,10 +18,10 @@ from pathlib import Path
 from benchmarks.scale import Scale
 from hpckit.model.failure import RankExit, Reason
 from hpckit.record.layout import AttemptPaths, LaunchPaths
-from hpckit.runtime import control, messages
-from hpckit.runtime.agent import call_supervisor
+from hpckit.runtime.agent.agent import call_supervisor
+from hpckit.runtime.channel import messages, tcp
+from hpckit.runtime.channel.pace import pace_s
 from hpckit.runtime.clock import now
-from hpckit.runtime.pace import pace_s
 
 GUILTY = 5
 """The rank that fails by itself."""
@@ -39,7 +39,7 @@ class Cast:
     scale: Scale
     paths: AttemptPaths
     times: dict[str, float] = field(default_factory=dict)
-    channels: dict[int, control.Channel] = field(default_factory=dict)
+    channels: dict[int, tcp.Channel] = field(default_factory=dict)
     addressed: int = 0
     step: int = -1
     everyone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,7 +67,7 @@ class Cast:
             beating.cancel()
             await channel.close()
 
-    async def _beat(self, node: int, channel: control.Channel) -> None:
+    async def _beat(self, node: int, channel: tcp.Channel) -> None:
         """Speak as a real agent does: of the newest step where there is one, else of its life."""
         told = -1
         while True:
@@ -78,7 +78,7 @@ class Cast:
             else:
                 channel.post(messages.Beat())
 
-    def _follow(self, node: int, channel: control.Channel, message: messages.Message) -> None:
+    def _follow(self, node: int, channel: tcp.Channel, message: messages.Message) -> None:
         match message:
             case messages.ReservePort():
                 self.times["gathered"] = time.time()

@@ -66,7 +66,7 @@ def test_is_latest_reads_again_what_failed_once(attempts: Path) -> None:
 
 def test_attempt_without_a_readable_listing_does_not_own_its_run(tmp_path: Path) -> None:
     """A supervisor that cannot list the attempts asks for no requeue: a newer one may be there."""
-    from hpckit.runtime.attempt import open_attempt  # noqa: PLC0415
+    from hpckit.runtime.supervisor.attempt import open_attempt  # noqa: PLC0415
 
     launch = Workshop(tmp_path / "project").freeze("", **ranks(1))
     attempt = open_attempt(launch, 0, 0, {})

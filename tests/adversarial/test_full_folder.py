@@ -11,7 +11,7 @@ import pytest
 from runtime.conftest import Workshop, ranks
 
 from hpckit.model.failure import Cause
-from hpckit.runtime.room import without_room
+from hpckit.runtime.agent.disk_room import without_room
 
 FILL = '#!/bin/sh\ncat /dev/zero >"$HPCKIT_RUN_DIR/fill" 2>/dev/null\nexit 1\n'
 

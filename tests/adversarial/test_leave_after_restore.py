@@ -14,11 +14,11 @@ import torch
 from hpckit.model.failure import Kept, Reason, ToldBy
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo, RankSource
-from hpckit.runtime.boundary import Boundary
-from hpckit.runtime.cadence import Cadence
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
-from hpckit.runtime.keeper import Keeper
-from hpckit.runtime.steps import StepLoop
+from hpckit.runtime.rank.checkpointing import Keeper
+from hpckit.runtime.rank.save_interval import Cadence
+from hpckit.runtime.rank.step_boundary import Boundary
+from hpckit.runtime.rank.steps import StepLoop
 
 ALONE = RankInfo(
     rank=0,

@@ -20,9 +20,11 @@ import pytest
 from hpckit.model.failure import RankStack
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import read_events
-from hpckit.runtime import callers, control, descriptors, messages
-from hpckit.runtime.callers import Callers
-from hpckit.runtime.listen import listener
+from hpckit.runtime import descriptors
+from hpckit.runtime.channel import messages, tcp
+from hpckit.runtime.channel.listen import listener
+from hpckit.runtime.supervisor import callers
+from hpckit.runtime.supervisor.callers import Callers
 
 FLOOD = """
 import os, resource, socket, sys, time
@@ -58,16 +60,16 @@ async def answering(attend: callers.Attend, secret: str) -> AsyncIterator[int]:
 
 async def called_among(strangers: int) -> object:
     """Return what an agent says that calls behind so many who hold their tongues."""
-    secret = control.new_secret()
+    secret = tcp.new_secret()
     heard: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
-    async def attend(channel: control.Channel) -> None:
+    async def attend(channel: tcp.Channel) -> None:
         heard.set_result(await channel.receive())
         await channel.close()
 
     async with answering(attend, secret) as port:
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(strangers)]
-        channel = await control.connect("127.0.0.1", port, secret)
+        channel = await tcp.connect("127.0.0.1", port, secret)
         channel.post(messages.Beat())
         said = await asyncio.wait_for(heard, 30)
         await channel.close()
@@ -84,10 +86,10 @@ def test_callers_that_say_nothing_do_not_keep_an_agent_out() -> None:
 async def call_while_busy(number: int) -> None:
     """Call so often while the supervisor does something else; raises TimeoutError."""
 
-    async def attend(channel: control.Channel) -> None:
+    async def attend(channel: tcp.Channel) -> None:
         await channel.close()
 
-    async with answering(attend, control.new_secret()) as port:
+    async with answering(attend, tcp.new_secret()) as port:
         await asyncio.sleep(0.1)
         address = ("127.0.0.1", port)
         waiting = [socket.create_connection(address, timeout=0.5) for _ in range(number)]
@@ -97,14 +99,14 @@ async def call_while_busy(number: int) -> None:
 
 async def said_unread() -> tuple[bool, bool]:
     """Return whether a channel knows of something unread before and after the other side spoke."""
-    secret = control.new_secret()
-    came: asyncio.Future[control.Channel] = asyncio.get_running_loop().create_future()
+    secret = tcp.new_secret()
+    came: asyncio.Future[tcp.Channel] = asyncio.get_running_loop().create_future()
 
-    async def attend(channel: control.Channel) -> None:
+    async def attend(channel: tcp.Channel) -> None:
         came.set_result(channel)
 
     async with answering(attend, secret) as port:
-        agent = await control.connect("127.0.0.1", port, secret)
+        agent = await tcp.connect("127.0.0.1", port, secret)
         channel = await came
         channel.writer.transport.pause_reading()  # type: ignore[attr-defined]  # busy elsewhere
         before = channel.unread()
@@ -118,14 +120,14 @@ async def said_unread() -> tuple[bool, bool]:
 
 async def taken() -> tuple[bool, bool]:
     """Return whether all was taken of one message, and of more than a kernel keeps, unread."""
-    secret = control.new_secret()
-    came: asyncio.Future[control.Channel] = asyncio.get_running_loop().create_future()
+    secret = tcp.new_secret()
+    came: asyncio.Future[tcp.Channel] = asyncio.get_running_loop().create_future()
 
-    async def attend(channel: control.Channel) -> None:
+    async def attend(channel: tcp.Channel) -> None:
         came.set_result(channel)
 
     async with answering(attend, secret) as port:
-        agent = await control.connect("127.0.0.1", port, secret)
+        agent = await tcp.connect("127.0.0.1", port, secret)
         agent.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is not scheduled
         channel = await came
         channel.post(messages.Beat())
@@ -258,4 +260,4 @@ def test_stacks_of_a_large_node_fit_through_the_channel() -> None:
     """What 128 ranks were doing is said a rank a message, each below a line's limit."""
     text = "\N{GRINNING FACE}" * 20_000
     stack = RankStack(rank=0, node="n", state="S (sleeping)", step=1, text=text)
-    assert len(messages.encode(messages.StackSaved(round=0, stack=stack))) < control.LINE_LIMIT / 2
+    assert len(messages.encode(messages.StackSaved(round=0, stack=stack))) < tcp.LINE_LIMIT / 2

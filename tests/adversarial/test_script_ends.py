@@ -165,7 +165,7 @@ def test_signal_during_the_last_save_costs_nothing(workshop: Workshop) -> None:
 
 def test_noted_exit_is_still_that_of_the_interpreter() -> None:
     """Status, text and success of `sys.exit` stay what they are without hpckit."""
-    begin = "import sys\nfrom hpckit.runtime.exit_status import note_exits\nnote_exits()\n"
+    begin = "import sys\nfrom hpckit.runtime.rank.exit_status import note_exits\nnote_exits()\n"
     for words, code in (("", 0), ("7", 7), ("'told'", 1), ("None", 0)):
         script = f"{begin}sys.exit({words})"
         done = subprocess.run(

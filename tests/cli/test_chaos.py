@@ -28,8 +28,8 @@ from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import load_launch, read_runs
 from hpckit.record.process import start_mark, this_host
 from hpckit.record.store import read_events, read_lines
+from hpckit.runtime.checkpoint.folder import Shelf
 from hpckit.runtime.checkpoint.manifest import NAME, FileSum, Manifest, commit
-from hpckit.runtime.checkpoint.shelf import Shelf
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 

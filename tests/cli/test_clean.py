@@ -16,8 +16,8 @@ from hpckit.model.launch import Checkpoint, ClusterKind
 from hpckit.record.lock import exclusive
 from hpckit.record.process import start_mark, this_host
 from hpckit.runtime.checkpoint import journal, manifest
+from hpckit.runtime.checkpoint.folder import Shelf
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
-from hpckit.runtime.checkpoint.shelf import Shelf
 
 
 def clean(desk: Any, *words: str) -> dict[str, Any]:

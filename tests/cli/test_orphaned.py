@@ -25,10 +25,10 @@ from hpckit.model.states import RunState
 from hpckit.record.launches import Launch
 from hpckit.record.layout import RunPaths
 from hpckit.record.store import make_folder, write_json, write_text
-from hpckit.runtime import control
-from hpckit.runtime.listen import listener
+from hpckit.runtime.channel import tcp
+from hpckit.runtime.channel.listen import listener
 
-SECRET = control.new_secret()
+SECRET = tcp.new_secret()
 PROGRAM = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$(dirname "$0")/calls"
 case "$(basename "$0") $*" in
@@ -162,7 +162,7 @@ def supervisor(bereaved: Bereaved, secret: str) -> Iterator[None]:
 
     async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ChannelError, OSError):
-            await control.accept(reader, writer, secret)
+            await tcp.accept(reader, writer, secret)
         writer.close()
 
     with listener("127.0.0.1") as bound:
@@ -197,7 +197,7 @@ def test_run_of_a_frozen_supervisor_is_started_anew(
     bereaved: Bereaved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel accepts connections for a process that is stopped; nothing is said on them."""
-    monkeypatch.setattr(control, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(tcp, "HANDSHAKE_S", 0.5)
     with listener("127.0.0.1") as bound:
         publish(bereaved, bound.getsockname()[1])
         assert "scontrol requeue 7" in bereaved.act()
@@ -205,5 +205,5 @@ def test_run_of_a_frozen_supervisor_is_started_anew(
 
 def test_run_is_started_anew_where_another_has_taken_the_port(bereaved: Bereaved) -> None:
     """Who listens there and does not know the attempt's secret is not its supervisor."""
-    with supervisor(bereaved, control.new_secret()):
+    with supervisor(bereaved, tcp.new_secret()):
         assert "scontrol requeue 7" in bereaved.act()

@@ -14,8 +14,8 @@ import pytest
 
 from hpckit.cli.pack_notices import PackNotices
 from hpckit.record.claims import Holder
-from hpckit.runtime.deadline import Deadline
 from hpckit.runtime.pack_notes import PackNotes
+from hpckit.runtime.supervisor.deadline import Deadline
 
 SILENT = "#!/bin/sh\nexit 1\n"
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpckit.record.launches import Launch, load_launch, read_runs
 from hpckit.record.trials import read_trial
-from hpckit.runtime.study import open_study
+from hpckit.runtime.study.study import open_study
 
 optuna = pytest.importorskip("optuna")
 

@@ -15,7 +15,7 @@ import hydra.utils
 import omegaconf
 import pytest
 
-from hpckit.runtime.settings import Config
+from hpckit.runtime.rank.config import Config
 
 pytestmark = pytest.mark.training
 

@@ -8,8 +8,8 @@ import sys
 import torch.distributed as dist
 
 from hpckit import attach
-from hpckit.runtime.attach import seed_everything
-from hpckit.runtime.settings import Config
+from hpckit.runtime.rank.attach import seed_everything
+from hpckit.runtime.rank.config import Config
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.runtime.agent.prefork import ready_agent
 from hpckit.runtime.forked import Forked, fork
-from hpckit.runtime.ready_agent import ready_agent
 
 PATH = {"PATH": os.environ["PATH"]}
 WHILE_PARENT_LIVES = "echo $$ > began; while kill -0 $PPID; do sleep 0.1; done 2> /dev/null"

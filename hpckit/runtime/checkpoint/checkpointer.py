@@ -16,11 +16,11 @@ from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
 
+from hpckit.runtime.checkpoint.folder import Shelf
 from hpckit.runtime.checkpoint.group import Group
 from hpckit.runtime.checkpoint.loading import Loader, OnAttempt, Restored
 from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
-from hpckit.runtime.checkpoint.shelf import Shelf
 from hpckit.runtime.checkpoint.staging import Stager
 from hpckit.runtime.checkpoint.state import Capture, capture
 from hpckit.runtime.checkpoint.writer import WriterThread

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpckit.runtime.checkpoint import journal, manifest, rng, shares, state, storage
+from hpckit.runtime.checkpoint import journal, manifest, rng, sharding, state, storage
 from hpckit.runtime.checkpoint.errors import NoCheckpointError, StateError
+from hpckit.runtime.checkpoint.folder import Entry, Shelf
 from hpckit.runtime.checkpoint.group import Group, Problem, first_problem
 from hpckit.runtime.checkpoint.journal import Fate, History
 from hpckit.runtime.checkpoint.manifest import Manifest
-from hpckit.runtime.checkpoint.shelf import Entry, Shelf
 
 OnAttempt = Callable[[str, int], None]
 
@@ -174,7 +174,7 @@ class _Loading:
     def verify(self) -> None:
         """Check this rank's share of the files."""
         sizes = {name: one.size for name, one in self.record.files.items()}
-        owners = shares.share_out(sizes, self.group.size)
+        owners = sharding.share_out(sizes, self.group.size)
         mine = [name for name in sizes if owners[name] == self.group.rank]
         manifest.check_content(self.folder, self.record, mine)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from hpckit.runtime.checkpoint.folder import Entry
 from hpckit.runtime.checkpoint.journal import History
-from hpckit.runtime.checkpoint.shelf import Entry
 
 FEWEST = 2
 """Committed checkpoints that always stay: the newest, and one to fall back on."""

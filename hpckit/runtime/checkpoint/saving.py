@@ -17,9 +17,9 @@ from pathlib import Path
 from hpckit.errors import FullDiskError, UnsavedStateError
 from hpckit.runtime.checkpoint import journal, manifest, retention, storage
 from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
+from hpckit.runtime.checkpoint.folder import Shelf
 from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
-from hpckit.runtime.checkpoint.shelf import Shelf
 from hpckit.runtime.checkpoint.state import Capture
 from hpckit.runtime.clock import now
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import staging
 
-from hpckit.runtime.checkpoint.shares import Piece
+from hpckit.runtime.checkpoint.sharding import Piece
 from hpckit.runtime.checkpoint.state import Capture
 
 

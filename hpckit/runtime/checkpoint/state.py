@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from hpckit.runtime.checkpoint import rng
 from hpckit.runtime.checkpoint.encoding import SKELETON, decode, encode
-from hpckit.runtime.checkpoint.shares import Piece, own_pieces
+from hpckit.runtime.checkpoint.sharding import Piece, own_pieces
 
 _COMPILED = "_orig_mod."
 

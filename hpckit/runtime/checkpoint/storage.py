@@ -35,7 +35,7 @@ from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.group import Group, passing
 from hpckit.runtime.checkpoint.manifest import FileSum
 from hpckit.runtime.checkpoint.metadata import Reader, read_metadata
-from hpckit.runtime.checkpoint.shares import Piece
+from hpckit.runtime.checkpoint.sharding import Piece
 from hpckit.runtime.checkpoint.state import Capture
 
 

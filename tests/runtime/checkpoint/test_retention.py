@@ -8,10 +8,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpckit.runtime.checkpoint.folder import Entry
 from hpckit.runtime.checkpoint.journal import History
 from hpckit.runtime.checkpoint.manifest import Manifest
 from hpckit.runtime.checkpoint.retention import Extent, clearable
-from hpckit.runtime.checkpoint.shelf import Entry
 
 KINDS = ("healthy", "rejected", "fatal", "proved", "damaged", "torn")
 

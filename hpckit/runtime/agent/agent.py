@@ -1,0 +1,262 @@
+"""The agent: one process per node, which starts, watches and ends the ranks of its node.
+
+Responsible for what happens on its node and for telling the supervisor; it must not decide
+anything, and it imports no torch. Run as `python -m hpckit.runtime.agent.agent LAUNCH RUN ATTEMPT`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
+from hpckit.model.rank import RankInfo
+from hpckit.record.launches import Launch, load_launch, load_settings
+from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.secret_variables import read_secrets
+from hpckit.record.store import read_json
+from hpckit.runtime.agent.local_ranks import LocalRanks, RankOutlook
+from hpckit.runtime.agent.silence import Silence
+from hpckit.runtime.channel import messages, tcp
+from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
+from hpckit.runtime.descriptors import allow_many_files
+from hpckit.runtime.environ import LAST_WILL, environment, rank_info
+
+FOLDER_WAIT_S = 30.0
+"""How long a node may take to see files that another has just written (NFS attribute caches
+hold up to 30 s)."""
+
+SUPERVISOR_LOST = 70
+"""Exit code of an agent whose supervisor is gone (EX_SOFTWARE)."""
+
+UNREADABLE = 66
+"""Exit code where the frozen folder cannot be read (EX_NOINPUT of sysexits.h)."""
+
+
+_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
+"""At most so long an agent waits before it calls once more; the last call is the last."""
+_TURN_S = 3.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Agent:
+    """One node's part in an attempt."""
+
+    info: RankInfo
+    channel: tcp.Channel
+    outlook: RankOutlook
+    ranks: LocalRanks | None = None
+    reserved: socket.socket | None = None
+    _silence: Silence = field(default_factory=lambda: Silence(tick_s=BEAT_S), init=False)
+    _alone: bool = field(default=False, init=False)
+    _said_at: float = field(default=0.0, init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+
+    async def serve(self) -> int:
+        """Follow the supervisor's messages until Shutdown; end the ranks when it is gone."""
+        await self.channel.send(
+            messages.Hello(node=node_name(), node_rank=self.info.rank, pid=os.getpid())
+        )
+        beating = asyncio.create_task(self._beat())
+        while (message := await self._receive()) is not None:
+            if isinstance(message, messages.Shutdown):
+                beating.cancel()
+                await asyncio.gather(*self._tasks)
+                return 0
+            await self._follow(message)
+        beating.cancel()
+        self._alone = True
+        await self._stop(self.outlook.settings.runtime.stop_grace_s)
+        return SUPERVISOR_LOST
+
+    async def _receive(self) -> messages.Message | None:
+        """Return the next message; None where the supervisor is gone, or silent for too long.
+
+        Time in which this very process did not run is no silence.
+        """
+        limit_s = PATIENCE * self.outlook.settings.runtime.node_timeout_s
+        incoming = asyncio.ensure_future(self.channel.receive())
+        while not (await asyncio.wait({incoming}, timeout=BEAT_S))[0]:
+            silent_s = self._silence.look(time.monotonic())
+            if silent_s > limit_s:
+                incoming.cancel()
+                with contextlib.suppress(OSError):
+                    self.channel.post(messages.SupervisorSilent(silent_s=round(silent_s, 3)))
+                return None
+        self._silence.heard()
+        return incoming.result()
+
+    async def _beat(self) -> None:
+        """Tell of steps and of ranks that hang, and where nothing was told, give a sign of life."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if self.ranks is not None:
+                await self.ranks.tell_newest()
+                if (hung := self.ranks.hung()) is not None:
+                    await self.tell(hung)
+            if time.monotonic() - self._said_at > self.outlook.pace_s() - BEAT_S / 2:
+                self._said_at = time.monotonic()
+                with contextlib.suppress(OSError):
+                    self.channel.post(messages.Beat())
+
+    async def _follow(self, message: messages.Message) -> None:
+        match message:
+            case messages.Beat():
+                pass
+            case messages.ReservePort():
+                await self.channel.send(messages.PortReserved(port=self._reserve()))
+            case messages.StartRound():
+                earlier = None if self.ranks is None else self.ranks.hangs
+                self.ranks = LocalRanks(
+                    outlook=self.outlook, order=message, tell=self.tell, earlier=earlier
+                )
+                await self.ranks.start()
+            case messages.SaveStacks():
+                if self.ranks is not None:
+                    self._background(self.ranks.save_stacks())
+            case messages.StopRound():
+                self._background(self._stop(message.grace_s))
+            case messages.StoreAddress() | messages.Notice() | messages.Prune():
+                if self.ranks is not None:
+                    self.ranks.pass_on(message)
+            case _:
+                raise ChannelError(f"an agent cannot follow {type(message).__name__}")
+
+    async def _stop(self, grace_s: float) -> None:
+        if self.ranks is not None:
+            await self.ranks.stop(grace_s)
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _reserve(self) -> int:
+        """Hold a port that nobody else is given, but that a rank can bind.
+
+        The socket is bound, never listens, and has SO_REUSEADDR: the kernel hands its port to
+        nobody who asks for any port, while a store (which sets SO_REUSEADDR too) may bind it.
+        """
+        if self.reserved is not None:
+            self.reserved.close()
+        self.reserved = socket.socket(socket.AF_INET)
+        self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.reserved.bind(("", 0))
+        return int(self.reserved.getsockname()[1])
+
+    async def tell(self, message: messages.Message) -> None:
+        """Tell the supervisor; nothing where it is gone (serve() notices), or was given up."""
+        if self._alone:
+            return
+        self._said_at = time.monotonic()
+        with contextlib.suppress(OSError):
+            await self.channel.send(message)
+
+    def hear(self, number: int) -> None:
+        """Pass a signal on: Slurm tells some notices to the step alone, not to the batch side."""
+        name = signal.Signals(number).name
+        self._background(self.tell(messages.Noticed(signal=name)))
+
+
+def node_name() -> str:
+    """Return this node's name as Slurm knows it, else the host's."""
+    return environment().get("SLURMD_NODENAME") or socket.gethostname()
+
+
+async def call_supervisor(paths: AttemptPaths) -> tcp.Channel:
+    """Read where the supervisor listens and call it; raises FrozenFolderError, ChannelError."""
+    secret = (await _appeared(paths.secret)).read_text().strip()
+    address = read_json(await _appeared(paths.address))
+    for pause_s in _PAUSES_S:
+        try:
+            return await tcp.connect_any(address["hosts"], address["port"], secret)
+        except ChannelError as error:
+            problem = error.message
+        # All agents of a job call at once: those that found no room do not come back at once, too.
+        await asyncio.sleep(pause_s * random.random())  # noqa: S311  # no secret
+    raise ChannelError(
+        f"node {node_name()} cannot reach the supervisor at port {address['port']}: {problem}",
+        hint="nodes of one job must be able to open TCP connections to each other",
+    )
+
+
+async def _appeared(path: Path) -> Path:
+    deadline = asyncio.get_running_loop().time() + FOLDER_WAIT_S
+    while not os.access(path, os.R_OK):
+        if asyncio.get_running_loop().time() > deadline or not path.parent.parent.is_dir():
+            raise FrozenFolderError(
+                f"node {node_name()} cannot read {path}, which the supervisor wrote on another "
+                "node",
+                hint="put output_dir on a file system that all nodes see",
+            )
+        await asyncio.sleep(0.2)
+    return path
+
+
+async def attend(launch: Launch, index: int, attempt: int) -> int:
+    """Take part in an attempt as this node's agent; returns the exit code."""
+    run = LaunchPaths(launch.folder).run(index)
+    settings, _ = load_settings(launch, index)
+    secrets = read_secrets(launch.paths, index, settings)
+    paths = run.attempt(attempt)
+    info = rank_info(environment())
+    channel = await call_supervisor(paths)
+    outlook = RankOutlook(
+        launch=launch,
+        run=run,
+        attempt=paths,
+        settings=settings,
+        secrets=secrets,
+        node=node_name(),
+        info=info,
+    )
+    agent = Agent(info=info, channel=channel, outlook=outlook)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        loop.add_signal_handler(number, agent.hear, number)
+    try:
+        code = await agent.serve()
+    finally:
+        await channel.close()
+    if code == SUPERVISOR_LOST:
+        await execute_will(environment(), info.rank)
+    return code
+
+
+async def execute_will(environ: Mapping[str, str], place: int) -> None:
+    """Run what the supervisor left for the case that it is gone; the first agents go first."""
+    words = json.loads(environ.get(LAST_WILL, "[]"))
+    if words:
+        await asyncio.sleep(_TURN_S * place)
+        process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
+        await process.wait()
+
+
+def say(message: str, hint: str) -> None:
+    """Write an error to the step's log, from where the supervisor quotes it."""
+    sys.stderr.write(f"hpckit: error: {message}\n  {hint}".rstrip() + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the agent; prints one clear line for what keeps this node from taking part."""
+    folder, index, attempt = arguments
+    try:
+        allow_many_files()
+        return asyncio.run(attend(load_launch(Path(folder)), int(index), int(attempt)))
+    except (FrozenFolderError, NotFoundError) as error:
+        say(f"node {node_name()} cannot read its frozen folder: {error.message}", error.hint)
+        return UNREADABLE
+    except HpckitError as error:
+        say(error.message, error.hint)
+        return error.exit_code

@@ -1,0 +1,403 @@
+"""The ranks of one node in one round: their processes, lines, logs and exit records.
+
+Responsible for starting, watching and ending processes; it must not decide when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from hpckit.errors import ChannelError
+from hpckit.model.failure import Cause, RankExit, RankStack, signal_name
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.plan import SecretVariables
+from hpckit.model.rank import RankInfo, RankSource
+from hpckit.planning.recovery.classify import with_log
+from hpckit.planning.recovery.ends import with_farewell
+from hpckit.record.launches import Launch
+from hpckit.record.layout import AttemptPaths, RoundPaths, RunPaths
+from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
+from hpckit.runtime import stacks
+from hpckit.runtime.agent.disk_room import of_full_disk, without_room
+from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
+from hpckit.runtime.agent.oom import OomKills, read_kills
+from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.pace import BEAT_S, pace_s
+from hpckit.runtime.channel.rank_pipe import (
+    BOARD_VARIABLE,
+    VARIABLE,
+    make_board,
+    read_board,
+    read_farewell,
+)
+from hpckit.runtime.channel.tcp import LINE_LIMIT
+from hpckit.runtime.clock import now
+from hpckit.runtime.environ import environment, rank_variables, without_agent
+from hpckit.runtime.stages import stage_variables
+from hpckit.runtime.threads import aside
+
+_TELL_S = 0.5
+"""Steps are passed on at most this often: the supervisor needs liveness, not every number."""
+_STACKS = timedelta(seconds=5)
+_STACK_CHARACTERS = 20_000
+_ALL_STACKS_CHARACTERS = 32_000_000
+"""Of all ranks together: the supervisor keeps them to compare. The main thread comes last."""
+_LOG_LINES = 200
+
+_READ_S = 3.0
+"""How long the end of a rank waits for what it left in files; less than the supervisor waits."""
+
+T = TypeVar("T")
+Tell = Callable[[messages.Message], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankOutlook:
+    """What every rank of this node needs to know of its run."""
+
+    launch: Launch
+    run: RunPaths
+    attempt: AttemptPaths
+    settings: LaunchConfig
+    secrets: SecretVariables
+    node: str
+    info: RankInfo
+
+    def pace_s(self, least_s: float = BEAT_S) -> float:
+        """Return how far apart this node's words to the supervisor are, in seconds."""
+        limit_s = self.settings.runtime.node_timeout_s
+        return pace_s(self.info.world_size, limit_s, least_s=least_s)
+
+    def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
+        """Return the environment all ranks of this node share."""
+        threads = str(self.settings.resources.cpus_per_task)
+        code = self.launch.code
+        cluster = {**self.launch.cluster.env, **self.secrets.cluster}
+        merged = {**without_agent(environ), **cluster, **self.settings.env, **self.secrets.env}
+        search = [*code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
+        cost = order.save_cost
+        defaults = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": str(self.settings.seed)}
+        if order.num_nodes == 1:
+            # Else gloo listens where the host's name leads, which others reach.
+            defaults["GLOO_SOCKET_IFNAME"] = "lo"
+        return {
+            **defaults,
+            **merged,
+            "PYTHONPATH": os.pathsep.join(search),
+            "PATH": os.pathsep.join([str(Path(self.launch.python).parent), merged.get("PATH", "")]),
+            "PYTHONUNBUFFERED": "1",
+            "TORCHELASTIC_RUN_ID": self.run.folder.name,
+            "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
+            "HPCKIT_LAUNCH_DIR": str(self.launch.folder),
+            "HPCKIT_RUN_DIR": str(self.run.folder),
+            "HPCKIT_ATTEMPT_DIR": str(self.attempt.folder),
+            "HPCKIT_RUN_INDEX": str(int(self.run.folder.name)),
+            "HPCKIT_PROJECT": code.project,
+            "HPCKIT_ROUND": str(order.round),
+            "HPCKIT_FAILURE_HOURS": str(order.failure_hours),
+            "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
+            **stage_variables(self.launch, int(self.run.folder.name)),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalRanks:
+    """The ranks of this node in one round."""
+
+    outlook: RankOutlook
+    order: messages.StartRound
+    tell: Tell
+    earlier: StepWatch | None = None
+    processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
+    _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
+    _boards: dict[int, int] = field(default_factory=dict, init=False)
+    _answers: dict[int, int] = field(default_factory=dict, init=False)
+    _told_step: int = field(default=-1, init=False)
+    _newest: messages.StepBegun | None = field(default=None, init=False)
+    _told_at: float = field(default=0.0, init=False)
+    hangs: StepWatch = field(init=False)
+    _kills: OomKills = field(default_factory=OomKills, init=False)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _sent: set[tuple[int, str]] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        limits = self.outlook.settings.runtime
+        self.hangs = StepWatch(
+            limits=HangLimits(
+                floor=timedelta(seconds=limits.hang_min_s),
+                factor=limits.hang_factor,
+                first=timedelta(seconds=limits.hang_first_s),
+            )
+        )
+        if self.earlier is not None:
+            self.hangs.follow(self.earlier)
+
+    @property
+    def paths(self) -> RoundPaths:
+        """Where this round's logs and exit records go."""
+        return self.outlook.attempt.round(self.order.round)
+
+    async def start(self) -> None:
+        """Start all ranks of this node and begin to watch them."""
+        first = self.order.first_rank
+        ranks = range(first, first + self.order.local_world_size)
+        for folder in sorted({self.paths.of(rank) for rank in ranks}):
+            await self._make(folder)
+        self._kills = read_kills()
+        shared = self.outlook.variables(environment(), self.order)
+        for local_rank in range(self.order.local_world_size):
+            info = self._info(local_rank)
+            await self._start_rank(info, shared | rank_variables(info))
+            if self.hangs.stepping:
+                self.hangs.working(info.rank, time.monotonic())
+
+    async def _make(self, folder: Path) -> None:
+        await aside(lambda: make_folder(folder))
+
+    def _info(self, local_rank: int) -> RankInfo:
+        order = self.order
+        return RankInfo(
+            rank=order.first_rank + local_rank,
+            world_size=order.world_size,
+            local_rank=local_rank,
+            local_world_size=order.local_world_size,
+            node_rank=order.node_rank,
+            num_nodes=order.num_nodes,
+            source=RankSource.agent,
+            node=self.outlook.node,
+            restart_count=order.round,
+            master_addr=order.master_addr,
+            master_port=order.master_port,
+        )
+
+    async def _start_rank(self, info: RankInfo, variables: Mapping[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        board = self._boards[info.rank] = make_board()
+        answers = self._answers[info.rank] = os.memfd_create("hpckit-stacks")
+        handed = {
+            VARIABLE: str(theirs.fileno()),
+            BOARD_VARIABLE: str(board),
+            stacks.VARIABLE: str(answers),
+        }
+        flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.log(info.rank)
+        log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "hpckit.runtime.rank.process"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**variables, **handed},
+                pass_fds=(theirs.fileno(), board, answers),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(log)
+        ours.setblocking(False)  # noqa: FBT003  # the socket's own signature
+        self.processes[info.rank], self._lines[info.rank] = process, ours
+        listening = asyncio.ensure_future(self._listen(info.rank, ours))
+        self._tasks += [listening, asyncio.ensure_future(self._watch(info.rank, listening))]
+
+    async def _listen(self, rank: int, line: socket.socket) -> None:
+        """Pass on what a rank says. Forged or broken lines end the listening, not the agent."""
+        reader, writer = await asyncio.open_unix_connection(sock=line, limit=LINE_LIMIT)
+        with contextlib.suppress(ChannelError, ConnectionError, ValueError):
+            while data := await reader.readline():
+                await self._heed(rank, messages.decode(data))
+        writer.close()
+
+    async def _heed(self, rank: int, message: messages.Message) -> None:
+        """Act on what a rank says, and pass on what is of interest beyond this node."""
+        match message:
+            case messages.StepBegun():
+                self.hangs.began(rank, message.step, time.monotonic())
+                await self._tell_step(replace(message, rank=rank))
+            case messages.Working():
+                self.hangs.working(rank, time.monotonic(), over=message.over)
+            case messages.Watched(on=True):
+                self.hangs.resumed(rank, time.monotonic())
+            case messages.Watched():
+                self.hangs.paused(rank)
+            case (
+                messages.StoreBound()
+                | messages.Restoring()
+                | messages.Saved()
+                | messages.Warn()
+                | messages.Reported()
+            ):
+                await self.tell(message)
+            case _:
+                pass
+
+    async def _tell_step(self, message: messages.StepBegun) -> None:
+        """Pass on that a step began, for all ranks of this node together and not too often."""
+        if self._newest is None or message.step > self._newest.step:
+            self._newest = message
+        await self.tell_newest()
+
+    async def tell_newest(self) -> None:
+        """Pass on the newest step, where that is due; to be called now and then: it is the last."""
+        at, newest = time.monotonic(), self._newest
+        due = self._told_step < 0 or at - self._told_at >= self.outlook.pace_s(_TELL_S)
+        if newest is not None and newest.step > self._told_step and due:
+            self._told_step, self._told_at = newest.step, at
+            await self.tell(replace(newest, usual_s=self.hangs.usual_s()))
+
+    def hung(self) -> messages.Hung | None:
+        """Return the rank that has stood still for longer than its limit, if there is one.
+
+        To be asked at a steady pace.
+        """
+        stall = self.hangs.stalled(time.monotonic())
+        if stall is None or self._stopping or not self.outlook.settings.runtime.hang_min_s:
+            return None
+        exact = self._step(stall.rank)
+        return messages.Hung(
+            round=self.order.round,
+            rank=stall.rank,
+            step=stall.step if exact is None else exact,
+            silent_s=stall.silent_for.total_seconds(),
+            limit_s=stall.limit.total_seconds(),
+            over=stall.over,
+        )
+
+    async def save_stacks(self) -> None:
+        """Save what every rank is doing, and tell the supervisor."""
+        alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
+        pids = {rank: process.pid for rank, process in alive.items()}
+        # Its own descriptors: a rank may end meanwhile, and the number of its file be used again.
+        held = {rank: os.dup(self._answers[rank]) for rank in pids if rank in self._answers}
+        try:
+            files = {rank: Path(f"/proc/self/fd/{one}") for rank, one in held.items()}
+            texts = await stacks.dump(pids, files, _STACKS)
+        finally:
+            for one in held.values():
+                os.close(one)
+        most = min(_STACK_CHARACTERS, _ALL_STACKS_CHARACTERS // self.order.world_size)
+        # One rank a message: those of a large node are too much for one line.
+        for rank, pid in pids.items():
+            stack = RankStack(
+                rank=rank,
+                node=self.outlook.node,
+                state=stacks.process_state(pid),
+                step=self._step(rank),
+                text=texts[rank][-most:],
+            )
+            await self.tell(messages.StackSaved(round=self.order.round, stack=stack))
+        await self.tell(messages.StacksSaved(round=self.order.round))
+        with contextlib.suppress(OSError):  # the supervisor knows by now
+            await aside(lambda: self._keep(texts))
+
+    def _keep(self, texts: Mapping[int, str]) -> None:
+        """Write down what ranks were doing, for people."""
+        for rank, text in texts.items():
+            if text:
+                flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.stacks(rank)
+                with os.fdopen(os.open(path, flags, PRIVATE_FILE), "w") as file:
+                    file.write(text)
+
+    async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
+        code = await self.processes[rank].wait()
+        ended_at = now()
+        self.hangs.ended(rank)
+        self._end_children(rank)
+        # Its last words came before its end; what holds the line open now is none of the rank.
+        await asyncio.wait({listening}, timeout=0.2)
+        listening.cancel()
+        record = await self._exit_record(rank, code, ended_at)
+        os.close(self._boards.pop(rank))
+        os.close(self._answers.pop(rank))
+        await self.tell(messages.RankEnded(round=self.order.round, exit=record))
+        if record.failed and not record.stopped:
+            with contextlib.suppress(OSError):  # the supervisor records the same
+                await aside(lambda: write_json(self.paths.exit_record(rank), to_plain(record)))
+
+    def _step(self, rank: int) -> int | None:
+        """Return the step a rank is at; what it tells comes too seldom to compare ranks by."""
+        return read_board(self._boards[rank]) if rank in self._boards else None
+
+    def _end_children(self, rank: int) -> None:
+        """Leave none of an ended rank's children (data loaders, background jobs of a shell)."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.processes[rank].pid, signal.SIGKILL)
+
+    async def _exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
+        """Put together what the process status says and what the rank itself left behind."""
+        said = await self._soon(lambda: self._said(rank), None)
+        name = signal_name(-code) if code < 0 else None
+        ended_by_us = (rank, name) in self._sent and said is None
+        seen = RankExit(
+            rank=rank,
+            node=self.outlook.node,
+            code=None if code < 0 else code,
+            signal=name,
+            step=self._step(rank),
+            stopped=ended_by_us,
+            oom=read_kills().since(self._kills) if code and not ended_by_us else None,
+            at=ended_at,
+        )
+        if said is not None:
+            step = seen.step if said.step is None else said.step
+            seen = replace(
+                said, node=seen.node, code=seen.code, signal=seen.signal, step=step, oom=seen.oom
+            )
+        elif code:
+            log = self.paths.log(rank)
+            seen = with_log(seen, await self._soon(lambda: tail(log, _LOG_LINES), ""))
+            if seen.exception is None and code > 0:
+                words = await self._soon(lambda: without_room(self.paths.folder), "")
+                seen = of_full_disk(seen, words) if words else seen
+        is_command = self.outlook.settings.command is not None
+        return with_farewell(seen, read_farewell(self._boards[rank]), is_command=is_command)
+
+    def _said(self, rank: int) -> RankExit | None:
+        try:
+            return from_plain(RankExit, read_json(self.paths.exit_record(rank)))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    async def _soon(self, read: Callable[[], T], otherwise: T) -> T:
+        """Return what is read from files, unless they do not answer."""
+        try:
+            return await asyncio.wait_for(aside(read), _READ_S)
+        except TimeoutError:
+            return otherwise
+
+    def pass_on(self, message: messages.Message) -> None:
+        """Tell every rank what the supervisor says."""
+        for line in self._lines.values():
+            with contextlib.suppress(OSError):
+                line.send(messages.encode(message) + b"\n")
+
+    async def stop(self, grace_s: float) -> None:
+        """End all ranks and their children: SIGTERM, then SIGKILL after the grace period."""
+        self._stopping = True
+        self._signal(signal.SIGTERM)
+        waiting = [asyncio.ensure_future(process.wait()) for process in self.processes.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=grace_s)
+        self._signal(signal.SIGKILL)
+        await asyncio.gather(*waiting)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for rank, process in self.processes.items():
+            if process.returncode is not None:
+                continue  # its number may be somebody else's by now
+            self._sent.add((rank, number.name))
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)

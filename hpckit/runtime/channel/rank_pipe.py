@@ -1,0 +1,144 @@
+"""The rank's end of its private line to the agent: a socket pair and a board, inherited at birth.
+
+Responsible for sending and awaiting messages from synchronous code; it must not interpret them.
+Neither has a name or a port: only the rank and its agent hold them, so they need no secret. The
+board holds the number of the step the rank is at, and what it last said of its leaving: exact even
+when the rank can say no more, or nobody reads the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+from hpckit.errors import RendezvousError
+from hpckit.model.failure import Farewell
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.runtime.channel.messages import Message, decode, encode
+
+VARIABLE = "HPCKIT_LINK_FD"
+"""Names the inherited file descriptor of the line."""
+BOARD_VARIABLE = "HPCKIT_STEP_FD"
+"""Names that of the board."""
+
+_STEP = struct.Struct("=q")
+_FAREWELL_AT = 64
+_FAREWELL_BYTES = 4096
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(slots=True)
+class AgentLink:
+    """The line to the agent. Sending never blocks training for long and never raises."""
+
+    connection: socket.socket
+    board: int | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _rest: bytes = field(default=b"", init=False)
+
+    def send(self, message: Message) -> None:
+        """Send one message; silently nothing where the agent is gone (it ends us anyway)."""
+        with self._lock, contextlib.suppress(OSError):
+            self.connection.sendall(encode(message) + b"\n")
+
+    def note_step(self, step: int) -> None:
+        """Put on the board that this step begins; one system call, so every step can be noted."""
+        if self.board is not None:
+            os.pwrite(self.board, _STEP.pack(step + 1), 0)
+
+    def note_farewell(self, farewell: Farewell) -> None:
+        """Put on the board what this rank says of its leaving; the latest word counts."""
+        if self.board is not None:
+            text = json.dumps(to_plain(farewell)).encode()
+            os.pwrite(self.board, text.ljust(_FAREWELL_BYTES), _FAREWELL_AT)
+
+    def wait_for(self, kind: type[M], timeout: timedelta) -> M:
+        """Return the next message of this kind; raises RendezvousError at the timeout."""
+        self.connection.settimeout(timeout.total_seconds())
+        try:
+            while True:
+                message = decode(self._line())
+                if isinstance(message, kind):
+                    return message
+        except TimeoutError:
+            raise RendezvousError(
+                f"no {kind.__name__} came from the agent within {timeout.total_seconds():g} s",
+                hint="rank 0 has not bound its store; see its log (`hpckit logs --rank 0`)",
+            ) from None
+        finally:
+            self.connection.settimeout(None)
+
+    def poll(self) -> Message | None:
+        """Return the next message if one has come; None otherwise, and where the agent is gone."""
+        if b"\n" not in self._rest:
+            with contextlib.suppress(OSError):
+                self._rest += self.connection.recv(65536, socket.MSG_DONTWAIT)
+        line, ended, rest = self._rest.partition(b"\n")
+        if not ended:
+            return None
+        self._rest = rest
+        return decode(line)
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._rest:
+            data = self.connection.recv(65536)
+            if not data:
+                raise RendezvousError("the agent of this node is gone")
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+
+def open_link(environ: Mapping[str, str]) -> AgentLink | None:
+    """Open the inherited line; None where this process was not started by an agent."""
+    number = environ.get(VARIABLE, "")
+    if not number.isdecimal():
+        return None
+    try:
+        connection = socket.socket(fileno=int(number))
+    except OSError:
+        # A wrapper closed inherited descriptors (subprocess does): the run goes on without.
+        return None
+    connection.set_inheritable(False)
+    return AgentLink(connection, _open_board(environ))
+
+
+def _open_board(environ: Mapping[str, str]) -> int | None:
+    number = environ.get(BOARD_VARIABLE, "")
+    if not number.isdecimal():
+        return None
+    try:
+        os.set_inheritable(int(number), False)  # noqa: FBT003  # the function's own signature
+    except OSError:
+        return None
+    return int(number)
+
+
+def make_board() -> int:
+    """Return a new board, a file in memory that has no name; the caller closes it."""
+    return os.memfd_create("hpckit-step")
+
+
+def read_board(board: int) -> int | None:
+    """Return the step last noted on a board, None before the first."""
+    data = os.pread(board, _STEP.size, 0)
+    begun = _STEP.unpack(data)[0] - 1 if len(data) == _STEP.size else -1
+    return None if begun < 0 else begun
+
+
+def read_farewell(board: int) -> Farewell | None:
+    """Return what a rank last said of its leaving, None where it said nothing."""
+    try:
+        text = os.pread(board, _FAREWELL_BYTES, _FAREWELL_AT)
+        return from_plain(Farewell, json.loads(text))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

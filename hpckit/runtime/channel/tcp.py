@@ -1,0 +1,231 @@
+"""The control channel between the supervisor and its agents: TCP, both sides authenticated.
+
+Responsible for framing, authentication and integrity of messages; it must not know what they
+mean. Both sides prove that they know the attempt's secret (HMAC-SHA256 over fresh nonces); every
+line carries a MAC over a session key, the direction and its number, so that nothing can be
+injected, replayed or turned around. Contents are not encrypted: they are ranks, steps and exits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hmac
+import json
+import secrets
+import socket
+import termios
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hpckit.errors import ChannelError
+from hpckit.runtime.channel.listen import plain_address
+from hpckit.runtime.channel.messages import Message, decode, encode
+
+LINE_LIMIT = 1 << 20
+HANDSHAKE_S = 10.0
+_NEXT_HOST_S = 3.0
+_MAC_LENGTH = 64
+
+
+def new_secret() -> str:
+    """Return a fresh secret for one attempt: 32 random bytes as hex."""
+    return secrets.token_hex(32)
+
+
+def _mac(key: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, b"\0".join(parts), "sha256").hex().encode()
+
+
+@dataclass(slots=True, kw_only=True)
+class Channel:
+    """One authenticated connection.
+
+    `peer` is the other side's address as seen from here, `here` the address it reaches us by.
+    """
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    key: bytes
+    sends_as: bytes
+    hears_as: bytes
+    peer: str
+    here: str
+    _sent: int = field(default=0, init=False)
+    _heard: int = field(default=0, init=False)
+
+    async def send(self, message: Message) -> None:
+        """Send one message; raises ConnectionError where the other side is gone."""
+        self.post(message)
+        await self.writer.drain()
+
+    def post(self, message: Message) -> None:
+        """Send one small message without waiting until the other side takes it."""
+        self.post_body(encode(message))
+
+    def post_body(self, body: bytes) -> None:
+        """Post a message that is encoded already: many are told the same."""
+        mac = _mac(self.key, self.sends_as, b"%d" % self._sent, body)
+        self._sent += 1
+        self.writer.write(mac + b" " + body + b"\n")
+
+    async def receive(self) -> Message | None:
+        """Return the next message, None at the end; raises ChannelError for a forged line.
+
+        However the connection ends: a dead host behind a router is `No route to host`.
+        """
+        try:
+            line = await self.reader.readline()
+        except (OSError, ValueError):
+            return None
+        if not line.endswith(b"\n"):
+            return None
+        mac, _, body = line[:-1].partition(b" ")
+        wanted = _mac(self.key, self.hears_as, b"%d" % self._heard, body)
+        if not hmac.compare_digest(mac, wanted):
+            raise ChannelError(f"a line from {self.peer} is not signed by this attempt's secret")
+        self._heard += 1
+        return decode(body)
+
+    def unread(self) -> bool:
+        """Whether the other side has said something that this process has not read yet."""
+        connection = self.writer.get_extra_info("socket")
+        try:
+            waiting = fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4))
+        except (OSError, ValueError):
+            return False  # it is closed
+        return any(waiting)
+
+    def acknowledged(self) -> bool:
+        """Whether the other side's kernel has taken all that this side has sent."""
+        connection = self.writer.get_extra_info("socket")
+        try:
+            under_way = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, ValueError):
+            return False  # it is closed
+        return not any(under_way)
+
+    def abort(self) -> None:
+        """Drop the connection, without waiting for what was not sent yet."""
+        self.writer.transport.abort()
+
+    async def close(self) -> None:
+        """Close the connection; never raises for one that is gone already."""
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+
+async def accept(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str
+) -> Channel:
+    """Authenticate a caller; raises ChannelError where it does not know the secret."""
+    key, ours = bytes.fromhex(secret), secrets.token_hex(16).encode()
+    writer.write(ours + b"\n")
+    theirs, _, proof = (await _line(reader)).partition(b" ")
+    if not hmac.compare_digest(proof, _mac(key, b"agent", ours, theirs)):
+        raise ChannelError(f"a caller from {_peer(writer)} does not know this attempt's secret")
+    writer.write(_mac(key, b"supervisor", theirs, ours) + b"\n")
+    await writer.drain()
+    return _channel(reader, writer, _mac(key, b"session", ours, theirs), server=True)
+
+
+async def connect(host: str, port: int, secret: str) -> Channel:
+    """Call the supervisor and authenticate both sides; raises OSError or ChannelError."""
+    reader, writer = await asyncio.wait_for(
+        asyncio.open_connection(host, port, limit=LINE_LIMIT), HANDSHAKE_S
+    )
+    try:
+        key = await _prove(reader, writer, bytes.fromhex(secret))
+    except BaseException:
+        writer.close()
+        raise
+    return _channel(reader, writer, key, server=False)
+
+
+async def connect_any(hosts: Sequence[str], port: int, secret: str) -> Channel:
+    """Call the supervisor under these names and addresses, the best first.
+
+    Each is tried when the one before has failed, or has not answered for a while: a name may take
+    long not to resolve. Raises ChannelError that tells how each of them failed.
+    """
+    left, calls, problems = list(hosts), dict[asyncio.Task[Channel], str](), list[str]()
+    try:
+        while left or calls:
+            if left:
+                host = left.pop(0)
+                calls[asyncio.create_task(connect(host, port, secret))] = host
+            limit_s = _NEXT_HOST_S if left else None
+            await asyncio.wait(calls, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            for call in [call for call in calls if call.done()]:
+                host, error = calls.pop(call), call.exception()
+                if error is None:
+                    return call.result()
+                if not isinstance(error, OSError | ChannelError):
+                    raise error
+                problems.append(f"{host}: {str(error) or type(error).__name__}")
+    finally:
+        for call in calls:
+            call.cancel()
+    raise ChannelError("; ".join(problems))
+
+
+async def _prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes) -> bytes:
+    """Do the caller's half of the handshake and return the session key."""
+    ours = secrets.token_hex(16).encode()
+    theirs = await _line(reader)
+    writer.write(ours + b" " + _mac(key, b"agent", theirs, ours) + b"\n")
+    if not hmac.compare_digest(await _line(reader), _mac(key, b"supervisor", ours, theirs)):
+        raise ChannelError(f"{_peer(writer)} does not know this attempt's secret")
+    return _mac(key, b"session", theirs, ours)
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        line = await asyncio.wait_for(reader.readline(), HANDSHAKE_S)
+    except (OSError, ValueError):
+        raise ChannelError("a peer did not complete the handshake") from None
+    if not line.endswith(b"\n"):
+        raise ChannelError("a peer left during the handshake")
+    return line[:-1]
+
+
+def _channel(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, *, server: bool
+) -> Channel:
+    _keep_alive(writer.get_extra_info("socket"))
+    sides = (b"supervisor", b"agent") if server else (b"agent", b"supervisor")
+    return Channel(
+        reader=reader,
+        writer=writer,
+        key=key,
+        sends_as=sides[0],
+        hears_as=sides[1],
+        peer=_peer(writer),
+        here=_address(writer, "sockname"),
+    )
+
+
+def _peer(writer: asyncio.StreamWriter) -> str:
+    return _address(writer, "peername")
+
+
+def _address(writer: asyncio.StreamWriter, side: str) -> str:
+    address = writer.get_extra_info(side)
+    return plain_address(str(address[0])) if address else "an unknown address"
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Let the kernel notice a vanished peer within about half a minute."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    # Keep-alive waits while data is under way, and then 15 retries take a quarter of an hour.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
+
+
+def address_record(hosts: list[str], port: int) -> str:
+    """Return what the supervisor publishes: names and addresses to try in turn, and a port."""
+    return json.dumps({"hosts": hosts, "port": port}) + "\n"

@@ -1,0 +1,239 @@
+"""How a process becomes a rank with a `Run`: from its agent's folders, or by itself.
+
+Responsible for making a Run and, in `attach()`, for scripts that hpckit did not call by name; it
+must not decide what a run does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import random
+import socket
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed import (  # type: ignore[attr-defined]
+    HashStore,
+    Store,
+    TCPStore,
+    rendezvous,
+)
+
+from hpckit.errors import RendezvousError
+from hpckit.model.launch import DeviceKind, LaunchConfig, Pruner
+from hpckit.model.plain import from_plain
+from hpckit.model.rank import RankInfo, RankSource
+from hpckit.model.save_cost import SaveCost
+from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
+from hpckit.runtime.channel.listen import LOOPBACK
+from hpckit.runtime.channel.rank_pipe import AgentLink, open_link
+from hpckit.runtime.checkpoint.writer import writers_ended
+from hpckit.runtime.environ import environment, export, job_key, rank_info
+from hpckit.runtime.rank import process_group
+from hpckit.runtime.rank.child_signals import shield_children
+from hpckit.runtime.rank.config import Config
+from hpckit.runtime.rank.exit_status import Leaving, failing_code, note_exits
+from hpckit.runtime.rank.fault_injector import open_injector
+from hpckit.runtime.rank.metric_reports import Reporting
+from hpckit.runtime.rank.run import Run
+from hpckit.runtime.stages import RunStage
+
+_WRITER_S = 10.0
+"""For a checkpoint's thread whose peers are gone: the group's collectives fail within a moment."""
+
+
+def make_run(
+    environ: Mapping[str, str], info: RankInfo, device: torch.device, link: AgentLink | None
+) -> Run:
+    """Build the Run of a rank that an agent started, from its frozen folder."""
+    launch = load_launch(Path(environ["HPCKIT_LAUNCH_DIR"]))
+    index = int(environ["HPCKIT_RUN_INDEX"])
+    settings, config = load_settings(launch, index)
+    paths = launch.paths.run(index)
+    # What torch.save was given, torch.load takes without weights_only=False.
+    torch.serialization.add_safe_globals([Config])
+    return Run(
+        info=info,
+        config=Config(config),
+        device=device,
+        folder=paths.folder,
+        attempt_folder=Path(environ["HPCKIT_ATTEMPT_DIR"]),
+        checkpoint_dir=checkpoint_folder(launch, index, settings),
+        code_folder=Path(launch.code.working_dir),
+        project_folder=Path(launch.code.project),
+        logger=make_logger(info),
+        attempt=int(Path(environ["HPCKIT_ATTEMPT_DIR"]).name),
+        round=int(environ["HPCKIT_ROUND"]),
+        seed=settings.seed,
+        save_cost=from_plain(SaveCost, json.loads(cost))
+        if (cost := environ["HPCKIT_SAVE_COST"])
+        else None,
+        notice_grace=timedelta(seconds=settings.runtime.notice_grace_s),
+        nan_patience=settings.recovery.nan_patience,
+        checkpoint=replace(
+            settings.checkpoint, failure_hours=float(environ["HPCKIT_FAILURE_HOURS"])
+        ),
+        _stage=RunStage(launch=launch, index=index) if launch.stages else None,
+        _link=link,
+        _reporting=Reporting(name=_judged_by(launch, settings)),
+        _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
+    )
+
+
+def _judged_by(launch: Launch, settings: LaunchConfig) -> str | None:
+    """Return the metric by which an adaptive sweep may end the run early, if it may."""
+    judged = launch.searched and settings.sweep.pruner is not Pruner.none
+    return settings.sweep.metric if judged else None
+
+
+def make_logger(info: RankInfo) -> logging.Logger:
+    """Return the logger `hpckit.rank`, which writes lines with time and rank to standard error."""
+    logger = logging.getLogger("hpckit.rank")
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(
+            logging.Formatter(f"%(asctime)s rank={info.rank} %(levelname)s %(message)s")
+        )
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    return logger
+
+
+def seed_everything(seed: int) -> None:
+    """Seed random, numpy and torch (all devices), alike on every rank."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        import numpy as np  # noqa: PLC0415  # optional: torch works without it
+    except ModuleNotFoundError:
+        return
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # the generator user code draws from by default
+
+
+def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None) -> Run:
+    """Return the Run of this process, for scripts that hpckit did not call by name.
+
+    Works under `hpckit launch experiment=command`, under torchrun, under plain srun and alone. An
+    already initialised process group is left as it is; else it is initialised. Without hpckit's
+    folders, `run.folder` is the working directory, and state is saved and restored only where
+    `checkpoint_dir` names a folder for it. Under hpckit the run has its own, and it is ignored.
+
+    Raises RankInfoError and RendezvousError.
+    """
+    shield_children()
+    environ = environment()
+    info = rank_info(environ)
+    if info.source is RankSource.agent:
+        run = _attach_to_agent(environ, info)
+    else:
+        kept = None if checkpoint_dir is None else Path(checkpoint_dir).absolute()
+        run = _attach_alone(environ, info, timeout_s, kept)
+    run.promise()
+    note_exits()
+    atexit.register(_detach, run)
+    leaving = Leaving()
+    # Earlier than atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
+    threading._register_atexit(_finish, run, os.getpid(), leaving)  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
+    return run
+
+
+def _finish(run: Run, pid: int, leaving: Leaving) -> None:
+    """Say that the script has come to its end, unless it failed; not in a child that it forked.
+
+    The step in which it failed is not done: it must not be saved as if it were.
+    """
+    code = failing_code()
+    if os.getpid() != pid:
+        # Torch would wait in the child for threads that only the parent has.
+        leaving.code = code or 0
+        return
+    if code is not None:
+        if not writers_ended(_WRITER_S):
+            leaving.code = code
+        return
+    try:
+        run.finish()
+    except Exception:  # noqa: BLE001  # nothing above would show it
+        traceback.print_exc()
+        run.give_up()
+
+
+def _detach(run: Run) -> None:
+    run.registered.clear()
+    process_group.close()
+
+
+def _attach_alone(
+    environ: Mapping[str, str], info: RankInfo, timeout_s: float, kept: Path | None
+) -> Run:
+    device = process_group.choose_device(DeviceKind.auto, info, torch.cuda.device_count())
+    if not dist.is_initialized():
+        timeout = timedelta(seconds=timeout_s)
+        process_group.initialise(info, device, _store(environ, info, timeout), timeout)
+    here, logger = Path.cwd(), make_logger(info)
+    if kept is not None and info.rank == 0:
+        logger.info("state goes on from what is in %s; to start fresh, name another folder", kept)
+    return Run(
+        info=info,
+        config=Config({}),
+        device=device,
+        folder=here,
+        attempt_folder=here,
+        checkpoint_dir=kept or here / "checkpoints",
+        code_folder=here,
+        project_folder=here,
+        logger=logger,
+        _keeps_state=kept is not None,
+    )
+
+
+def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
+    link = open_link(environ)
+    run = make_run(environ, info, torch.device("cpu"), link)
+    runtime = run.config.runtime
+    kind = DeviceKind(runtime.device)
+    run.device = process_group.choose_device(
+        kind, info, torch.cuda.device_count(), asked=run.config.resources.gpus_per_node
+    )
+    if not dist.is_initialized():
+        timeout = timedelta(seconds=runtime.rendezvous_timeout_s)
+        store = _store(environ, info, timeout)
+        process_group.initialise(info, run.device, store, timeout)
+    return run
+
+
+def _store(environ: Mapping[str, str], info: RankInfo, timeout: timedelta) -> Store:
+    """Return a store by whatever this environment offers."""
+    if info.master_addr is not None and info.master_port is not None:
+        try:
+            if info.source is RankSource.agent:
+                return process_group.make_store_at(info, timeout)
+            store: Store = next(rendezvous("env://", timeout=timeout))[0]
+        except (RuntimeError, OSError, ValueError) as error:
+            raise RendezvousError(
+                f"rank {info.rank} found no store at {info.master_addr}:{info.master_port}: {error}"
+            ) from None
+        return store
+    if info.source is RankSource.single:
+        return HashStore()
+    job, restarts = job_key(environ)
+    name = f".hpckit-rendezvous-{job}-{environ.get('SLURM_STEP_ID', '0')}-{restarts}.json"
+    file = Path(environ.get("HPCKIT_RENDEZVOUS_DIR", str(Path.cwd()))) / name
+    host = LOOPBACK if info.num_nodes == 1 else socket.gethostname()
+    return process_group.make_store(info, process_group.FileRendezvous(file, host), timeout)
+
+
+def export_address(info: RankInfo, store: Store) -> None:
+    """Set MASTER_ADDR and MASTER_PORT to the store's, for libraries that read them."""
+    if isinstance(store, TCPStore):
+        export({"MASTER_ADDR": info.master_addr or store.host, "MASTER_PORT": str(store.port)})

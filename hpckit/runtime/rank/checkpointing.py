@@ -1,0 +1,137 @@
+"""The step loop's side of checkpoints: where to begin, when to save, what to say of it.
+
+Responsible for joining a run's registered state, its save interval and its Checkpointer; it must
+not know how a checkpoint is written or chosen.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from hpckit.model.save_cost import SaveCost
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer
+from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
+from hpckit.runtime.checkpoint.loading import OnAttempt, Restored
+from hpckit.runtime.checkpoint.saving import SaveOutcome
+from hpckit.runtime.rank.save_interval import Cadence
+from hpckit.runtime.rank.step_boundary import Position
+
+_PROVING_STEPS = 3
+"""Steps after which a restored checkpoint counts as good: one that kills its run does so early."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Keeper:
+    """The checkpoints of a step loop. All ranks make one at the same time and call it alike.
+
+    `patience` is for how long a save with nothing after it is tried again.
+    """
+
+    checkpointer: Checkpointer
+    objects: Mapping[str, Any]
+    cadence: Cadence
+    on_outcome: Callable[[SaveOutcome], None]
+    on_attempt: OnAttempt
+    logger: logging.Logger
+    patience: timedelta = timedelta(seconds=60)
+    _saved_step: int | None = field(default=None, init=False)
+    _prove_at: int | None = field(default=None, init=False)
+
+    def restore(self, start: Position) -> Position:
+        """Load the newest good checkpoint; returns where to begin, `start` without one."""
+        restored = self.checkpointer.restore(self.objects, self.on_attempt)
+        position = start if restored is None else self._take_up(restored)
+        self.cadence.began(position.step)
+        return position
+
+    def _take_up(self, restored: Restored) -> Position:
+        for rejected in restored.rejected:
+            self.logger.warning("passed over a checkpoint: %s", rejected)
+        self.logger.info(
+            "restored step=%d from=%s attempt=%d world_size=%d",
+            restored.step,
+            restored.folder.name,
+            restored.epoch,
+            restored.world_size,
+        )
+        self._saved_step, self._prove_at = restored.step, restored.step + _PROVING_STEPS
+        return Position(step=restored.step, samples=restored.samples)
+
+    def due(self, step: int) -> bool:
+        """Whether this rank would save before this step; also takes note of progress."""
+        if self._prove_at is not None and step >= self._prove_at:
+            self.checkpointer.prove()
+            self._prove_at = None
+        self._tell(self.checkpointer.poll())
+        return self.cadence.due(step) and not self.checkpointer.saving
+
+    def save(self, position: Position, *, wait: bool, patience: timedelta | None = None) -> None:
+        """Save what the ranks agreed to save, unless that very step is safe already.
+
+        With `wait` it is the last save: raises UnsavedStateError where it fails for the whole of
+        the patience, which may be shorter than usual.
+        """
+        if wait:
+            self.end_flight()
+        if self._saved_step == position.step:
+            return
+        begun = time.monotonic()
+        outcome = self.checkpointer.save(
+            self.objects,
+            position.step,
+            position.samples,
+            wait=wait,
+            patience=min(patience or self.patience, self.patience) if wait else None,
+        )
+        self.logger.info("saving step=%d stall_s=%.3f", position.step, time.monotonic() - begun)
+        self.cadence.began(position.step)
+        self._tell(outcome)
+
+    def holds(self, step: int) -> bool:
+        """Whether the state before this step is in a committed checkpoint."""
+        return self._saved_step == step
+
+    def leave(self) -> None:
+        """Take note that the loop was left in order: this end speaks against no checkpoint."""
+        self.checkpointer.excuse()
+
+    def end_flight(self) -> None:
+        """Wait for the save in flight; one that failed is made good by the next."""
+        try:
+            self._tell(self.checkpointer.wait())
+        except (FencedError, StateError):
+            raise
+        except CheckpointError as error:
+            self.logger.warning("an earlier save failed: %s", error.message)
+
+    def _tell(self, outcome: SaveOutcome | None) -> None:
+        if outcome is None:
+            return
+        self.cadence.known = SaveCost(stall=outcome.stall, duration=outcome.duration)
+        self.on_outcome(outcome)
+        if outcome.warning:
+            self.logger.warning("step=%d: %s", outcome.step, outcome.warning)
+        if outcome.committed:
+            self._saved_step = outcome.step
+            self.logger.info(
+                "saved step=%d bytes=%d stall_s=%.3f duration_s=%.3f%s",
+                outcome.step,
+                outcome.size,
+                outcome.stall.total_seconds(),
+                outcome.duration.total_seconds(),
+                "" if self.cadence.stated else self._rhythm(outcome.duration),
+            )
+
+    def _rhythm(self, duration: timedelta) -> str:
+        """Return how often is saved, and which share of the time goes into writing."""
+        interval = self.cadence.interval
+        return f" next_in_s={interval.total_seconds():.0f} writing={duration / interval:.1%}"
+
+    def close(self) -> None:
+        """Wait for the save in flight; raises what it raised."""
+        self._tell(self.checkpointer.close())

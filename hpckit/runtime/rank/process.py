@@ -1,0 +1,221 @@
+"""The process of one rank, as its agent starts it: `python -P -m hpckit.runtime.rank.process`.
+
+Responsible for becoming the user's code: it enters the frozen code, initialises the process group
+and calls the entry point, or replaces itself by the user's command (then no torch is imported
+here). It must not decide what an end means; it leaves an exit record of what was raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn
+
+from hpckit.errors import ConfigError, HpckitError
+from hpckit.model.command import command_words
+from hpckit.model.failure import RankExit, Reason
+from hpckit.model.launch import LaunchConfig, WorkingFolder
+from hpckit.model.plain import to_plain
+from hpckit.model.rank import RankInfo
+from hpckit.record.launches import Launch, load_launch, load_settings
+from hpckit.record.layout import AttemptPaths, RoundPaths
+from hpckit.record.store import write_json
+from hpckit.record.working import working_folder
+from hpckit.runtime import stacks
+from hpckit.runtime.channel.rank_pipe import open_link
+from hpckit.runtime.clock import now
+from hpckit.runtime.descriptors import allow_many_files, with_hint
+from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
+from hpckit.runtime.rank.exit_status import Leaving, exit_code
+from hpckit.runtime.rank.user_function import call, load_function, loops_over_steps
+
+if TYPE_CHECKING:
+    from hpckit.runtime.rank.run import Run
+
+COMMAND_NOT_FOUND = 127
+COMMAND_NOT_EXECUTABLE = 126
+_PR_SET_PDEATHSIG = 1
+_TRACEBACK_CHARACTERS = 20_000
+
+
+def die_with_agent() -> None:
+    """Ask the kernel to end this process when its agent dies (Linux; kept across exec)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def enter_code(launch: Launch, index: int, kind: WorkingFolder) -> None:
+    """Go where the run works; where the user stood, in the frozen code, is first on the path."""
+    os.chdir(working_folder(launch, index, kind))
+    sys.path.insert(0, launch.code.working_dir)
+
+
+def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoReturn:
+    """Replace this process by the user's command; raises ConfigError where it cannot start."""
+    words = command_words(settings.command)
+    try:
+        os.execvpe(words[0], words, dict(environ))  # noqa: S606  # no shell is the point
+    except OSError as error:
+        message = f"cannot start {words[0]!r} in {Path.cwd()}: {error.strerror}"
+        hint = "only files that git tracks, or does not ignore, are in the frozen code"
+        if isinstance(error, PermissionError):
+            hint = f"make it executable (chmod +x {words[0]}), or name what runs it: python FILE"
+        raise ConfigError(message, hint=hint) from error
+
+
+@dataclass(slots=True, kw_only=True)
+class RankProcess:
+    """What this process is. `run` is what the user's function was handed, once it was."""
+
+    environ: Mapping[str, str]
+    info: RankInfo
+    run: Run | None = None
+    process: int = field(default_factory=os.getpid)
+
+    @property
+    def is_self(self) -> bool:
+        """Whether this is the rank, and no child that the user's code forked from it."""
+        return os.getpid() == self.process
+
+    def work(self) -> None:
+        """Do what this rank is for; raises whatever the user's code raises."""
+        launch = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"]))
+        index = int(self.environ["HPCKIT_RUN_INDEX"])
+        settings, _ = load_settings(launch, index)
+        enter_code(launch, index, settings.runtime.cwd)
+        if settings.command is not None:
+            become_command(settings, self.environ)
+        self._call(settings)
+
+    def _call(self, settings: LaunchConfig) -> None:
+        """Import the user's function, initialise the process group, seed, and call it."""
+        function = load_function(str(settings.entry_point))
+        import torch  # noqa: PLC0415  # seconds; commands must not wait for it
+
+        from hpckit.runtime.rank import attach, process_group  # noqa: PLC0415  # likewise
+
+        stacks.arm(Path(f"/proc/self/fd/{self.environ[stacks.VARIABLE]}"))
+        shield_children()
+        link = open_link(self.environ)
+        assert link is not None, "the agent passes a line to every rank it starts"  # noqa: S101
+        visible = torch.cuda.device_count()
+        device = process_group.choose_device(
+            settings.runtime.device,
+            self.info,
+            visible,
+            asked=settings.resources.gpus_per_node,
+        )
+        self.run = attach.make_run(self.environ, self.info, device, link)
+        timeout = timedelta(seconds=settings.runtime.rendezvous_timeout_s)
+        rendezvous = process_group.AgentRendezvous(link)
+        store = process_group.make_store(self.info, rendezvous, timeout)
+        attach.export_address(self.info, store)
+        process_group.initialise(self.info, device, store, timeout)
+        attach.seed_everything(settings.seed)
+        if loops_over_steps(function, Path(self.run.code_folder)):
+            self.run.expect_steps()
+        call(function, self.run)
+        if not self.is_self:
+            return
+        self.run.finish()
+        self.run.registered.clear()
+        process_group.close()
+
+    def record_end(self, error: BaseException) -> None:
+        """Leave the exception where the agent finds it; best effort, whatever the exception."""
+        if not self.is_self:
+            return
+        told = traceback.TracebackException(type(error), error, _of_user(error.__traceback__))
+        record = RankExit(
+            rank=self.info.rank,
+            node=self.info.node,
+            code=1,
+            reason=Reason.raised,
+            step=None if self.run is None else self.run.step,
+            exception=type(error).__name__,
+            message=with_hint(str(told)[:_TRACEBACK_CHARACTERS]),
+            # Our own errors say what to do; their frames would only hide it.
+            traceback=None
+            if isinstance(error, HpckitError)
+            else "".join(told.format())[-_TRACEBACK_CHARACTERS:],
+            at=now(),
+        )
+        with contextlib.suppress(OSError):
+            write_json(self._round().exit_record(self.info.rank), to_plain(record))
+
+    def _round(self) -> RoundPaths:
+        attempt = AttemptPaths(Path(self.environ["HPCKIT_ATTEMPT_DIR"]))
+        return attempt.round(int(self.environ["HPCKIT_ROUND"]))
+
+
+def _of_user(trace: TracebackType | None) -> TracebackType | None:
+    """Skip our own frames: the user's traceback begins in the user's code."""
+    while trace is not None and trace.tb_next is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    name = trace.tb_frame.f_code.co_filename
+    ours = Path(name).parent == Path(__file__).parent
+    return ours or name.startswith("<frozen importlib") or "/importlib/" in name
+
+
+def main() -> int:
+    """Run this rank; returns its exit code. The user's own SystemExit keeps its code."""
+    die_with_agent()
+    allow_many_files()
+    leaving = Leaving()
+    environ = environment()
+    rank = RankProcess(environ=environ, info=rank_info(environ))
+    try:
+        rank.work()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # the user's code; CheckpointException is one
+        return leaving.with_code(_tell(rank, error))
+    # In a child that the user's code forked, torch would wait for threads that it has not got.
+    return 0 if rank.is_self else leaving.with_code(0)
+
+
+def _tell(rank: RankProcess, error: BaseException) -> int:
+    """Record what ended the rank and print what Python would print; returns the exit code."""
+    match error:
+        case HpckitError():
+            rank.record_end(error)
+            sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}".rstrip() + "\n")
+            return _code_of(error)
+        case SystemExit():
+            if isinstance(error.code, str):
+                rank.record_end(error)
+                sys.stderr.write(f"{error.code}\n")
+            return exit_code(error.code)
+        case _:
+            rank.record_end(error)
+            traceback.print_exception(type(error), error, _of_user(error.__traceback__))
+            return 1
+
+
+def _code_of(error: HpckitError) -> int:
+    match error.__cause__:
+        case FileNotFoundError():
+            return COMMAND_NOT_FOUND
+        case OSError():
+            return COMMAND_NOT_EXECUTABLE
+        case _:
+            return 1
+
+
+if __name__ == "__mp_main__":  # a child that is not forked imports its parent's main module
+    shield_this_child()
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,319 @@
+"""From a rank's identity to an initialised process group.
+
+Responsible for the device, the store, the check that every rank is there exactly once, and
+`init_process_group`; it must not start or end processes. Rank 0 binds its store before anybody
+is told the address, so no port is ever guessed; and a missing or doubled rank is an error that
+names it, instead of a wait of ten or thirty minutes inside the first collective.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+
+from hpckit.errors import DeviceError, RendezvousError
+from hpckit.model.launch import DeviceKind
+from hpckit.model.rank import RankInfo
+from hpckit.record.store import read_json, write_json
+from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.listen import LOOPBACK, listener
+from hpckit.runtime.channel.rank_pipe import AgentLink
+from hpckit.runtime.environ import environment
+
+_POLL_S = 0.05
+_NOT_OURS = frozenset({errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN})
+
+
+class Rendezvous(Protocol):
+    """How rank 0 tells the others where its store listens."""
+
+    def publish(self, port: int) -> None:
+        """Tell all ranks that rank 0's store listens on this port of this node."""
+
+    def address(self, timeout: timedelta) -> tuple[str, int]:
+        """Return host and port of rank 0's store; raises RendezvousError at the timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRendezvous:
+    """Through the agent and the supervisor: nothing is written to any file system."""
+
+    link: AgentLink
+
+    def publish(self, port: int) -> None:
+        """Tell the supervisor, which tells every rank."""
+        self.link.send(messages.StoreBound(port=port))
+
+    def address(self, timeout: timedelta) -> tuple[str, int]:
+        """Wait for the supervisor's word."""
+        told = self.link.wait_for(messages.StoreAddress, timeout)
+        return told.host, told.port
+
+
+@dataclass(frozen=True, slots=True)
+class FileRendezvous:
+    """Through a file all nodes see, for ranks that srun started without an agent.
+
+    The file's name holds job, step and restart count, so that a dead incarnation's address is
+    never taken for a live one. `host` is what the others reach this node by.
+    """
+
+    file: Path
+    host: str
+
+    def publish(self, port: int) -> None:
+        """Write the address in one piece."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.file, {"host": self.host, "port": port})
+
+    def address(self, timeout: timedelta) -> tuple[str, int]:
+        """Wait for the file."""
+        deadline = time.monotonic() + timeout.total_seconds()
+        while time.monotonic() < deadline:
+            try:
+                record = read_json(self.file)
+            except FileNotFoundError:
+                time.sleep(_POLL_S)
+            else:
+                return record["host"], record["port"]
+        raise RendezvousError(
+            f"rank 0 did not publish its address in {self.file} within "
+            f"{timeout.total_seconds():g} s",
+            hint="the folder must lie on a file system that all nodes see, and rank 0 must run",
+        )
+
+
+def choose_device(
+    kind: DeviceKind, info: RankInfo, visible: int, *, asked: int = 0
+) -> torch.device:
+    """Return the device of this rank, given how many GPUs it sees and its node was `asked` for.
+
+    One visible GPU is this rank's own whatever its number (`--gpus-per-task`, `--gpu-bind`); at
+    least one a rank means the GPU of its local rank. Raises DeviceError where a GPU was asked for
+    and there is none, RendezvousError where several ranks would share one.
+    """
+    if kind is DeviceKind.cpu or (kind is DeviceKind.auto and visible == asked == 0):
+        return torch.device("cpu")
+    if visible == 0:
+        raise _no_gpu(kind, info, asked)
+    if visible == 1:
+        return torch.device("cuda", 0)
+    if visible < info.local_world_size:
+        raise RendezvousError(
+            f"{info.local_world_size} ranks on {info.node or socket.gethostname()} share "
+            f"{visible} GPUs; allowed is one GPU a rank",
+            hint="set resources.tasks_per_node to resources.gpus_per_node, or runtime.device=cpu",
+        )
+    return torch.device("cuda", info.local_rank)
+
+
+def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int) -> DeviceError:
+    """Say why torch sees no GPU: another node helps against a broken driver, and nothing else."""
+    wanted = f"resources.gpus_per_node={asked}" if asked else f"runtime.device={kind.value}"
+    shown = environment().get("CUDA_VISIBLE_DEVICES")
+    if torch.version.cuda is None and torch.version.hip is None:
+        why = f"this is torch {torch.__version__}, which was built without CUDA"
+        hint = "install a build of torch with CUDA into the Python of the run"
+    elif shown is not None and not shown.strip("-1 "):
+        why = f"CUDA_VISIBLE_DEVICES is {shown!r}"
+        hint = "do not set it in env or the job's environment; Slurm sets it"
+    else:
+        why = "and its driver may be broken"
+        hint = "run nvidia-smi on that node"
+    return DeviceError(
+        f"rank {info.rank} on {info.node or socket.gethostname()}: torch sees no GPU, {why}, but "
+        f"{wanted} asks for one",
+        hint=f"{hint}; to train on CPUs all the same, set runtime.device=cpu",
+    )
+
+
+def backend_of(device: torch.device) -> str:
+    """Return the backends for a device: NCCL for GPU tensors with gloo beside it for CPU ones."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
+def make_store(info: RankInfo, rendezvous: Rendezvous, timeout: timedelta) -> Store:
+    """Bind (rank 0) or reach (all others) the store of this world."""
+    if info.rank == 0:
+        store = _serve(_listener(info), timeout)
+        rendezvous.publish(store.port)
+        return store
+    host, port = rendezvous.address(timeout)
+    try:
+        return TCPStore(host, port, is_master=False, timeout=timeout)
+    except (RuntimeError, OSError) as error:
+        raise RendezvousError(
+            f"rank {info.rank} cannot reach rank 0's store at {host}:{port}: {error}",
+            hint="nodes of one job must be able to open TCP connections to each other",
+        ) from None
+
+
+def make_store_at(info: RankInfo, timeout: timedelta) -> Store:
+    """Bind or reach the store at the address that this rank's environment states."""
+    host, port = str(info.master_addr), int(info.master_port or 0)
+    if info.rank == 0:
+        return _serve(_listener(info, port), timeout)
+    return TCPStore(host, port, is_master=False, timeout=timeout)
+
+
+def _listener(info: RankInfo, port: int = 0) -> socket.socket:
+    """Listen where the ranks of this world call, and nowhere else: a store asks for no secret.
+
+    Where the address by which other nodes know this one is none of its own, on all interfaces.
+    """
+    backlog = info.world_size + 16
+    host = LOOPBACK if info.num_nodes == 1 else info.master_addr
+    if host is not None:
+        try:
+            return listener(host, port=port, backlog=backlog)
+        except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise
+    return listener(port=port, backlog=backlog)
+
+
+def _serve(bound: socket.socket, timeout: timedelta) -> TCPStore:
+    host, port = bound.getsockname()[:2]
+    return TCPStore(
+        "localhost" if host in {"::", "0.0.0.0"} else host,  # noqa: S104  # compared, not bound
+        port,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=bound.detach(),
+    )
+
+
+def identity(info: RankInfo, device: torch.device) -> dict[str, Any]:
+    """Return who this rank is, for the others to check."""
+    gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+    return {
+        "rank": info.rank,
+        "world_size": info.world_size,
+        "local_rank": info.local_rank,
+        "node": info.node or socket.gethostname(),
+        "pid": os.getpid(),
+        "gpu": gpu,
+        "torch": torch.__version__,
+    }
+
+
+def check_in(store: Store, info: RankInfo, me: Mapping[str, Any], timeout: timedelta) -> None:
+    """Return once every rank has been seen exactly once; raises RendezvousError naming who not.
+
+    Every rank leaves its identity in the store; rank 0 reads all of them and gives the verdict.
+    """
+    store.set(f"identity/{info.rank}/{_claim(store, info, me)}", json.dumps(dict(me)))
+    store.set(f"here/{info.rank}", "")
+    if info.rank == 0:
+        problem = _missing(store, info, timeout) or _contradiction(store, info)
+        store.set("verdict", problem)
+    else:
+        problem = _verdict(store, info, timeout)
+    if problem:
+        raise RendezvousError(problem, hint="every rank must be started exactly once")
+
+
+def _claim(store: Store, info: RankInfo, me: Mapping[str, Any]) -> int:
+    """Take this rank's place in the world; raises RendezvousError where it is taken."""
+    claims: int = store.add(f"claims/{info.rank}", 1)
+    if claims > 1:
+        first = _identities(store, info.rank)[0] if store.check([f"here/{info.rank}"]) else {}
+        problem = (
+            f"rank {info.rank} is there {claims} times: pid {first.get('pid', '?')} on "
+            f"{first.get('node', '?')} and pid {me['pid']} on {me['node']}"
+        )
+        store.set(f"identity/{info.rank}/{claims}", json.dumps(dict(me)))
+        store.set("doubled", problem)
+        raise RendezvousError(problem, hint="every rank must be started exactly once")
+    return claims
+
+
+def _missing(store: Store, info: RankInfo, timeout: timedelta) -> str:
+    deadline = time.monotonic() + timeout.total_seconds()
+    waiting = list(range(info.world_size))
+    while waiting:
+        waiting = [rank for rank in waiting if not store.check([f"here/{rank}"])]
+        if store.check(["doubled"]):
+            return str(store.get("doubled").decode())
+        if waiting and time.monotonic() > deadline:
+            names = ", ".join(map(str, waiting))
+            return (
+                f"of {info.world_size} ranks, {names} did not come within "
+                f"{timeout.total_seconds():g} s"
+            )
+        time.sleep(_POLL_S if waiting else 0)
+    return ""
+
+
+def _identities(store: Store, rank: int) -> list[dict[str, Any]]:
+    claims = store.add(f"claims/{rank}", 0)
+    keys = [f"identity/{rank}/{claim}" for claim in range(1, claims + 1)]
+    return [json.loads(store.get(key)) for key in keys if store.check([key])]
+
+
+def _contradiction(store: Store, info: RankInfo) -> str:
+    """Return what does not fit together in the full map of ranks, or nothing."""
+    everyone = [_identities(store, rank)[0] for rank in range(info.world_size)]
+    owners: dict[str, int] = {}
+    for one in everyone:
+        for key, ours in (("world_size", info.world_size), ("torch", torch.__version__)):
+            if one[key] != ours:
+                return (
+                    f"rank {one['rank']} on {one['node']} has {key} {one[key]}, rank 0 has {ours}"
+                )
+        if one["gpu"] is not None and owners.setdefault(one["gpu"], one["rank"]) != one["rank"]:
+            return f"ranks {owners[one['gpu']]} and {one['rank']} share GPU {one['gpu']}"
+    return ""
+
+
+def _verdict(store: Store, info: RankInfo, timeout: timedelta) -> str:
+    try:
+        # Rank 0 needs its whole timeout to say who is missing: wait a little longer than it does.
+        store.wait(["verdict"], timeout + timedelta(seconds=10))
+        return str(store.get("verdict").decode())
+    except (RuntimeError, OSError) as error:
+        raise RendezvousError(f"rank {info.rank} lost rank 0's store: {error}") from None
+
+
+def initialise(info: RankInfo, device: torch.device, store: Store, timeout: timedelta) -> None:
+    """Check every rank's identity in `store`, then initialise the default process group.
+
+    Raises RendezvousError. The store is prefixed by the restart count, so that a rank of an
+    earlier round can never join this one.
+    """
+    world = PrefixStore(f"hpckit/{info.restart_count}", store)
+    check_in(world, info, identity(info, device), timeout)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend_of(device),
+        store=PrefixStore("group", world),
+        rank=info.rank,
+        world_size=info.world_size,
+    )
+
+
+def close() -> None:
+    """Leave the process group, where the user's code has not done so itself.
+
+    DDP is a ring of references that keeps the group alive beyond its destruction; what gloo's
+    thread then drops while Python ends aborts the process (torch 2.13: 1 exit in 10). Hence the
+    collection.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    gc.collect()

@@ -1,0 +1,390 @@
+"""What the user's code is handed: `Run`.
+
+Responsible for identity, folders, steps and metrics of one rank; it must not start processes or
+decide anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hpckit.errors import NonFiniteLossError, UsageError
+from hpckit.model.failure import Farewell, Kept, Reason
+from hpckit.model.launch import Checkpoint
+from hpckit.model.rank import RankInfo
+from hpckit.model.save_cost import SaveCost
+from hpckit.planning.recovery.ends import LEFT_CODE
+from hpckit.record.launches import checkpoint_base, is_latest
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.metrics import MetricsLog
+from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.rank_pipe import AgentLink
+from hpckit.runtime.clock import now
+from hpckit.runtime.rank.config import Config
+from hpckit.runtime.rank.fault_injector import Injector
+from hpckit.runtime.rank.metric_reports import Reporting, plain_metric
+from hpckit.runtime.rank.save_interval import Cadence
+from hpckit.runtime.rank.step_boundary import Boundary, Position
+from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved
+from hpckit.runtime.stages import EarlierRun, RunStage
+
+if TYPE_CHECKING:
+    from hpckit.runtime.checkpoint.saving import SaveOutcome
+    from hpckit.runtime.rank.checkpointing import Keeper
+
+_STEP_INTERVAL_S = 0.1
+"""The agent is told of a new step at most this often; it needs liveness, not every number."""
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class Run:
+    """One rank's view of its run.
+
+    `folder` is the run's, shared by all ranks and attempts; `attempt_folder` this attempt's;
+    `code_folder` the frozen code; `project_folder` where the code was launched from. `step` is
+    the step the loop is at, `samples` how many samples all ranks together had seen before it.
+    """
+
+    info: RankInfo
+    config: Config
+    device: torch.device
+    folder: Path
+    attempt_folder: Path
+    checkpoint_dir: Path
+    code_folder: Path
+    project_folder: Path
+    logger: logging.Logger
+    attempt: int = 0
+    round: int = 0
+    seed: int = 0
+    save_cost: SaveCost | None = None
+    notice_grace: timedelta = timedelta(seconds=15)
+    nan_patience: int = 0
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    registered: dict[str, Any] = field(default_factory=dict)
+    step: int | None = None
+    samples: int = 0
+    _keeps_state: bool = True
+    _stage: RunStage | None = None
+    _link: AgentLink | None = None
+    _loop: StepLoop | None = None
+    _farewell: Farewell | None = None
+    _expecting: bool = False
+    _stepping: bool = False
+    _injector: Injector = field(default_factory=lambda: Injector(marks=Path(), due={}))
+    _reporting: Reporting = field(default_factory=Reporting)
+    _told_at: float = 0.0
+    _non_finite: int = 0
+    _metrics: MetricsLog | None = None
+    _dropped: int = 0
+
+    def __repr__(self) -> str:
+        place = f"rank {self.rank} of {self.world_size} on {self.device}"
+        return f"<Run {place}, attempt {self.attempt}, step {self.step}, folder {self.folder}>"
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank, from 0."""
+        return self.info.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.info.world_size
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this rank on its node, from 0."""
+        return self.info.local_rank
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, the one that writes what is written once."""
+        return self.info.rank == 0
+
+    @property
+    def stage(self) -> str | None:
+        """Name of the stage this run is of; None where the launch has no stages."""
+        return None if self._stage is None else self._stage.name
+
+    def earlier(self, stage: str) -> tuple[EarlierRun, ...]:
+        """Return the runs of an earlier stage that this one belongs with: folder, checkpoint_dir.
+
+        Of a stage that is swept alike it is the run of the same point, else all runs there are.
+        Raises UsageError where there is no such stage.
+        """
+        if self._stage is None:
+            raise UsageError("this launch has no stages", hint="an experiment names them: `stages`")
+        return self._stage.earlier(stage)
+
+    def state(self, **objects: Any) -> None:
+        """Register what makes up the training state, by name: model, optimizer, scheduler, ….
+
+        Every object needs `state_dict` and `load_state_dict`; raises TypeError for one without,
+        and for a name registered twice, UsageError when `steps()` has begun.
+        """
+        if self._loop is not None:
+            raise begun_without(objects)
+        for name, value in objects.items():
+            if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
+                raise TypeError(
+                    f"run.state({name}=…) got a {type(value).__name__} without state_dict and "
+                    "load_state_dict; wrap it in a class that has both"
+                )
+            if name in self.registered:
+                raise TypeError(f"run.state({name}=…) was already called with that name")
+        self.registered |= objects
+        self.expect_steps()
+
+    def expect_steps(self) -> None:
+        """Have this rank's silence judged from now on, before its first step, too (`hang_first_s`).
+
+        hpckit calls this itself for code that loops over `steps()`.
+        """
+        self._expecting = True
+        self._tell(messages.Working(over=False))
+
+    def steps(self, total: int, *, start: int = 0, samples_per_step: int = 0) -> Iterator[int]:
+        """Yield the numbers of the steps still to do, up to `total - 1`.
+
+        Where `state()` registered something, the newest good checkpoint is loaded first and the
+        steps go on from there, else from `start`. Between two steps lies a step boundary: there
+        state is saved, and there all ranks leave together after a notice (SystemExit is raised
+        out of the loop). `samples_per_step`, of all ranks together, keeps `run.samples` right.
+
+        Raises RuntimeError on a second loop over registered state, and CheckpointError.
+        """
+        if self.registered and self.step is not None:
+            raise RuntimeError(
+                "run.steps() was already called, and run.state() holds state that it saves by "
+                "step; loop over all steps of the run in one run.steps()"
+            )
+        if self._farewell is not None:
+            raise SystemExit(LEFT_CODE)
+        self.expect_steps()
+        if self.is_main and self._begins_again() and not (self.registered or start):
+            self._warn("began again at step 0: no state is registered with run.state()")
+        loop = self._loop = self._new_loop(total, start, samples_per_step)
+        self._stepping = True
+        try:
+            with loop.boundary.hearing():
+                for step in loop.restore():
+                    self.samples = loop.samples(step)
+                    self._leave_if(loop.cross(step, veto=self._non_finite > 0))
+                    self._begin(step, last=step == total - 1)
+                    yield step
+                self._tell(messages.Working(over=True))
+                done = max(total, loop.start.step)
+                self.samples = loop.samples(done)
+                loop.end(done, veto=self._vetoes_end())
+        finally:
+            self._stepping = False
+            self._tell(messages.Working(over=True))
+
+    def _begins_again(self) -> bool:
+        """Whether this is the first loop of ranks that follow others of the same run."""
+        return self.step is None and (self.round > 0 or self.attempt > 1)
+
+    def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
+        return StepLoop(
+            total=total,
+            samples_per_step=samples_per_step,
+            boundary=Boundary(info=self.info, link=self._link),
+            keeper=self._keeper() if self.registered else None,
+            logger=self.logger,
+            grace=self.notice_grace,
+            start=Position(step=start),
+        )
+
+    def _leave_if(self, farewell: Farewell | None) -> None:
+        """Leave where that is what the ranks agreed on, and let the agent know why."""
+        if farewell is None:
+            return
+        if self._non_finite and farewell.kept is Kept.unsaved:
+            self._warn("its state was not saved, as its last loss was not finite")
+        self._say(farewell)
+        raise SystemExit(0 if farewell.reason is Reason.pruned else LEFT_CODE)
+
+    def _vetoes_end(self) -> bool:
+        """Whether the last state is not to be saved: the last loss was not finite."""
+        if self._non_finite and not self.nan_patience:
+            self._warn("its last state is saved although its last loss was not finite")
+        return self._non_finite > 0 and self.nan_patience > 0
+
+    def finish(self) -> None:
+        """Say that the user's code came to its end; a loop that it broke off is ended and saved.
+
+        hpckit calls this itself. Raises UsageError where ranks broke off at different steps, and
+        where state was registered and no loop over `steps()` ever saved it.
+        """
+        if self._farewell is not None:
+            return
+        if self._loop is None:
+            if self.registered and self._keeps_state:
+                raise never_saved(self.registered)
+            self._say(Farewell(reason=Reason.returned))
+            return
+        self._loop.break_off(veto=self._vetoes_end())
+        self._say(self._loop.farewell(Reason.returned))
+
+    def give_up(self) -> None:
+        """Say that the user's code came to its end, and that its state could not be saved."""
+        self._say(Farewell(reason=Reason.returned, kept=Kept.unsaved, step=self.step))
+
+    def promise(self) -> None:
+        """Say that this rank will tell when it has come to its end: not before, it has not."""
+        if self._link is not None:
+            self._link.note_farewell(Farewell(reason=Reason.exited))
+
+    def _say(self, farewell: Farewell) -> None:
+        if self._dropped:
+            self._warn(f"{self._dropped} rows of metrics were dropped")
+        self._farewell = farewell
+        if self._link is not None:
+            self._link.note_farewell(farewell)
+
+    def _keeper(self) -> Keeper | None:
+        """Return what saves and restores the state; None where nothing said where to keep it."""
+        if not self._keeps_state:
+            if self.is_main:
+                told = "state is not kept: attach(checkpoint_dir=...) names a folder outside hpckit"
+                self.logger.info(told)
+            return None
+        # Imported here: runs that keep no state need none of it.
+        from hpckit.runtime.checkpoint import checkpointer  # noqa: PLC0415
+        from hpckit.runtime.rank.checkpointing import Keeper  # noqa: PLC0415
+
+        kept = checkpointer.Settings(epoch=self.attempt, keep=self.checkpoint.keep, seed=self.seed)
+        return Keeper(
+            checkpointer=checkpointer.Checkpointer(
+                self.checkpoint_dir,
+                kept,
+                may_commit=self._owns_run,
+                shared=checkpoint_base(self.checkpoint),
+            ),
+            objects=self.registered,
+            cadence=Cadence(settings=self.checkpoint, clock=time.monotonic, known=self.save_cost),
+            on_outcome=self._tell_outcome,
+            on_attempt=self._tell_attempt,
+            logger=self.logger,
+            patience=timedelta(seconds=self.checkpoint.patience_s),
+        )
+
+    def _owns_run(self) -> bool:
+        """Whether no later attempt or round has begun: a cut-off node may wake up again.
+
+        Raises OSError where that cannot be read.
+        """
+        if self.attempt == 0:
+            return True
+        if not is_latest(self.attempt_folder.parent, self.attempt):
+            return False
+        return is_latest(AttemptPaths(self.attempt_folder).rounds, self.round)
+
+    def _begin(self, step: int, *, last: bool) -> None:
+        first, self.step = self.step is None, step
+        if self._link is not None:
+            self._link.note_step(step)
+        at = time.monotonic()
+        if first or last or at - self._told_at >= _STEP_INTERVAL_S:
+            self._tell(messages.StepBegun(rank=self.rank, step=step))
+            self._told_at = at
+        self._injector.at(step)
+
+    def _tell(self, message: messages.Message) -> None:
+        if self._link is not None:
+            self._link.send(message)
+
+    def _warn(self, text: str) -> None:
+        self._tell(messages.Warn(message=text))
+
+    def _tell_attempt(self, checkpoint: str, others: int) -> None:
+        self._tell(messages.Restoring(checkpoint=checkpoint, others=others))
+
+    def _tell_outcome(self, outcome: SaveOutcome) -> None:
+        if not self.is_main:
+            return
+        if outcome.warning:
+            self._warn(f"checkpoint of step {outcome.step}: {outcome.warning}")
+        if outcome.committed:
+            self._tell(
+                messages.Saved(
+                    step=outcome.step,
+                    size=outcome.size,
+                    stall_s=outcome.stall.total_seconds(),
+                    duration_s=outcome.duration.total_seconds(),
+                )
+            )
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Do something that takes longer than steps do, such as an evaluation.
+
+        Without this, a silence much longer than the run's steps is taken for a hang.
+        """
+        self._tell(messages.Watched(on=False))
+        try:
+            yield
+        finally:
+            self._tell(messages.Watched(on=True))
+
+    def log(self, *, step: int | None = None, **metrics: Any) -> None:
+        """Record metrics: numbers, strings, or tensors of one element. Rank 0 writes, others not.
+
+        `step` defaults to the step that `steps()` is at. The last value under a name is the
+        run's result under that name. A metric named `loss` is watched: while it is not finite no
+        checkpoint is saved, and NonFiniteLossError is raised once it was so
+        `recovery.nan_patience` times in a row. What the disk does not take is dropped, and said.
+        """
+        self._show_life()
+        if not self.is_main:
+            return
+        if self._injector.poisoned and "loss" in metrics:
+            metrics["loss"] = math.nan
+        at = self.step if step is None else plain_metric("step", step)
+        values = {name: plain_metric(name, value) for name, value in metrics.items()}
+        if "at" in values:
+            raise TypeError("run.log(at=…): `at` is the time of the line; choose another name")
+        self._write({"step": at, "at": now().isoformat(timespec="milliseconds"), **values})
+        report = self._reporting.of(at, values)
+        if report is not None:
+            self._tell(report)
+        if "loss" in values:
+            self._judge(values["loss"])
+
+    def _show_life(self) -> None:
+        """Let what is logged outside of a step loop count as a sign of life."""
+        at = time.monotonic()
+        if self._expecting and not self._stepping and at - self._told_at >= _STEP_INTERVAL_S:
+            self._tell(messages.Working(over=self._loop is not None))
+            self._told_at = at
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        """Append a row of metrics; what a full disk does not take is dropped, counted and said."""
+        if self._metrics is None:
+            self._metrics = MetricsLog(paths=AttemptPaths(self.attempt_folder))
+        try:
+            self._metrics.append(row)
+        except OSError as error:
+            self._dropped += 1
+            if self._dropped == 1:
+                self._warn(f"metrics are dropped for now: {error}")
+
+    def _judge(self, loss: object) -> None:
+        """Count losses that are not finite (which are texts by now), and give up in the end."""
+        self._non_finite = self._non_finite + 1 if isinstance(loss, str) else 0
+        if self.nan_patience and self._non_finite >= self.nan_patience:
+            raise NonFiniteLossError(
+                f"the loss was {loss} {self._non_finite} times in a row, last at step {self.step}",
+                hint="lower the learning rate, clip gradients, or raise recovery.nan_patience",
+            )

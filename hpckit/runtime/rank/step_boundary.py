@@ -1,0 +1,170 @@
+"""What ranks agree on between two steps: whether to save, and whether to leave.
+
+Responsible for one small collective at step boundaries; it must not save or end anything itself.
+A notice reaches ranks at different moments and possibly only some of them; ranks that acted on it
+alone would save different steps, or leave their peers in a collective. So whoever has heard brings
+it to the next agreement, and all act at the same step (the maximum over all ranks decides).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpckit.errors import UsageError
+from hpckit.model.failure import ToldBy
+from hpckit.model.rank import RankInfo
+from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.rank_pipe import AgentLink
+from hpckit.runtime.cpu_group import make_cpu_group
+
+_NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_INTERVAL_S = 0.25
+"""Agreements are about this far apart: far less than any notice's time, and next to no cost."""
+_MOST_STEPS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where training stands: steps done, and samples seen by all ranks together."""
+
+    step: int
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What all ranks do at this boundary."""
+
+    save: bool = False
+    leave: bool = False
+    prune: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Boundary:
+    """The step boundaries of one rank. Made on all ranks at once: it makes a group of its own."""
+
+    info: RankInfo
+    link: AgentLink | None
+    told_by: ToldBy | None = None
+    signal: str | None = None
+    pruned: bool = False
+    _group: Any = field(default=None, init=False)
+    _next: int | None = field(default=None, init=False)
+    _seen_at: float = field(default=0.0, init=False)
+    _seen_step: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self._together:
+            self._group = make_cpu_group()
+
+    @property
+    def noticed(self) -> bool:
+        """Whether this rank has been told to leave; `told_by` says by whom."""
+        return self.told_by is not None
+
+    @property
+    def _together(self) -> bool:
+        return self.info.world_size > 1 and dist.is_initialized()
+
+    @contextmanager
+    def hearing(self) -> Iterator[None]:
+        """Take signals as notices while the step loop runs, where the user's code does not.
+
+        Slurm sends SIGTERM to whole process trees (proctrack/linuxproc): without a handler, a
+        rank would die of a notice that it is meant to act on.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        ours = [number for number in _NOTICES if signal.getsignal(number) is signal.SIG_DFL]
+        for number in ours:
+            signal.signal(number, self._on_signal)
+        try:
+            yield
+        finally:
+            # A rank that is leaving must not die of the same notice, which Slurm sends twice.
+            for number in ours if not self.noticed else ():
+                signal.signal(number, signal.SIG_DFL)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.told_by is None:
+            self.told_by, self.signal = ToldBy.signal, signal.Signals(number).name
+
+    def agree(
+        self, step: int, *, save: bool, veto: bool = False, within: int | None = None
+    ) -> Agreement:
+        """Return what all ranks do before this step; `save` is what this rank would like.
+
+        Ranks that leave save, too, unless one of them has a `veto`: a state that is good for
+        nothing must not take the place of a good one. `within` is in how many steps to agree
+        again at the latest; it is the same on all ranks.
+        """
+        self._poll()
+        if not self._together:
+            wanted = (save or self.noticed) and not veto
+            return Agreement(save=wanted, leave=self.noticed, prune=self.pruned)
+        if self._next is not None and step < self._next:
+            return Agreement()
+        ours = [self.noticed, save, veto, self.pruned, self._distance(step)]
+        leave, asked, vetoed, pruned, distance = self._most(step, ours, over=False)
+        self._next = step + (distance if within is None else min(distance, within))
+        # Never the other way: a signal may have come while the ranks were agreeing.
+        if leave and self.told_by is None:
+            self.told_by = ToldBy.peer
+        save = bool(asked or leave) and not vetoed
+        return Agreement(save=save, leave=bool(leave), prune=bool(pruned))
+
+    def agree_to_end(self, step: int, *, veto: bool) -> bool:
+        """Agree that the loop is over before this step; returns whether any rank has a `veto`.
+
+        Raises UsageError where the loop is not over for all.
+        """
+        if not self._together:
+            return veto
+        _, _, vetoed, *_ = self._most(step, [0, 0, veto, 0, 0], over=True)
+        return bool(vetoed)
+
+    def _most(self, step: int, ours: list[int | bool], *, over: bool) -> list[int]:
+        """Return the maximum of each of all ranks' wishes, where the loop is over for all or none.
+
+        Raises UsageError otherwise, on all of them.
+        """
+        votes = torch.tensor([*ours, over, not over, step, -step], dtype=torch.int64)
+        dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
+        *most, ended, looping, last, first = votes.tolist()
+        if ended and (looping or last != -first):
+            raise UsageError(
+                f"some ranks left the step loop before step {-first}, and others went on"
+                if looping
+                else f"ranks left the step loop before different steps ({-first} and {last})",
+                hint="break at the same step on every rank, such as by an all_reduce of the reason",
+            )
+        return most
+
+    def _poll(self) -> None:
+        while self.link is not None and (message := self.link.poll()) is not None:
+            if isinstance(message, messages.Notice):
+                self.told_by = self.told_by or ToldBy.supervisor
+            elif isinstance(message, messages.Prune):
+                self.pruned = True
+
+    def _distance(self, step: int) -> int:
+        """Return in how many steps to agree again, by this rank's own speed; 1 at first."""
+        now, passed = time.monotonic(), step - self._seen_step
+        took = now - self._seen_at
+        first = self._next is None
+        self._seen_at, self._seen_step = now, step
+        if first or took <= 0:
+            return 1
+        return min(max(int(_INTERVAL_S * passed / took), 1), _MOST_STEPS)

@@ -1,0 +1,156 @@
+"""One loop over steps: where it begins, what happens at its boundaries, and how it ends.
+
+Responsible for joining a loop's boundary and the checkpoints of what is registered; it must not
+know the user's code, metrics, or who is told of a step.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from hpckit.errors import NonFiniteLossError, UsageError
+from hpckit.model.failure import Farewell, Kept, Reason
+from hpckit.runtime.rank.step_boundary import Boundary, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hpckit.runtime.rank.checkpointing import Keeper
+
+
+@dataclass(slots=True, kw_only=True)
+class StepLoop:
+    """The steps up to `total`. `keeper` is null where nothing is registered.
+
+    `grace` is how long ranks that were told to leave try to save.
+
+    `begun` is the last step that began; `ended_at` the step before which all ranks ended the loop.
+    """
+
+    total: int
+    samples_per_step: int
+    boundary: Boundary
+    keeper: Keeper | None
+    logger: logging.Logger
+    grace: timedelta
+    start: Position = field(default_factory=lambda: Position(step=0))
+    begun: int | None = field(default=None, init=False)
+    ended_at: int | None = field(default=None, init=False)
+
+    def restore(self) -> range:
+        """Load the newest good checkpoint, if there is one; returns the steps still to do."""
+        if self.keeper is not None:
+            self.start = self.keeper.restore(self.start)
+            if self.start.step >= self.total and self.boundary.info.rank == 0:
+                told = "nothing is left to do: the restored state is of step=%d, of %d in all"
+                self.logger.warning(told, self.start.step, self.total)
+        return range(self.start.step, self.total)
+
+    def samples(self, step: int) -> int:
+        """Return how many samples all ranks together had seen before this step."""
+        return self.start.samples + max(step - self.start.step, 0) * self.samples_per_step
+
+    def cross(self, step: int, *, veto: bool) -> Farewell | None:
+        """Cross the boundary before a step: save as all ranks agree; what is returned is to leave.
+
+        With a `veto` of any rank nothing is saved: the state is good for nothing.
+        """
+        keeper = self.keeper
+        wanted = keeper is not None and keeper.due(step)
+        within = None if keeper is None else keeper.cadence.steps_left(step)
+        agreed = self.boundary.agree(step, save=wanted, veto=veto, within=within)
+        if agreed.prune and not agreed.leave:
+            self.logger.info("left before step=%d: pruned", step)
+            self._close(step)
+            return self.farewell(Reason.pruned)
+        if agreed.save:
+            self._save(step, wait=agreed.leave, patience=self.grace)
+        if agreed.leave:
+            who = self.boundary.signal or self.boundary.told_by
+            self.logger.info("left before step=%d: told to stop by %s", step, who)
+            self.ended_at = step
+            if keeper is not None:
+                keeper.leave()
+            return self.farewell(Reason.left)
+        self.begun = step
+        return None
+
+    def end(self, step: int, *, veto: bool) -> None:
+        """End the loop before this step, on all ranks at once, and save what they have come to.
+
+        Raises UsageError where ranks end it at different steps, and with a `veto` of any rank
+        NonFiniteLossError: nothing is saved then, and a run without its state has not completed.
+        """
+        if self.keeper is not None:
+            if self.boundary.agree_to_end(step, veto=veto):
+                self.keeper.end_flight()
+                raise _diverged(step)
+            self._save(step, wait=True)
+        self._close(step)
+
+    def break_off(self, *, veto: bool) -> None:
+        """End the loop after the last step that began, where it was not ended: `break`, `return`.
+
+        Collective where something is registered; raises as `end` does.
+        """
+        if self.ended_at is None:
+            self.end(self.start.step if self.begun is None else self.begun + 1, veto=veto)
+
+    def farewell(self, reason: Reason) -> Farewell:
+        """Return what to say when the rank leaves for this reason."""
+        left = reason is Reason.left
+        return Farewell(
+            reason=reason,
+            told_by=self.boundary.told_by if left else None,
+            signal=self.boundary.signal if left else None,
+            kept=self._kept(),
+            step=self.begun,
+            total=self.total,
+        )
+
+    def _kept(self) -> Kept:
+        if self.keeper is None:
+            return Kept.nothing
+        safe = self.ended_at is not None and self.keeper.holds(self.ended_at)
+        return Kept.saved if safe else Kept.unsaved
+
+    def _save(self, step: int, *, wait: bool, patience: timedelta | None = None) -> None:
+        if self.keeper is not None:
+            here = Position(step=step, samples=self.samples(step))
+            self.keeper.save(here, wait=wait, patience=patience)
+
+    def _close(self, step: int) -> None:
+        self.ended_at = step
+        if self.keeper is not None:
+            self.keeper.leave()
+            self.keeper.close()
+
+
+def _diverged(step: int) -> NonFiniteLossError:
+    return NonFiniteLossError(
+        f"the last loss before step {step} was not finite: the state is not saved, and the "
+        "checkpoints from before stay",
+        hint="`hpckit resume` goes on from the newest checkpoint; with recovery.nan_patience=0 the "
+        "last state is saved whatever the loss was",
+    )
+
+
+def begun_without(names: Iterable[str]) -> UsageError:
+    """Return what to raise when these are registered while the loop runs, or after it."""
+    return UsageError(
+        f"run.state({'=…, '.join(names)}=…) came after run.steps() had begun: checkpoints hold "
+        "what was registered before, and are restored when the loop begins",
+        hint="call run.state() with all objects before the loop over run.steps()",
+    )
+
+
+def never_saved(names: Iterable[str]) -> UsageError:
+    """Return what to raise when these were registered, and no loop over steps ever saved them."""
+    return UsageError(
+        f"run.state() registered {', '.join(names)}, but nothing of it was saved: the code came to "
+        "its end without run.steps()",
+        hint="loop over `run.steps(total)`: checkpoints are made between its steps",
+    )

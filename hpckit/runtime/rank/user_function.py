@@ -1,0 +1,132 @@
+"""The user's function: found by its name, looked at, and called.
+
+Responsible for refusing what cannot be called as `function(config, run)`; it must not prepare the
+process for it, or judge what it raises.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hpckit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hpckit.runtime.rank.run import Run
+
+_LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+_MOST = 1000
+"""Functions looked through for a step loop."""
+
+
+def load_function(text: str) -> Callable[..., Any]:
+    """Import `module:function`; raises ConfigError where there is none, or none that runs.
+
+    What the import of the user's module raises is the user's to see, as it is.
+    """
+    module_name, _, name = text.partition(":")
+    module = importlib.import_module(module_name)
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [key for key, value in vars(module).items() if callable(value)]
+        raise ConfigError(
+            f"entry_point {text!r}: module {module_name} ({module.__file__}) has no function "
+            f"{name!r}",
+            hint=f"it has {', '.join(names[:12]) or 'none'}",
+        )
+    if any(kind(function) for kind in _LAZY):
+        raise _not_run(function)
+    _check_parameters(function)
+    return function  # type: ignore[no-any-return]  # callable, as just checked
+
+
+def _check_parameters(function: Callable[..., Any]) -> None:
+    """Raise ConfigError where the function cannot take what it is called with."""
+    try:
+        parameters = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # of C code, which does not say
+    try:
+        parameters.bind(None, None)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise ConfigError(
+            f"entry_point {name}{parameters} cannot be called with a configuration and a run: "
+            f"{error}",
+            hint=f"let it take both: def {name}(config, run)",
+        ) from None
+
+
+def call(function: Callable[..., Any], run: Run) -> None:
+    """Call the user's function; raises ConfigError where that has run none of its lines."""
+    result = function(run.config, run)
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise _not_run(function)
+
+
+def _not_run(function: Callable[..., Any]) -> ConfigError:
+    name = getattr(function, "__qualname__", repr(function))
+    return ConfigError(
+        f"entry_point {name} is a coroutine or generator function: calling it runs none of it",
+        hint="make it a plain `def` without `yield`; inside it, asyncio.run() runs a coroutine",
+    )
+
+
+def loops_over_steps(function: Callable[..., Any], code: Path) -> bool:
+    """Whether a function, or what it names of the code below this folder, calls `….steps(…)`.
+
+    By the names in it alone, without running any of it: false where that is well hidden.
+    """
+    seen, waiting = set[int](), [function]
+    while waiting and len(seen) < _MOST:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        for plain in _functions(one):
+            names = set(_names(plain.__code__))
+            if "steps" in names:
+                return True
+            waiting += _named(plain.__globals__, names, code)
+    return False
+
+
+def _functions(one: Any) -> Iterator[Any]:
+    """Yield the plain functions that something callable consists of."""
+    while isinstance(one, partial):
+        one = one.func
+    one = inspect.unwrap(one)
+    if inspect.isfunction(one):
+        yield one
+    elif inspect.ismethod(one):
+        yield one.__func__
+    else:
+        kind = one if inspect.isclass(one) else type(one)
+        yield from filter(inspect.isfunction, vars(kind).values())
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+def _named(globals_: dict[str, Any], names: set[str], code: Path) -> Iterator[Any]:
+    """Yield what these names are, as far as it is a function or class below the folder."""
+    found = [globals_[name] for name in names if name in globals_]
+    modules = [one for one in found if isinstance(one, ModuleType)]
+    found += [vars(module)[name] for module in modules for name in names if name in vars(module)]
+    for one in found:
+        if (inspect.isfunction(one) or inspect.isclass(one)) and _lies_below(one, code):
+            yield one
+
+
+def _lies_below(one: Any, code: Path) -> bool:
+    file = getattr(inspect.getmodule(one), "__file__", None)
+    return file is not None and Path(file).is_relative_to(code)

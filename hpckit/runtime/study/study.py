@@ -1,0 +1,265 @@
+"""The study of an adaptive sweep: the only place that talks to Optuna.
+
+Responsible for giving a run the values of a trial, and for telling the study how runs ended; it
+must not decide how they end. Nothing has to stay alive for it: the study is a file in the launch
+folder, opened by whoever begins or ends an attempt. Our own record is the truth: what somebody
+could not tell because he was killed is told by the next one who asks.
+
+Optuna's random numbers are kept beside the study, so that runs one after another are given exactly
+the values that a study in one process would have asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpckit.errors import HpckitError, RunError
+from hpckit.model.launch import Pruner
+from hpckit.model.run import PRUNED, RunRecord
+from hpckit.model.search import Axis, AxisKind, Search, Trial
+from hpckit.model.states import RunState
+from hpckit.planning.signature import signature
+from hpckit.record.launches import Launch, attempt_numbers, load_frozen, read_runs
+from hpckit.record.metrics import run_metrics
+from hpckit.record.trials import read_search, read_trial, write_trial
+from hpckit.runtime.study.sampler_state import is_stored, restored_sampler, skip_one, store_state
+
+if TYPE_CHECKING:
+    import optuna
+
+_RUN = "run"
+"""The attribute of a trial that says whose it is."""
+_GRACE_S = 60
+"""So long a lock may stand without a change before its holder is taken to be dead."""
+
+INSTALL = "pip install 'hpckit-slurm[optuna]'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStudy:
+    """The study of a launch, for as long as nobody else asks or tells."""
+
+    launch: Launch
+    search: Search
+    study: optuna.Study
+
+    def ask(self, index: int) -> None:
+        """Give a run its trial: the one it has, unless that has failed by now."""
+        path = self.launch.paths.run(index).trial
+        trial = read_trial(path)
+        if trial is not None and not self._failed(trial.number):
+            return
+        self._tell_others(index)
+        write_trial(path, self._asked(index) if trial is None else self._again(index, trial))
+
+    def tell(self, record: RunRecord) -> str:
+        """Tell how a run ended, where that is not known yet; returns what is to be warned of."""
+        trial = read_trial(self.launch.paths.run(record.index).trial)
+        if trial is None or not record.state.ended or record.state in _MAY_GO_ON:
+            return ""
+        if self._trial(trial.number).state.is_finished():
+            return ""
+        return self._tell(trial, record)
+
+    def _tell(self, trial: Trial, record: RunRecord) -> str:
+        from optuna.trial import TrialState  # noqa: PLC0415  # slow, and optional
+
+        if record.state is not RunState.completed:
+            self.study.tell(trial.number, state=TrialState.FAIL)
+            return ""
+        if record.reason == PRUNED:
+            self.study.tell(trial.number, state=TrialState.PRUNED)
+            return ""
+        value = self._value(record)
+        if value is None:
+            self.study.tell(trial.number, state=TrialState.FAIL)
+            return (
+                f"sweep.metric {self.search.metric} was not logged as a finite number; for the "
+                f"study, trial {trial.number} has failed"
+            )
+        self.study.tell(trial.number, value)
+        return ""
+
+    def _tell_others(self, index: int) -> None:
+        """Tell what those could not who ended before they could."""
+        from optuna.trial import TrialState  # noqa: PLC0415  # likewise
+
+        open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        others = [one.user_attrs[_RUN] for one in open_trials if _RUN in one.user_attrs]
+        for record in read_runs(self.launch, [other for other in others if other != index]):
+            self.tell(record)
+
+    def _value(self, record: RunRecord) -> float | None:
+        """Return the metric's last value, whichever attempt logged it."""
+        run = self.launch.paths.run(record.index)
+        value = run_metrics(run, attempt_numbers(run.attempts)).get(self.search.metric)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value)
+
+    def _asked(self, index: int) -> Trial:
+        """Ask for values, or go on with what somebody was killed over."""
+        import optuna  # noqa: PLC0415  # likewise
+
+        left = self._left_for(index)
+        number = len(self.study.get_trials(deepcopy=False)) if left is None else left.number
+        fresh = left is None or not left.params
+        sampler = restored_sampler(self.launch.paths.sampler, self.search.seed, number, fresh=fresh)
+        self.study.sampler = sampler
+        trial = self.study.ask() if left is None else optuna.Trial(self.study, left._trial_id)  # noqa: SLF001  # there is no other road to a trial that was begun
+        trial.set_user_attr(_RUN, index)
+        labels = {axis.key: _suggested(trial, axis) for axis in self.search.axes}
+        if fresh or not is_stored(self.launch.paths.sampler, number):
+            store_state(self.launch.paths.sampler, sampler, number)
+        values = {axis.key: axis.value(labels[axis.key]) for axis in self.search.axes}
+        return self._given(index, trial.number, values, ())
+
+    def _left_for(self, index: int) -> optuna.trial.FrozenTrial | None:
+        """Return a trial that was begun and never written down: for this run, or for nobody yet."""
+        from optuna.trial import TrialState  # noqa: PLC0415  # likewise
+
+        open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        mine = [one for one in open_trials if one.user_attrs.get(_RUN, index) == index]
+        return mine[-1] if mine else None
+
+    def _again(self, index: int, trial: Trial) -> Trial:
+        """Begin a further trial with the same values: the run is tried again after a failure."""
+        from optuna.trial import TrialState, create_trial  # noqa: PLC0415  # likewise
+
+        before = self._trial(trial.number)
+        left = self._left_for(index)
+        if left is None:
+            again = create_trial(
+                state=TrialState.RUNNING,
+                params=before.params,
+                distributions=before.distributions,
+                user_attrs={_RUN: index},
+            )
+            self.study.add_trial(again)
+            left = self._left_for(index)
+        assert left is not None, "it was added under the lock"  # noqa: S101
+        skip_one(self.launch.paths.sampler, left.number)
+        return self._given(index, left.number, trial.values, (*trial.earlier, trial.number))
+
+    def _given(
+        self, index: int, number: int, values: Mapping[str, Any], earlier: tuple[int, ...]
+    ) -> Trial:
+        config = self.search.applied(load_frozen(self.launch, index), values)
+        return Trial(number=number, values=values, signature=signature(config), earlier=earlier)
+
+    def _trial(self, number: int) -> optuna.trial.FrozenTrial:
+        return self.study.get_trials(deepcopy=False)[number]
+
+    def _failed(self, number: int) -> bool:
+        from optuna.trial import TrialState  # noqa: PLC0415  # likewise
+
+        return self._trial(number).state is TrialState.FAIL
+
+
+_MAY_GO_ON = frozenset({RunState.interrupted, RunState.unknown})
+
+
+def _suggested(trial: optuna.Trial, axis: Axis) -> Any:
+    if axis.kind is AxisKind.choice:
+        return trial.suggest_categorical(axis.key, axis.labels)
+    if axis.kind is AxisKind.integer:
+        step = 1 if axis.step is None else int(axis.step)
+        low, high = int(axis.low), int(axis.high)
+        return trial.suggest_int(axis.key, low, high, step=step, log=axis.log)
+    return trial.suggest_float(axis.key, axis.low, axis.high, step=axis.step, log=axis.log)
+
+
+@contextmanager
+def open_study(launch: Launch) -> Iterator[OpenStudy]:
+    """Open the study of a launch for one process at a time; raises RunError and OSError."""
+    try:
+        import optuna  # noqa: PLC0415  # slow, and optional
+    except ModuleNotFoundError as error:
+        raise RunError(
+            f"sweep.sampler=optuna, and the Python of the nodes ({launch.python}) has no "
+            f"{error.name}",
+            hint=f"install it there: {INSTALL}",
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    paths = launch.paths
+    with _alone(paths.search / "asking", _GRACE_S):
+        try:
+            search = read_search(paths)
+            study = load_study(launch, search)
+            yield OpenStudy(launch=launch, search=search, study=study)
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"the study {paths.journal} cannot be read: {error}",
+                hint="resume the launch when it is whole again, or launch anew",
+            ) from error
+
+
+def load_study(launch: Launch, search: Search) -> optuna.Study:
+    """Return the study of a launch; made where it does not exist."""
+    import optuna  # noqa: PLC0415  # likewise
+    from optuna.storages import JournalStorage  # noqa: PLC0415
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock  # noqa: PLC0415
+
+    path = str(launch.paths.journal)
+    with _alone(launch.paths.journal):
+        _end_line(launch.paths.journal)
+    return optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path))),
+        study_name=launch.id,
+        direction=search.direction.value,
+        pruner=optuna.pruners.MedianPruner()
+        if search.pruner is Pruner.median
+        else optuna.pruners.NopPruner(),
+        load_if_exists=True,
+    )
+
+
+@contextmanager
+def _alone(path: Path, grace_s: int = 30) -> Iterator[None]:
+    """Hold the lock file `path`.lock, as Optuna does: made with O_EXCL, which NFS 3 knows."""
+    from optuna.storages.journal import JournalFileOpenLock  # noqa: PLC0415  # likewise
+
+    lock = JournalFileOpenLock(str(path), grace_period=grace_s)
+    lock.acquire()
+    try:
+        yield
+    finally:
+        with suppress(RuntimeError):  # somebody took us for dead
+            lock.release()
+
+
+def _end_line(path: Path) -> None:
+    """Take away a last line that a full disk has torn: what is appended to it could not be read."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        data = os.pread(handle, os.fstat(handle).st_size, 0)
+        if data and not data.endswith(b"\n"):
+            os.ftruncate(handle, data.rfind(b"\n") + 1)
+    finally:
+        os.close(handle)
+
+
+def ask(launch: Launch, index: int) -> None:
+    """Give a run its values; raises RunError and OSError."""
+    with open_study(launch) as study:
+        study.ask(index)
+
+
+def tell(launch: Launch, index: int) -> str:
+    """Tell the study how a run has ended, if it has; returns what the user should know.
+
+    Nothing is lost where that cannot be done: the next run that asks does it.
+    """
+    try:
+        (record,) = read_runs(launch, [index])
+        if not record.state.ended or record.state in _MAY_GO_ON:
+            return ""
+        with open_study(launch) as study:
+            return study.tell(record)
+    except (HpckitError, OSError) as error:
+        return f"the study was not told yet how the run ended: {error}"

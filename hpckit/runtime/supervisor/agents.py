@@ -1,0 +1,320 @@
+"""The supervisor's side of its agents: who has come, what they say, who is lost.
+
+Responsible for the connections to the agents of one attempt; it must not run rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from hpckit.errors import ChannelError
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import LaunchConfig
+from hpckit.planning.recovery.loss import missing_agents
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import write_text
+from hpckit.runtime.assignment import Step
+from hpckit.runtime.channel import messages, tcp
+from hpckit.runtime.channel.listen import LOOPBACK, listener
+from hpckit.runtime.channel.pace import BEAT_S, PATIENCE, is_held_up, pace_s
+from hpckit.runtime.clock import now
+from hpckit.runtime.descriptors import files_allowed
+from hpckit.runtime.supervisor.callers import SPARE_FILES, Callers
+from hpckit.runtime.supervisor.patience import patiently
+from hpckit.runtime.threads import aside
+
+_LEFT_S = 3 * BEAT_S
+"""Whose connection ends so soon after a sign of life has left: a node that is lost falls silent."""
+
+
+class AgentsError(Exception):
+    """The agents of an attempt did not come together; `failure` says who is missing."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(messages.Message):
+    """Not sent by anybody: the connection to this node's agent ended, or it fell silent."""
+
+    node_rank: int
+    silent_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    """One agent that has come.
+
+    `heard_at` is when it last said anything, `told_at` when it was last given a sign of life, by
+    the loop's clock.
+    """
+
+    node: str
+    node_rank: int
+    channel: tcp.Channel
+    heard_at: float
+    told_at: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Agents:
+    """All agents of an attempt that are there. `inbox` carries what they say, with their rank.
+
+    `left` are the ranks of agents that are gone although their nodes still spoke, by node;
+    `given_up_s` is for how long those heard nothing of this very process that left for that.
+    """
+
+    settings: LaunchConfig
+    secret: str
+    on_notice: Callable[[str], None]
+    record: Callable[[events.Event], None]
+    peers: dict[int, Peer] = field(default_factory=dict, init=False)
+    inbox: asyncio.Queue[tuple[int, messages.Message]] = field(
+        default_factory=asyncio.Queue, init=False
+    )
+    left: dict[str, int] = field(default_factory=dict, init=False)
+    given_up_s: float = field(default=0.0, init=False)
+    _accepting: asyncio.Task[None] | None = field(default=None, init=False)
+    _beating: asyncio.Task[None] | None = field(default=None, init=False)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _problem: str = field(default="", init=False)
+    _closing: bool = field(default=False, init=False)
+    _names: dict[int, str] = field(default_factory=dict, init=False)
+
+    async def listen(self, paths: AttemptPaths, hosts: list[str]) -> None:
+        """Bind first, then publish the address."""
+        bound = listener(hosts[0] if hosts == [LOOPBACK] else "")
+        callers = Callers(bound=bound, secret=self.secret, attend=self._welcome)
+        port = int(bound.getsockname()[1])
+        record = tcp.address_record(hosts, port)
+        self._accepting = asyncio.create_task(callers.accept())
+        await aside(lambda: patiently(lambda: write_text(paths.address, record)))
+        self._beating = asyncio.create_task(self._beat())
+
+    async def _welcome(self, channel: tcp.Channel) -> None:
+        """Take in one caller that knows the secret."""
+        try:
+            hello = await channel.receive()
+        except (ChannelError, OSError):
+            hello = None
+        if isinstance(hello, messages.Hello) and hello.node in self.left:
+            # Its new step counts its nodes anew; it takes the place it had.
+            hello = replace(hello, node_rank=self.left.pop(hello.node))
+            await self._attend(channel, hello)
+        elif isinstance(hello, messages.Hello) and hello.node_rank not in self._names:
+            await self._attend(channel, hello)
+        elif isinstance(hello, messages.Hello):
+            first = self._names[hello.node_rank]
+            self._problem = f"node rank {hello.node_rank} came twice: {first} and {hello.node}"
+            self._arrived.set()
+        await channel.close()
+
+    async def _attend(self, channel: tcp.Channel, hello: messages.Hello) -> None:
+        rank = hello.node_rank
+        peer = Peer(node=hello.node, node_rank=rank, channel=channel, heard_at=_clock())
+        self.peers[rank], self._names[rank] = peer, hello.node
+        self._arrived.set()
+        try:
+            self.record(
+                events.AgentJoined(at=now(), node=hello.node, node_rank=rank, pid=hello.pid)
+            )
+            while (message := await channel.receive()) is not None:
+                peer.heard_at = _clock()
+                if isinstance(message, messages.Noticed):
+                    self.on_notice(message.signal)
+                elif isinstance(message, messages.SupervisorSilent):
+                    self.given_up_s = max(self.given_up_s, message.silent_s)
+                elif not isinstance(message, messages.Beat):
+                    self.inbox.put_nowait((rank, message))
+        except ChannelError:
+            pass  # forged or broken: as good as gone
+        finally:
+            self._lose(rank)
+
+    def _lose(self, rank: int) -> None:
+        """Count an agent as gone, once."""
+        peer = self.peers.pop(rank, None)
+        if peer is None or self._closing:
+            return
+        silent_s = round(_clock() - peer.heard_at, 3)
+        if self.given_up_s or silent_s < _LEFT_S:
+            self.left[peer.node] = rank
+        else:
+            self.record(events.NodeLost(at=now(), node=peer.node, silent_s=silent_s))
+        self.inbox.put_nowait((rank, Lost(node_rank=rank, silent_s=silent_s)))
+        peer.channel.abort()
+
+    async def returned(self, step: Step, noticed: asyncio.Event, limit_s: float) -> None:
+        """Wait for the agents of a step that take the places of those that have left.
+
+        Until all are there, the step ends, a notice comes, or the time is over.
+        """
+        deadline = _clock() + limit_s
+        over = {asyncio.ensure_future(step.wait()), asyncio.ensure_future(noticed.wait())}
+        while self.left and _clock() < deadline and not any(one.done() for one in over):
+            self._arrived.clear()
+            arrival = asyncio.ensure_future(self._arrived.wait())
+            waiting: set[asyncio.Future[Any]] = {arrival, *over}
+            await asyncio.wait(
+                waiting, timeout=deadline - _clock(), return_when=asyncio.FIRST_COMPLETED
+            )
+            arrival.cancel()
+        for one in over:
+            one.cancel()
+        # What those that are gone said last is of a round that is over.
+        while not self.inbox.empty():
+            self.inbox.get_nowait()
+
+    def lose_left(self, *, blamed: bool) -> None:
+        """Expect agents that left no more; where their nodes are to be `blamed` these are lost."""
+        for node in self.left:
+            if blamed and not self.given_up_s:
+                self.record(events.NodeLost(at=now(), node=node, silent_s=0.0))
+        self.left.clear()
+        self.given_up_s = 0.0
+
+    async def _beat(self) -> None:
+        """Give signs of life and miss those of others.
+
+        Where this very process was held up (a file system that does not answer), nobody else's
+        silence can be told from its own: then all get their time anew.
+        """
+        before = _clock()
+        while True:
+            await asyncio.sleep(BEAT_S)
+            at, held_up = _clock(), _clock() - before > 2 * BEAT_S
+            before = at
+            if held_up:
+                for peer in self.peers.values():
+                    peer.heard_at = at
+            self._lose_silent(at)
+            self._speak(at)
+
+    def _lose_silent(self, at: float) -> None:
+        """Count as lost who is silent for too long.
+
+        Many that fall silent together, while their kernels still take what they are told, are
+        held up: they get as much time as they give a supervisor.
+        """
+        limit_s = self.settings.runtime.node_timeout_s
+        patient = is_held_up([at - peer.heard_at for peer in self.peers.values()], limit_s)
+        for peer in list(self.peers.values()):
+            quiet_s, channel = at - peer.heard_at, peer.channel
+            if quiet_s <= limit_s or channel.unread():
+                continue
+            if not patient or quiet_s > PATIENCE * limit_s or not channel.acknowledged():
+                self._lose(peer.node_rank)
+
+    def _speak(self, at: float) -> None:
+        """Give those a sign of life whose turn it is: they wait longer than they may be silent."""
+        beat = messages.encode(messages.Beat())
+        pace = pace_s(len(self.peers), PATIENCE * self.settings.runtime.node_timeout_s)
+        for peer in self.peers.values():
+            if at - peer.told_at > pace - BEAT_S / 2:
+                peer.told_at = at
+                peer.channel.post_body(beat)
+
+    async def gather(
+        self,
+        wanted: int,
+        step: Step,
+        noticed: asyncio.Event,
+        *,
+        names: tuple[str, ...],
+    ) -> None:
+        """Return once all agents have come; raises AgentsError naming those that have not."""
+        if wanted > files_allowed() - SPARE_FILES:
+            raise AgentsError(_too_many(wanted))
+        deadline = _clock() + self.settings.runtime.agent_timeout_s
+        ended = asyncio.ensure_future(step.wait())
+        stopped = asyncio.ensure_future(noticed.wait())
+        try:
+            while len(self.peers) < wanted and not self._problem:
+                self._arrived.clear()
+                left = deadline - _clock()
+                arrival = asyncio.ensure_future(self._arrived.wait())
+                await asyncio.wait(
+                    {arrival, ended, stopped},
+                    timeout=max(0.0, left),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                arrival.cancel()
+                self._refuse(wanted, names, ended, stopped, left)
+        finally:
+            ended.cancel()
+            stopped.cancel()
+        if self._problem:
+            raise AgentsError(Failure(cause=Cause.agents_missing, message=self._problem))
+
+    def _refuse(
+        self,
+        wanted: int,
+        names: tuple[str, ...],
+        ended: asyncio.Future[int],
+        stopped: asyncio.Future[Literal[True]],
+        left: float,
+    ) -> None:
+        """Raise AgentsError where waiting on makes no sense."""
+        if len(self.peers) >= wanted or self._problem:
+            return
+        came = {peer.node for peer in self.peers.values()}
+        if ended.done():
+            why = f"the agents ended with exit code {ended.result()} before all had come"
+        elif stopped.done():
+            why = "told to stop before all agents had come"
+        elif left <= 0:
+            why = f"waited {self.settings.runtime.agent_timeout_s:g} s for the agents"
+        else:
+            return
+        told = stopped.done() and not ended.done()
+        raise AgentsError(missing_agents(names, came, wanted=wanted, why=why, told=told))
+
+    @property
+    def standing(self) -> tuple[Peer, ...]:
+        """The agents that are there now, in the allocation's order."""
+        return tuple(self.peers[rank] for rank in sorted(self.peers))
+
+    async def broadcast(self, message: messages.Message) -> None:
+        """Send to every agent, and wait for none; one that is gone is noticed by its own reader."""
+        body = messages.encode(message)
+        for peer in list(self.peers.values()):
+            with contextlib.suppress(OSError):
+                peer.channel.post_body(body)
+
+    async def send(self, node_rank: int, message: messages.Message) -> None:
+        """Send to one agent; nothing where it is gone."""
+        peer = self.peers.get(node_rank)
+        if peer is not None:
+            with contextlib.suppress(ConnectionError, OSError):
+                await peer.channel.send(message)
+
+    async def close(self, leave_s: float) -> None:
+        """Tell all agents to leave and stop listening."""
+        self._closing = True
+        for task in filter(None, (self._accepting, self._beating)):
+            task.cancel()
+        await self.broadcast(messages.Shutdown())
+        leaving = [asyncio.ensure_future(peer.channel.close()) for peer in self.standing]
+        if leaving:
+            await asyncio.wait(leaving, timeout=leave_s)
+
+
+def _too_many(nodes: int) -> Failure:
+    return Failure(
+        cause=Cause.agents_missing,
+        message=f"the supervisor of {nodes} nodes needs {nodes + SPARE_FILES} open files and may "
+        f"have {files_allowed()}: have the hard limit raised (`ulimit -Hn`; for jobs LimitNOFILE "
+        "of slurmd)",
+        signature=Cause.agents_missing,
+    )
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()

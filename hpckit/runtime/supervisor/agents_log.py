@@ -1,0 +1,36 @@
+"""What the step of agents printed, as an explanation of a failure.
+
+Responsible for what of it is worth quoting; it must not judge by it, but for the one line that an
+agent writes where it cannot read its folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from hpckit.model.failure import Cause, Failure
+from hpckit.record.store import tail
+from hpckit.runtime.threads import aside
+
+_LINES = 40
+_QUOTED = 12
+_READ_S = 10.0
+"""How long to wait for a text that only explains something."""
+_IDLE = ("srun: cluster configuration lacks support for cpu binding",)
+"""What launchers print in every step, and says nothing."""
+
+
+async def explained(failure: Failure, log: Path) -> Failure:
+    """Add what the agents printed: it names the node that cannot read its folder."""
+    try:
+        text = await asyncio.wait_for(aside(lambda: tail(log, _LINES)), _READ_S)
+    except TimeoutError:
+        return failure
+    lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]
+    if not lines:
+        return failure
+    cause = Cause.frozen_folder if "cannot read its frozen folder" in text else failure.cause
+    words = "\n".join([failure.message, *lines[-_QUOTED:]])
+    return replace(failure, cause=cause, message=words)

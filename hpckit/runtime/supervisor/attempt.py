@@ -1,0 +1,194 @@
+"""An attempt's folder, as its supervisor keeps it.
+
+Responsible for taking an attempt's number, for its secret and for how it begins; it must
+not run anything, nor record what happens while it runs (runtime.journal does). An attempt that
+cannot even begin is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpckit.errors import RunError
+from hpckit.model import events
+from hpckit.model.launch import ClusterKind, WorkingFolder
+from hpckit.planning.recovery.ledger import Ledger, read_ledger
+from hpckit.record.counted_events import counted_events
+from hpckit.record.launch_events import merged_events, record_event
+from hpckit.record.launches import (
+    Launch,
+    is_cancelled,
+    is_latest,
+    latest_attempt,
+    load_settings,
+)
+from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
+from hpckit.record.process import start_mark
+from hpckit.record.store import append_event, make_folder, write_json, write_text
+from hpckit.record.working import fill_working_folder, strip_working_folder, written_into_code
+from hpckit.runtime.channel import tcp
+from hpckit.runtime.clock import now
+from hpckit.runtime.environ import job_key
+from hpckit.runtime.supervisor.journal import reserve
+from hpckit.runtime.supervisor.patience import patiently
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt that has begun. `paths` is where its files lie."""
+
+    launch: Launch
+    index: int
+    number: int
+    paths: AttemptPaths
+    secret: str
+
+    def settle(self, *, completed: bool) -> None:
+        """See to what is left when the attempt has ended: the working folder, and the study."""
+        self._settle_files(completed=completed)
+        if not self.launch.searched:
+            return
+        from hpckit.runtime.study.study import tell  # noqa: PLC0415  # as in _ask
+
+        warning = tell(self.launch, self.index)
+        if warning:
+            self._warn(warning)
+
+    def _warn(self, message: str) -> None:
+        with contextlib.suppress(OSError):
+            append_event(self.paths.events, events.Warned(at=now(), message=message))
+
+    def _settle_files(self, *, completed: bool) -> None:
+        """Take from the run's working folder what leads to the code, and look for what it wrote."""
+        if completed:
+            strip_working_folder(self.launch, self.index)
+        with contextlib.suppress(OSError):
+            written = list(written_into_code(self.launch, since=self.paths.secret))
+            if written:
+                self._warn(_shared_code(written))
+
+    def owns_run(self) -> bool:
+        """Whether no later attempt of the run has begun: a cut-off node may wake up again.
+
+        A listing that cannot be read says no: such a node is likely the one that is cut off.
+        """
+        try:
+            return is_latest(self.launch.paths.run(self.index).attempts, self.number)
+        except OSError:
+            return False
+
+    def past(self) -> Ledger:
+        """Return what failed in the attempts before this one; nothing where that is unreadable."""
+        try:
+            return read_ledger(counted_events(self.launch, self.index, before=self.number))
+        except OSError:
+            return Ledger()
+
+    def cancelled(self) -> bool:
+        """Whether the user has asked to cancel the run; an unreadable record says no."""
+        try:
+            return is_cancelled(self.launch, self.index)
+        except OSError:
+            return False
+
+
+def _shared_code(written: list[str]) -> str:
+    more = f" and {len(written) - 1} more" if written[1:] else ""
+    return (
+        f"files were written into the frozen code, which all runs share: {written[0]}{more}; write "
+        "to relative paths, or below run.folder ($HPCKIT_RUN_DIR)"
+    )
+
+
+def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[str, str]) -> Attempt:
+    """Begin the next attempt of a run, for a job of the launch.
+
+    Raises RunError where its folder cannot be written, for a minute where that may pass.
+    """
+    run = launch.paths.run(index)
+    try:
+        patiently(lambda: _open_run(launch, index, run))
+        number, paths = patiently(lambda: _take_number(run))
+        attempt = Attempt(
+            launch=launch, index=index, number=number, paths=paths, secret=tcp.new_secret()
+        )
+        patiently(lambda: write_text(paths.secret, attempt.secret + "\n"))
+        patiently(lambda: _begin(attempt, job_index, environ))
+        reserve(paths)
+    except OSError as error:
+        raise RunError(
+            f"the attempt cannot be recorded in {run.attempts}: {error}",
+            hint="check quota and free space, and that the folder is still yours to write",
+        ) from error
+    return attempt
+
+
+def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
+    """Make the run's folder, where no attempt has yet."""
+    make_folder(run.folder.parent)
+    make_folder(run.folder)
+    if launch.searched:
+        _ask(launch, index)
+    settings, config = load_settings(launch, index)
+    if not run.config.exists():
+        write_json(run.config, config)
+    if settings.runtime.cwd is WorkingFolder.run:
+        fill_working_folder(launch, index)
+
+
+def _ask(launch: Launch, index: int) -> None:
+    # Imported here: few launches are adaptive sweeps, and Optuna is optional.
+    from hpckit.runtime.study.study import ask  # noqa: PLC0415
+
+    ask(launch, index)
+
+
+def _take_number(run: RunPaths) -> tuple[int, AttemptPaths]:
+    """Take the next number; making the folder is what takes it, so that nobody shares one."""
+    make_folder(run.attempts)
+    number = latest_attempt(run.attempts)
+    while True:
+        number += 1
+        paths = run.attempt(number)
+        try:
+            make_folder(paths.folder, exist_ok=False)
+        except FileExistsError:
+            continue
+        return number, paths
+
+
+def _begin(attempt: Attempt, job_index: int, environ: Mapping[str, str]) -> None:
+    on_slurm = attempt.launch.cluster.kind is ClusterKind.slurm
+    job, restarts = job_key(environ) if on_slurm else (None, 0)
+    if job is not None:
+        _adopt(attempt.launch.paths, job_index, job.partition("_")[0])
+    append_event(
+        attempt.paths.events,
+        events.AttemptStarted(
+            at=now(),
+            attempt=attempt.number,
+            job=job,
+            restart_count=restarts,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=start_mark(os.getpid()) or "",
+        ),
+    )
+
+
+def _adopt(paths: LaunchPaths, job_index: int, main: str) -> None:
+    """Record a job that was submitted by hand from a rendered script."""
+    history = [event for event in merged_events(paths) if _concerns(event, job_index)]
+    known = any(isinstance(event, events.Submitted) and event.job == main for event in history)
+    intended = bool(history) and isinstance(history[-1], events.SubmitIntended)
+    if not known and not intended:
+        record_event(paths, events.Submitted(at=now(), job_index=job_index, job=main, adopted=True))
+
+
+def _concerns(event: events.Event, job_index: int) -> bool:
+    kinds = (events.SubmitIntended, events.Submitted, events.SubmitRefused)
+    return isinstance(event, kinds) and event.job_index == job_index

@@ -1,0 +1,94 @@
+"""Who calls the supervisor: connections that have still to prove that they know the secret.
+
+Responsible for accepting connections and for how much strangers may hold of this process; it must
+not know what an authenticated caller says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from hpckit.errors import ChannelError
+from hpckit.runtime.channel import tcp
+from hpckit.runtime.descriptors import files_allowed
+
+PENDING = 64
+"""So many may be in the handshake at a time; the others wait in the kernel's queue."""
+SPARE_FILES = 32
+"""Left for the record and for starting processes, however many call."""
+_PRESSED_S = 1.0
+"""How long a handshake may take where others wait: a thousand times what an agent needs."""
+_PAUSE_S = 0.1
+
+Attend = Callable[[tcp.Channel], Awaitable[None]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Callers:
+    """Those who call at the socket `bound`; `attend` is handed each that knows the secret."""
+
+    bound: socket.socket
+    secret: str
+    attend: Attend
+    _pending: dict[asyncio.Task[None], float] = field(default_factory=dict, init=False)
+    _attended: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    async def accept(self) -> None:
+        """Take in callers until this is cancelled, which closes the socket."""
+        loop = asyncio.get_running_loop()
+        self.bound.setblocking(False)  # noqa: FBT003  # the socket's own signature
+        with self.bound:
+            while True:
+                await self._make_room()
+                try:
+                    connection, _ = await loop.sock_accept(self.bound)
+                except OSError:  # the caller has left; or the system has no descriptor left
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                await self._take(connection)
+
+    async def _take(self, connection: socket.socket) -> None:
+        # The lowest free number is given, so it says how many are left.
+        if connection.fileno() >= files_allowed() - SPARE_FILES:
+            connection.close()
+            await asyncio.sleep(_PAUSE_S)
+            return
+        task = asyncio.create_task(self._greet(connection))
+        self._pending[task] = asyncio.get_running_loop().time()
+        task.add_done_callback(self._leave_room)
+
+    def _leave_room(self, task: asyncio.Task[None]) -> None:
+        self._pending.pop(task, None)
+        self._room.set()
+
+    async def _make_room(self) -> None:
+        """Wait for a handshake to end; end the oldest one that takes too long."""
+        while len(self._pending) >= PENDING:
+            oldest, since = next(iter(self._pending.items()))
+            left = since + _PRESSED_S - asyncio.get_running_loop().time()
+            if left <= 0:
+                oldest.cancel()
+            self._room.clear()
+            try:
+                await asyncio.wait_for(self._room.wait(), max(left, _PAUSE_S))
+            except TimeoutError:
+                continue
+
+    async def _greet(self, connection: socket.socket) -> None:
+        """Have one caller prove itself; whoever does not know the secret is turned away."""
+        reader, writer = await asyncio.open_connection(sock=connection, limit=tcp.LINE_LIMIT)
+        try:
+            channel = await tcp.accept(reader, writer, self.secret)
+        except (ChannelError, OSError):
+            writer.close()
+            return
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
+        task = asyncio.ensure_future(self.attend(channel))
+        self._attended.add(task)
+        task.add_done_callback(self._attended.discard)

@@ -1,0 +1,99 @@
+"""Nodes that are being drained: asked for at a slow pace, and told of once.
+
+Responsible for when to ask, and for what of an answer is news; it must not decide what follows
+(planning.decide does). The controller serves the whole cluster: one question for all nodes of an
+allocation, every few minutes, not at the same moment as everybody else, and less often where it is
+slow or away. No answer is no error: a run can do without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpckit.model.events import Event, NodeDraining, Warned
+from hpckit.planning.recovery.decide import Action, NewRound, Stay
+from hpckit.runtime.clock import now
+from hpckit.runtime.threads import aside
+
+_SLOW_S = 5.0
+"""An answer that takes longer comes from a controller that has other worries."""
+_LONGEST_S = 3600.0
+_SHORTEST_S = 1.0
+_DOUBLINGS = 16
+
+Drained = Mapping[str, str]
+"""The nodes that are being drained, and the administrator's reason for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainPoll:
+    """When to ask whom. `wanted` is whether the answer would be of use, `hear` what is done then.
+
+    `ask` blocks, and returns None where there is no answer.
+    """
+
+    interval_s: float
+    ask: Callable[[], Drained | None]
+    wanted: Callable[[], bool]
+    hear: Callable[[Drained], Awaitable[None]]
+
+    async def run(self) -> None:
+        """Ask until cancelled; never, where the interval is 0."""
+        bad = 0
+        while self.interval_s:
+            await asyncio.sleep(pause_s(self.interval_s, bad, secrets.randbelow(1000) / 1000))
+            if not self.wanted():
+                continue
+            asked_at = time.monotonic()
+            found = await aside(self.ask)
+            slow = time.monotonic() - asked_at > _SLOW_S
+            bad = bad + 1 if slow or found is None else 0
+            if found is not None:
+                await self.hear(found)
+
+
+def pause_s(interval_s: float, bad: int, chance: float) -> float:
+    """Return how long to ask nothing: the interval, doubled for each of the last bad answers.
+
+    `chance`, between 0 and 1, makes it up to a quarter shorter or longer.
+    """
+    longest = max(interval_s, _LONGEST_S)
+    pause = min(max(interval_s, _SHORTEST_S) * 2.0 ** min(bad, _DOUBLINGS), longest)
+    return pause * (0.75 + chance / 2)
+
+
+@dataclass(slots=True)
+class Drains:
+    """What is known of drained nodes, and what was told of it."""
+
+    nodes: Drained = field(default_factory=dict, init=False)
+    _told: dict[str, str] = field(default_factory=dict, init=False)
+
+    def take(self, found: Drained) -> None:
+        """Take an answer; a node that is in use again is news when it is drained once more."""
+        self.nodes = found
+        self._told = {node: word for node, word in self._told.items() if node in found}
+
+    def news(self, members: Sequence[str], action: Action | Stay) -> Iterator[Event]:
+        """Yield what to record of a round's drained nodes, if it was not told just so before."""
+        word = _word(action)
+        for node in members:
+            if node not in self.nodes or self._told.get(node) == word:
+                continue
+            self._told[node] = word
+            reason = self.nodes[node]
+            yield NodeDraining(at=now(), node=node, reason=reason, action=word)
+            if isinstance(action, Stay):
+                why = f" ({reason})" if reason else ""
+                message = f"{node} is being drained{why}; the run goes on there: {action.because}"
+                yield Warned(at=now(), message=message)
+
+
+def _word(action: Action | Stay) -> str:
+    if isinstance(action, Stay):
+        return "stay"
+    return "move" if isinstance(action, NewRound) else "leave"

@@ -1,0 +1,66 @@
+"""What becomes of the allocation when an attempt has ended: the next attempt, or nothing.
+
+Responsible for asking for it and for recording the answer; it must not decide whether there is to
+be one (planning.decide does).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpckit.model import events
+from hpckit.model.allocation import Requeued, Wish
+from hpckit.model.states import RunState
+from hpckit.planning.recovery.decide import EndAttempt
+from hpckit.runtime.assignment import Assignment
+from hpckit.runtime.clock import now
+from hpckit.runtime.supervisor.attempt import Attempt
+from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.notices import Notices
+from hpckit.runtime.threads import aside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """The last thing an attempt sees to."""
+
+    assignment: Assignment
+    attempt: Attempt
+    journal: Journal
+    notices: Notices
+
+    async def see_to(self, end: EndAttempt, standing: tuple[str, ...]) -> None:
+        """See to the next attempt, where there is to be one; nobody else does, where not.
+
+        `standing` are the nodes that are there at the end.
+        """
+        allocation = self.assignment.allocation
+        if allocation is None:
+            return
+        # The next attempt reads what this one has come to.
+        await self.journal.settle()
+        lost = tuple(sorted({*self.assignment.agents.nodes} - {*standing}))
+        wish = Wish(excluded=end.excluded, lost=lost)
+        if allocation.drop_successor is not None and end.state is not RunState.interrupted:
+            await aside(allocation.drop_successor)
+        elif allocation.hand_to_successor is not None:
+            if end.excluded:
+                hand = allocation.hand_to_successor
+                self._record(await aside(lambda: hand(wish)))
+        elif end.again:
+            owns = self._may_requeue
+            self._record(await aside(lambda: allocation.requeue(wish, owns)))
+        elif end.state is RunState.interrupted:
+            await self.notices.await_preemption()
+
+    def _may_requeue(self) -> bool:
+        return self.attempt.owns_run() and not self.attempt.cancelled()
+
+    def _record(self, answer: Requeued) -> None:
+        self.journal.record(
+            events.RequeueAsked(
+                at=now(), outcome=answer.outcome, message=answer.message, excluded=answer.excluded
+            )
+        )
+        if answer.message:
+            self.journal.say(f"requeue {answer.outcome}: {answer.message}")

@@ -1,0 +1,53 @@
+"""What is known of a round that hangs: who found it out, and what all ranks were doing.
+
+Responsible for gathering it; it must not find a hang (runtime.stalls does), nor say who is guilty
+(planning.stall does).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hpckit.model.failure import Failure, RankStack
+from hpckit.planning.recovery.hang import Stall, blame
+from hpckit.runtime.channel import messages
+
+Told = messages.Hung | messages.StackSaved | messages.StacksSaved
+
+
+@dataclass(slots=True)
+class Hang:
+    """The hang of a round, where there is one. `complete` are the nodes that have told all."""
+
+    found: messages.Hung | None = field(default=None, init=False)
+    complete: set[int] = field(default_factory=set, init=False)
+    _stacks: list[RankStack] = field(default_factory=list, init=False)
+
+    def take(self, sender: int, message: Told) -> None:
+        """Take in what an agent says of it; the first to find it out counts."""
+        match message:
+            case messages.Hung():
+                self.found = self.found or message
+            case messages.StackSaved():
+                self._stacks.append(message.stack)
+            case messages.StacksSaved():
+                self.complete.add(sender)
+
+    @property
+    def silent_s(self) -> float:
+        """For how long no step had begun."""
+        return 0.0 if self.found is None else self.found.silent_s
+
+    def failure(self) -> Failure | None:
+        """Return what to call it."""
+        if self.found is None:
+            return None
+        hung = self.found
+        stall = Stall(
+            rank=hung.rank,
+            step=hung.step,
+            silent_s=hung.silent_s,
+            limit_s=hung.limit_s,
+            over=hung.over,
+        )
+        return blame(stall, self._stacks)

@@ -1,0 +1,184 @@
+"""What an attempt is told of its end: signals, of its own process and of the step of agents.
+
+Responsible for remembering the first notice and for finding out what it means; it must not act on
+it. Slurm tells different processes by cause, and sends the same signal for many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from hpckit.model import events
+from hpckit.model.failure import Cause
+from hpckit.planning.recovery.decide import Notice
+from hpckit.runtime.assignment import Assignment
+from hpckit.runtime.clock import now
+from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.threads import aside
+
+TIME_LIMIT = "the time limit"
+"""Stands for a signal's name where nobody sent one."""
+
+_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What sbatch --signal is used with: a warning ahead of the time limit."""
+_WARNING_NAMES = frozenset(number.name for number in _WARNINGS)
+_NOTICES = (signal.SIGTERM, signal.SIGINT, *_WARNINGS)
+_GRACE_AT_MOST_S = 900.0
+"""How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
+_ANSWER_S = 3.0
+"""How long the scheduler may take to say what a signal meant: the time comes off KillWait."""
+_AT_ONCE = timedelta(seconds=3)
+"""Within this, the step and the batch side were told of the same thing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Notices:
+    """The notice of one attempt, if there is one.
+
+    `noticed` is set with the first one, `told` where this very process was told; `cancelled` is
+    whether the user wanted the end, by the scheduler or by the launch's record, which
+    `asked_to_cancel` reads: it may block. What comes once the attempt is `over` is no notice;
+    `dismissed` is what the ranks of the latest round were told for no reason: the job runs on.
+
+    A warning far from the time limit was sent by hand: a wish to save now. The ranks do, and go on,
+    if they `can_save`.
+    """
+
+    assignment: Assignment
+    deadline: Deadline
+    record: Callable[[events.Event], None]
+    asked_to_cancel: Callable[[], bool]
+    can_save: Callable[[], bool] = lambda: True
+    notice: Notice | None = field(default=None, init=False)
+    dismissed: Notice | None = field(default=None, init=False)
+    cancelled: bool = field(default=False, init=False)
+    over: bool = field(default=False, init=False)
+    noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _wished: bool = field(default=False, init=False)
+    _heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
+
+    def listen(self) -> None:
+        """Hear this process's own signals from now on."""
+        loop = asyncio.get_running_loop()
+        for number in _NOTICES:
+            loop.add_signal_handler(number, self.hear_self, number.name)
+        for number in (signal.SIGCONT, signal.SIGHUP):
+            loop.add_signal_handler(number, lambda: None)
+
+    @staticmethod
+    def ignore() -> None:
+        """Ignore them from now on, as the process leaves: its exit code says how the attempt ended.
+
+        The event loop would hear them until it closes, by a pipe that it closes before.
+        """
+        loop = asyncio.get_running_loop()
+        for number in _NOTICES:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+
+    def hear(self, name: str) -> None:
+        """Remember a notice; the rounds look at it. Slurm sends the same one several times."""
+        first = self.notice is None or (self._wished and name not in _WARNING_NAMES)
+        if self.over or not first:
+            return
+        self._wished = self._is_wish(name)
+        if self._wished and not self.can_save():
+            words = f"{name} was sent long before the time limit, and there is nothing to save yet"
+            self.record(events.Warned(at=now(), message=words))
+            self._wished = False
+            return
+        cause = Cause.notice if self._wished else self._cause_of(name)
+        self.notice = Notice(signal=name, cause=cause)
+        self.noticed.set()
+        self._heard_at = at = now()
+        end = self._end(cause, at)
+        self.record(events.NoticeHeard(at=at, signal=name, cause=cause, deadline=end))
+
+    def _end(self, cause: Cause, at: datetime) -> datetime | None:
+        """Return when the attempt will be ended, as far as that is known."""
+        limits = self.deadline.limits
+        if self._wished:
+            return None
+        if cause is not Cause.time_limit:
+            return at + limits.window
+        left_s = None if limits.end_s is None else limits.end_s - time.monotonic()
+        return None if left_s is None else at + timedelta(seconds=left_s)
+
+    def hear_self(self, name: str) -> None:
+        """Remember a notice that this very process was given."""
+        at_once = now() - self._heard_at < _AT_ONCE
+        if self.notice is not None and self.notice.cause is Cause.preempted and at_once:
+            # Both sides were told: that was no preemption with a grace period.
+            self.notice = replace(self.notice, cause=Cause.notice)
+        self.told.set()
+        self.hear(name)
+
+    def _is_wish(self, name: str) -> bool:
+        without_end = self.assignment.allocation is None
+        return name in _WARNING_NAMES and (without_end or self.deadline.is_far(time.monotonic()))
+
+    def _cause_of(self, name: str) -> Cause:
+        if name in _WARNING_NAMES or name == TIME_LIMIT or self.deadline.reached(time.monotonic()):
+            return Cause.time_limit
+        on_slurm = bool(self.assignment.agents.prefix)
+        if on_slurm and name == signal.SIGTERM.name and not self.told.is_set():
+            # The step alone was told: so begins a preemption with a grace period.
+            return Cause.preempted
+        return Cause.notice
+
+    async def learn_why(self) -> None:
+        """Find out what the notice meant, if there is one: a signal has many meanings."""
+        self.dismissed = None
+        if self.notice is not None:
+            await asyncio.gather(self.learn_whether_cancelled(), self._ask_scheduler())
+        if self.notice is not None and self._wished and not self.cancelled:
+            self._dismiss(self.notice)
+
+    async def learn_whether_cancelled(self) -> None:
+        """Read whether the user has asked for the end, unless that takes too long."""
+        with contextlib.suppress(TimeoutError):
+            asked = await asyncio.wait_for(aside(self.asked_to_cancel), _ANSWER_S)
+            self.cancelled = self.cancelled or asked
+
+    async def _ask_scheduler(self) -> None:
+        """Ask the scheduler, which may be too busy."""
+        allocation, notice = self.assignment.allocation, self.notice
+        if allocation is None or notice is None or notice.cause is Cause.time_limit:
+            return
+        with contextlib.suppress(TimeoutError):
+            ending = await asyncio.wait_for(aside(allocation.why), _ANSWER_S)
+            self.cancelled = self.cancelled or ending.cancelled
+            self.notice = replace(notice, cause=ending.cause or notice.cause)
+            self._wished = self._wished and ending.cause is None
+            if ending.runs_on and not self.told.is_set() and not self.cancelled:
+                self._dismiss(self.notice)
+
+    def _dismiss(self, notice: Notice) -> None:
+        """Take back a notice that ends nothing; the next one is heard as if it were the first."""
+        self.dismissed, self.notice = notice, None
+        self._wished = False
+        self.noticed.clear()
+        self.told.clear()
+
+    async def await_preemption(self) -> None:
+        """Hold the allocation where only the step was told to stop, and Slurm is to requeue us.
+
+        Preemption with a grace period sends SIGTERM to the step at its beginning and to the batch
+        side at its end (22.05). A job that leaves in between has ended by itself and is not
+        requeued.
+        """
+        heard_by_step_only = (
+            self.notice is not None
+            and self.notice.cause is Cause.preempted
+            and not self.told.is_set()
+        )
+        if self.assignment.requeue and heard_by_step_only:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)

@@ -1,0 +1,89 @@
+"""Whether a run of an adaptive sweep is to end early, by what it reports.
+
+Responsible for passing reports on to the study, beside the event loop, and for its verdict; it must
+not end anything: the ranks agree on that at a step boundary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hpckit.errors import HpckitError
+from hpckit.model.launch import LaunchConfig, Pruner
+from hpckit.record.launches import Launch
+from hpckit.record.trials import read_search, read_trial
+from hpckit.runtime.channel.messages import Reported
+from hpckit.runtime.threads import aside
+
+if TYPE_CHECKING:
+    import optuna
+
+
+@dataclass(slots=True, kw_only=True)
+class Judge:
+    """The study's judge of one round of a run."""
+
+    launch: Launch
+    index: int
+    _reports: asyncio.Queue[Reported] = field(default_factory=asyncio.Queue, init=False)
+    _trial: optuna.Trial | None = field(default=None, init=False)
+    _known: set[int] = field(default_factory=set, init=False)
+
+    def hear(self, report: Reported) -> None:
+        """Take in a report."""
+        self._reports.put_nowait(report)
+
+    async def run(self, prune: Callable[[], Awaitable[None]]) -> None:
+        """Pass reports on as they come, and have the run ended where the study says so.
+
+        A study that cannot be asked ends nothing: that is said, and the run goes on.
+        """
+        try:
+            while not await aside(self._asking(await self._heard())):
+                pass
+        except (HpckitError, OSError, ValueError, KeyError, RuntimeError) as error:
+            sys.stderr.write(f"hpckit: warning: nothing is pruned any more: {error}\n")
+            return
+        await prune()
+
+    async def _heard(self) -> list[Reported]:
+        reports = [await self._reports.get()]
+        while not self._reports.empty():
+            reports.append(self._reports.get_nowait())
+        return reports
+
+    def _asking(self, reports: Sequence[Reported]) -> Callable[[], bool]:
+        return lambda: self._ask(reports)
+
+    def _ask(self, reports: Sequence[Reported]) -> bool:
+        trial = self._trial or self._open()
+        self._trial = trial
+        for report in reports:
+            if report.step not in self._known:
+                trial.report(report.value, report.step)
+                self._known.add(report.step)
+        return trial.should_prune()
+
+    def _open(self) -> optuna.Trial:
+        import optuna  # noqa: PLC0415  # slow, and optional
+
+        from hpckit.runtime.study.study import load_study  # noqa: PLC0415
+
+        given = read_trial(self.launch.paths.run(self.index).trial)
+        assert given is not None, "an attempt begins by asking"  # noqa: S101
+        study = load_study(self.launch, read_search(self.launch.paths))
+        frozen = study.get_trials(deepcopy=False)[given.number]
+        # What an earlier round reported stands: Optuna takes one value for a step.
+        self._known |= frozen.intermediate_values.keys()
+        return optuna.Trial(study, frozen._trial_id)  # noqa: SLF001  # as in study.py
+
+
+def judge_of(launch: Launch, index: int, settings: LaunchConfig) -> Judge | None:
+    """Return the judge of a run, None where nothing is to end it early."""
+    if not launch.searched or settings.sweep.pruner is Pruner.none:
+        return None
+    return Judge(launch=launch, index=index)

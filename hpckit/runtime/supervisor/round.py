@@ -1,0 +1,387 @@
+"""One round: all ranks started, watched to their end, and what it came to.
+
+Responsible for one start of all ranks; it must not decide what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure, RankExit, Reason
+from hpckit.model.save_cost import SaveCost
+from hpckit.planning.recovery.decide import Load, RoundView
+from hpckit.planning.recovery.ends import first_failure
+from hpckit.planning.recovery.loss import Absence, loss
+from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
+from hpckit.runtime.clock import now
+from hpckit.runtime.supervisor.agents import Agents, Lost, Peer
+from hpckit.runtime.supervisor.exits import RankExits
+from hpckit.runtime.supervisor.hang_report import Hang
+from hpckit.runtime.supervisor.progress_file import ProgressFile
+from hpckit.runtime.supervisor.pruning import Judge
+
+_NOTICE_WAIT_S = 1.0
+"""A rank that died of a signal may have died of a notice that we have not heard yet."""
+_GRACE_OF_PEERS_S = 2.0
+_PATIENCE_S = 5.0
+"""For agents to report their ranks' ends, beyond the grace period, and since the latest came."""
+_UNREAD_S = 0.2
+"""What came while this process was held up is read in such a time."""
+_NO_LONGER_S = 60.0
+_STACKS_S = 7.0
+"""How long agents may take to save what a hung round was doing."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One start of all ranks, on the nodes of `members`, in that order.
+
+    `noticed` is set when the attempt will be stopped; `between_failures` is the mean time to be
+    expected, `save_cost` what a save costs, if known; `on_saved` hears of committed checkpoints;
+    `judge` may have the ranks leave early, `pruned`.
+    """
+
+    number: int
+    agents: Agents
+    members: tuple[Peer, ...]
+    between_failures: timedelta
+    save_cost: SaveCost | None
+    progress: ProgressFile
+    noticed: asyncio.Event
+    record: Callable[[events.Event], None]
+    on_saved: Callable[[messages.Saved], None]
+    judge: Judge | None = None
+    first_step: int | None = field(default=None, init=False)
+    step: int | None = field(default=None, init=False)
+    usual_step: timedelta = field(default=timedelta(), init=False)
+    _began_at: float = field(default_factory=time.monotonic, init=False)
+    _exits: RankExits = field(init=False)
+    _failed_at: float = field(default=math.inf, init=False)
+    _lost: dict[int, float] = field(default_factory=dict, init=False)
+    """By the place of a member that is lost: since when nothing had been heard of it."""
+    _hang: Hang = field(default_factory=Hang, init=False)
+    _silent_s: float = field(default=0.0, init=False)
+    _load: Load | None = field(default=None, init=False)
+    _asked: bool = field(default=False, init=False)
+    _watching: bool = field(default=False, init=False)
+    _cut_short: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._exits = RankExits(
+            round=self.number,
+            world_size=self._world_size,
+            tasks_per_node=self._tasks_per_node,
+            record=self.record,
+        )
+
+    async def run(self) -> RoundView:
+        """Start all ranks and return when none is left."""
+        if not await self._start():
+            return self.view()
+        await self._watch_judged()
+        if self._hang.found is not None and not self._troubled():
+            await self._save_stacks()
+        if self.noticed.is_set() and self.step is not None and self._hang.found is None:
+            await self._let_leave()
+        if not self._exits.complete or self._troubled():
+            await self._stop()
+        await self._look_closer()
+        self._exits.settle()
+        if self.step is not None:
+            self.progress.note(self.number, self.step, last=True)
+        return self.view()
+
+    @property
+    def stepping(self) -> bool:
+        """Whether ranks loop over steps, and nothing is known that would end the round."""
+        return self._watching and self.step is not None and not self.noticed.is_set()
+
+    async def leave(self) -> None:
+        """Have all ranks save and leave at their next boundary, however long that takes.
+
+        Unlike after a notice nothing will end them: who hangs meanwhile is found as ever.
+        """
+        if not self._asked:
+            self._asked = True
+            await self.agents.broadcast(messages.Notice())
+
+    def view(self) -> RoundView:
+        """Return how the round stands now."""
+        return RoundView(
+            round=self.number,
+            at=now(),
+            exits=self._exits.in_order(),
+            first_step=self.first_step,
+            load=self._load,
+            step=self.step,
+            cut_short=self._cut_short,
+            failure=None if self._watching else self._loss() or self._hang.failure(),
+            members=tuple(peer.node for peer in self.members),
+            standing=tuple(peer.node for peer in self.agents.standing),
+            silent=timedelta(seconds=max(self._silent_s, self._hang.silent_s)),
+            ran=timedelta(seconds=time.monotonic() - self._began_at),
+        )
+
+    @property
+    def _tasks_per_node(self) -> int:
+        return self.agents.settings.resources.tasks_per_node
+
+    @property
+    def _world_size(self) -> int:
+        return self._tasks_per_node * len(self.members)
+
+    async def _start(self) -> bool:
+        """Have every member start its ranks; false where the first one does not answer."""
+        await self.agents.send(self.members[0].node_rank, messages.ReservePort())
+        port = await self._reserved_port()
+        if port is None:
+            return False
+        self.record(
+            events.RoundStarted(
+                at=now(),
+                round=self.number,
+                world_size=self._world_size,
+                nodes=tuple(peer.node for peer in self.members),
+            )
+        )
+        for place, peer in enumerate(self.members):
+            order = messages.StartRound(
+                round=self.number,
+                node_rank=place,
+                first_rank=place * self._tasks_per_node,
+                local_world_size=self._tasks_per_node,
+                world_size=self._world_size,
+                num_nodes=len(self.members),
+                master_addr=self._master_host(),
+                master_port=port,
+                failure_hours=self.between_failures / timedelta(hours=1),
+                save_cost=self.save_cost,
+            )
+            await self.agents.send(peer.node_rank, order)
+        return True
+
+    def _master_host(self) -> str:
+        """Return by which address the nodes of the round reach the node of rank 0.
+
+        The address its agent calls from is the one that routes between nodes. An agent on this
+        very host calls over loopback: there it is the address by which another one calls us.
+        """
+        first, *others = self.members
+        if not others:
+            return LOOPBACK
+        addresses = (first.channel.peer, *(peer.channel.here for peer in others))
+        return next((one for one in addresses if not is_loopback(one)), first.node)
+
+    async def _reserved_port(self) -> int | None:
+        """Return the port reserved on rank 0's node; None at a notice, or when it is lost."""
+        deadline = time.monotonic() + self.agents.settings.runtime.agent_timeout_s
+        stopped = asyncio.ensure_future(self.noticed.wait())
+        try:
+            while not self._lost and not stopped.done() and time.monotonic() < deadline:
+                message = await self._hear(stopped, deadline - time.monotonic())
+                if isinstance(message, messages.PortReserved):
+                    return message.port
+        finally:
+            stopped.cancel()
+        return None
+
+    async def _watch_judged(self) -> None:
+        if self.judge is None:
+            return await self._watch()
+        judging = asyncio.create_task(self.judge.run(self._prune))
+        try:
+            return await self._watch()
+        finally:
+            judging.cancel()
+
+    async def _prune(self) -> None:
+        await self.agents.broadcast(messages.Prune())
+
+    async def _watch(self) -> None:
+        """Follow the agents until all ranks ended, one failed or hangs, or a notice came."""
+        stopped = asyncio.ensure_future(self.noticed.wait())
+        self._watching = True
+        try:
+            while not (self._over() or stopped.done()):
+                await self._hear(stopped, None)
+        finally:
+            self._watching = False
+            stopped.cancel()
+
+    async def _hear(
+        self, stopped: asyncio.Future[Literal[True]] | None, limit_s: float | None
+    ) -> messages.Message | None:
+        """Take in one message and return it; None at a notice or after the limit."""
+        if not self.agents.inbox.empty():
+            # Thousands may wait here; yet beats, and the readers of connections, have their turn.
+            await asyncio.sleep(0)
+            return await self._take(*self.agents.inbox.get_nowait())
+        incoming = asyncio.ensure_future(self.agents.inbox.get())
+        waiting: set[asyncio.Future[Any]] = {incoming} if stopped is None else {incoming, stopped}
+        await asyncio.wait(waiting, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if not incoming.done():
+            incoming.cancel()
+            return None
+        return await self._take(*incoming.result())
+
+    async def _take(self, sender: int, message: messages.Message) -> messages.Message:
+        match message:
+            case messages.StoreBound():
+                host = self._master_host()
+                await self.agents.broadcast(messages.StoreAddress(host=host, port=message.port))
+            case messages.StepBegun():
+                self.usual_step = timedelta(seconds=message.usual_s)
+                self._advance(message.step)
+            case messages.Restoring():
+                self._load = Load(checkpoint=message.checkpoint, others=message.others)
+            case messages.Saved():
+                self._saved(message)
+            case messages.Warn():
+                self.record(events.Warned(at=now(), message=message.message))
+            case messages.Reported() if self.judge is not None:
+                self.judge.hear(message)
+            case messages.Hung() | messages.StackSaved() | messages.StacksSaved() if (
+                message.round == self.number
+            ):
+                self._hang.take(sender, message)
+            case messages.RankEnded() if message.round == self.number:
+                self._end_rank(message.exit)
+            case Lost():
+                self._lose(sender, message.silent_s)
+            case _:
+                pass
+        return message
+
+    def _end_rank(self, exit_: RankExit) -> None:
+        self._exits.take(exit_)
+        if exit_.failed:
+            self._failed_at = min(self._failed_at, time.monotonic())
+        self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
+        if exit_.step is not None:
+            self._advance(exit_.step)
+
+    def _lose(self, node_rank: int, silent_s: float) -> None:
+        """Count a member's node as lost; spare nodes do not matter."""
+        for place, peer in enumerate(self.members):
+            if peer.node_rank == node_rank:
+                self._exits.lose(place)
+                self._lost[place] = time.monotonic() - silent_s
+                self._silent_s = max(self._silent_s, silent_s)
+
+    def _saved(self, message: messages.Saved) -> None:
+        self.on_saved(message)
+        self.record(
+            events.CheckpointSaved(
+                at=now(),
+                round=self.number,
+                step=message.step,
+                size=message.size,
+                stall_s=message.stall_s,
+                duration_s=message.duration_s,
+            )
+        )
+
+    def _advance(self, step: int) -> None:
+        if self.first_step is None:
+            self.first_step = step
+            self.record(events.StepReached(at=now(), round=self.number, step=step))
+        if self.step is None or step > self.step:
+            self.step = step
+        self.progress.note(self.number, self.step)
+
+    def _over(self) -> bool:
+        return self._exits.complete or self._troubled() or self._hang.found is not None
+
+    def _troubled(self) -> bool:
+        return bool(self._lost) or self._exits.failed
+
+    async def _let_leave(self) -> None:
+        """Pass the notice on, and give ranks that run a step loop the time to act on it."""
+        await self.agents.broadcast(messages.Notice())
+        await self._wait(
+            self.agents.settings.runtime.notice_grace_s,
+            lambda: self._exits.accounted or self._troubled(),
+        )
+
+    async def _save_stacks(self) -> None:
+        """Have every member save what its ranks are doing, before they are killed for it."""
+        await self.agents.broadcast(messages.SaveStacks())
+        await self._wait(
+            _STACKS_S, lambda: len(self._hang.complete) >= len(self.members) - len(self._lost)
+        )
+
+    async def _stop(self) -> None:
+        """End what is left and take in every exit record that still comes."""
+        grace_s = self.agents.settings.runtime.stop_grace_s
+        if self._troubled() or self._hang.found is not None:
+            # The peers of a failed rank wait in a collective: nothing is gained by patience.
+            grace_s = min(grace_s, _GRACE_OF_PEERS_S)
+        await self.agents.broadcast(messages.StopRound(grace_s=grace_s))
+        await self._hear_exits(grace_s + _PATIENCE_S)
+
+    async def _hear_exits(self, limit_s: float) -> None:
+        """Take in exit records for so long, and on while they come: what is unread is not silent.
+
+        A process that a file system held up finds all of them unread, and the time over.
+        """
+        began = time.monotonic()
+        deadline = began + limit_s
+        while not self._exits.accounted and time.monotonic() - began < limit_s + _NO_LONGER_S:
+            count = len(self._exits)
+            if await self._hear(None, max(deadline - time.monotonic(), _UNREAD_S)) is None:
+                return
+            if len(self._exits) > count:
+                deadline = max(deadline, time.monotonic() + _PATIENCE_S)
+
+    async def _wait(self, limit_s: float, enough: Callable[[], bool]) -> None:
+        """Take in messages until it is enough, or for so long."""
+        deadline = time.monotonic() + limit_s
+        while not enough() and (left := deadline - time.monotonic()) > 0:
+            await self._hear(None, left)
+
+    async def _look_closer(self) -> None:
+        """Wait a little where what the ranks ended of may have a cause not heard of yet.
+
+        A rank that a signal ended or told to leave may have had a notice; one that lost its
+        connection has lost it to a node that has fallen silent.
+        """
+        if self._hang.found is not None or self._lost or self.noticed.is_set():
+            return
+        ends = self._exits.in_order()
+        failure = first_failure(ends)
+        if failure is not None and failure.cause is Cause.communication:
+            limit_s = self.agents.settings.runtime.node_timeout_s + 2.0
+            await self._wait(limit_s, lambda: bool(self._lost) or self.noticed.is_set())
+        elif not self._asked and any(one.signal or one.reason is Reason.left for one in ends):
+            await self._wait(_NOTICE_WAIT_S, self.noticed.is_set)
+
+    def _loss(self) -> Failure | None:
+        """Return the failure of agents that left, or were lost, if there is one."""
+        if self.agents.given_up_s and self._exits.missing():
+            return self._given_up()
+        absence = Absence(
+            nodes=[peer.node for peer in self.members],
+            tasks_per_node=self._tasks_per_node,
+            silent=self._exits.missing(),
+            lost=self._lost,
+            failed_at=self._failed_at,
+            step=self.step,
+        )
+        return loss(absence, self._exits.in_order())
+
+    def _given_up(self) -> Failure:
+        return Failure(
+            cause=Cause.launcher_lost,
+            message=f"the supervisor was held up for {self.agents.given_up_s:.0f} s: "
+            "its agents took it for gone, ended their ranks and left",
+            step=self.step,
+            signature=Cause.launcher_lost,
+        )

@@ -1,0 +1,347 @@
+"""The supervisor: the one process of an attempt, on the batch host.
+
+Responsible for an attempt from its folder to its exit code: it starts the agents, hears notices,
+runs rounds and records what happened. It must not choose what follows a failure
+(planning.decide does), know about Slurm (it is handed what it may ask of it), or import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import DrainPolicy
+from hpckit.model.nodes import compress
+from hpckit.model.save_cost import SaveCost
+from hpckit.model.states import RunState
+from hpckit.planning.recovery.decide import (
+    Action,
+    EndAttempt,
+    NewRound,
+    RoundView,
+    Stay,
+    attempt_ended,
+    decide,
+    on_drain,
+    round_ended,
+)
+from hpckit.planning.recovery.ledger import Ledger
+from hpckit.planning.recovery.node_choice import first_nodes
+from hpckit.runtime.assignment import Assignment, Step
+from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.listen import LOOPBACK, own_addresses
+from hpckit.runtime.clock import now
+from hpckit.runtime.descriptors import allow_many_files, with_hint
+from hpckit.runtime.supervisor.agent_step import Steps
+from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
+from hpckit.runtime.supervisor.agents_log import explained
+from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
+from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.supervisor.drain_poll import Drained, DrainPoll, Drains
+from hpckit.runtime.supervisor.hand_over import HandOver
+from hpckit.runtime.supervisor.journal import Journal
+from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
+from hpckit.runtime.supervisor.patience import cause_of
+from hpckit.runtime.supervisor.progress_file import ProgressFile
+from hpckit.runtime.supervisor.pruning import judge_of
+from hpckit.runtime.supervisor.round import Round
+from hpckit.runtime.supervisor.time_limit import TimeLimit
+from hpckit.runtime.threads import aside
+
+_LEAVE_S = 3.0
+"""How long agents may take to leave after Shutdown before their step is ended."""
+_OF_AGENTS = frozenset({Cause.node_lost, Cause.launcher_lost})
+"""What the agents' own words may explain."""
+
+
+def supervise(assignment: Assignment) -> int:
+    """Run one attempt to its end and return its exit code (0 only where the run completed).
+
+    Raises RunError where the attempt cannot even be recorded.
+    """
+    allow_many_files()
+    attempt = open_attempt(
+        assignment.launch, assignment.index, assignment.job_index, assignment.environ
+    )
+    code = asyncio.run(_Supervisor(assignment, attempt).run())
+    attempt.settle(completed=code == 0)
+    return code
+
+
+@dataclass(slots=True)
+class _Supervisor:
+    assignment: Assignment
+    attempt: Attempt
+    journal: Journal = field(init=False)
+    progress: ProgressFile = field(init=False)
+    past: Ledger = field(init=False)
+    deadline: Deadline = field(init=False)
+    notices: Notices = field(init=False)
+    steps: Steps = field(init=False)
+    round: Round | None = field(default=None, init=False)
+    queueing: asyncio.Task[None] | None = field(default=None, init=False)
+    standing: tuple[str, ...] = field(default=(), init=False)
+    drains: Drains = field(default_factory=Drains, init=False)
+
+    def __post_init__(self) -> None:
+        paths = self.attempt.paths
+        self.steps = Steps(command=self.assignment.agents, attempt=self.attempt)
+        self.journal = Journal(paths=paths)
+        self.progress = ProgressFile(path=paths.progress, files=self.journal.files)
+        self.past = self.attempt.past()
+        lead = timedelta(seconds=self.assignment.settings.runtime.time_limit_lead_s)
+        stated = self.assignment.settings.resources.additional_parameters
+        self.deadline = Deadline(lead=lead, warn=self._warn, signal=str(stated.get("signal") or ""))
+        self.notices = Notices(
+            assignment=self.assignment,
+            deadline=self.deadline,
+            record=self.journal.record,
+            asked_to_cancel=self.attempt.cancelled,
+            can_save=lambda: self._trains() and self.deadline.saved_any,
+        )
+
+    async def run(self) -> int:
+        self.notices.listen()
+        await self.notices.learn_whether_cancelled()
+        if self.notices.cancelled:
+            # Asked for before there was a process to tell.
+            self.notices.hear_self(signal.SIGTERM.name)
+        agents = Agents(
+            settings=self.assignment.settings,
+            secret=self.attempt.secret,
+            on_notice=self.notices.hear,
+            record=self.journal.record,
+        )
+        beside = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._ask_drains())]
+        end = await self._work(agents)
+        for task in beside:
+            task.cancel()
+        # The last word comes before the leave-taking: after a notice, every second counts.
+        self.notices.over = True
+        await self.journal.record_end(attempt_ended(end, now()))
+        await agents.close(_LEAVE_S)
+        await self.steps.end(_LEAVE_S)
+        hand_over = HandOver(
+            assignment=self.assignment,
+            attempt=self.attempt,
+            journal=self.journal,
+            notices=self.notices,
+        )
+        await hand_over.see_to(end, self.standing)
+        await self.journal.settle()
+        self.notices.ignore()
+        return end.exit_code
+
+    async def _work(self, agents: Agents) -> EndAttempt:
+        """Start the agents and run rounds; what the system refuses is the attempt's failure."""
+        try:
+            await agents.listen(self.attempt.paths, self._hosts())
+            return await self._rounds(agents, await self.steps.start())
+        except OSError as error:
+            action = await self._decided(self._failed(error))
+            assert isinstance(action, EndAttempt), "there is no node for a round"  # noqa: S101
+            return action
+
+    def _failed(self, error: OSError) -> RoundView:
+        """Return the round that the supervisor itself failed in, or before."""
+        cause = cause_of(error)
+        message = with_hint(f"the supervisor failed: {error}")
+        failure = Failure(cause=cause, message=message, signature=f"{cause} supervisor")
+        number = 0 if self.round is None else self.round.number
+        return RoundView(round=number, at=now(), exits=(), failure=failure)
+
+    async def _keep_time(self) -> None:
+        """Learn the limits of the allocation, queue its successor, and watch the time limit."""
+        allocation = self.assignment.allocation
+        if allocation is None:
+            return
+        limit = TimeLimit(deadline=self.deadline, ask=allocation.limits)
+        await limit.learn()
+        if allocation.queue_successor is not None:
+            self.queueing = asyncio.create_task(aside(allocation.queue_successor))
+        await limit.watch(self._usual_step)
+        self.notices.hear(TIME_LIMIT)
+
+    def _usual_step(self) -> timedelta | None:
+        """Return how long a step takes; only a step loop can save and leave.
+
+        A command is left alone until its very limit.
+        """
+        if self.round is None or self.round.step is None:
+            return None
+        return self.round.usual_step
+
+    async def _ask_drains(self) -> None:
+        """Ask now and then whether nodes are being drained, while the run could act on it."""
+        allocation, settings = self.assignment.allocation, self.assignment.settings
+        if allocation is None or settings.recovery.on_drain is DrainPolicy.ignore:
+            return
+        poll = DrainPoll(
+            interval_s=settings.runtime.drain_poll_s,
+            ask=allocation.draining,
+            wanted=self._trains,
+            hear=self._hear_drains,
+        )
+        await poll.run()
+
+    def _trains(self) -> bool:
+        return self.round is not None and self.round.stepping
+
+    async def _hear_drains(self, found: Drained) -> None:
+        """Have the ranks leave nodes that are being drained, where that is to be."""
+        self.drains.take(found)
+        if self.round is None or not self.round.stepping:
+            return
+        view = self._known(self.round.view())
+        if not found.keys() & set(view.members):
+            return
+        action = on_drain(view, self.assignment.settings.recovery, self.past)
+        for event in self.drains.news(view.members, action):
+            self.journal.record(event)
+        if not isinstance(action, Stay):
+            await self.round.leave()
+
+    def _warn(self, message: str) -> None:
+        self.journal.record(events.Warned(at=now(), message=message))
+
+    def _hosts(self) -> list[str]:
+        """Return the names and addresses under which other nodes may reach this one, best first."""
+        if not self.assignment.agents.prefix:
+            return [LOOPBACK]
+        name = self.assignment.environ.get("SLURMD_NODENAME")
+        names = filter(None, [name, socket.gethostname()])
+        return list(dict.fromkeys([*names, *own_addresses()]))
+
+    async def _rounds(self, agents: Agents, step: Step) -> EndAttempt:
+        """Run rounds until the attempt is to end."""
+        resources = self.assignment.settings.resources
+        number = 0
+        try:
+            await agents.gather(
+                resources.nodes + resources.spare_nodes,
+                step,
+                self.notices.noticed,
+                names=self.assignment.agents.nodes,
+            )
+            standing = tuple(peer.node for peer in agents.standing)
+            nodes = first_nodes(
+                standing, self.past, self.assignment.settings.recovery, resources.nodes
+            )
+        except AgentsError as error:
+            agents.lose_left(blamed=not self.notices.noticed.is_set())
+            standing = tuple(peer.node for peer in agents.standing)
+            failure = await explained(error.failure, self.attempt.paths.agents_log)
+            view = RoundView(round=0, at=now(), exits=(), failure=failure, standing=standing)
+            action = await self._decided(view)
+        else:
+            action = await self._round(number, nodes, agents)
+        while isinstance(action, NewRound):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.notices.noticed.wait(), action.pause.total_seconds())
+            number += 1
+            action = await self._round(number, action.nodes, agents)
+        return action
+
+    async def _round(self, number: int, nodes: tuple[str, ...], agents: Agents) -> Action:
+        """Run one round on these nodes; those that are lost by now make it fail at once."""
+        there = {peer.node: peer for peer in agents.standing}
+        members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
+        if not members:
+            failure = Failure(cause=Cause.node_lost, message="no node is left", signature="none")
+            return await self._decided(
+                RoundView(round=number, at=now(), exits=(), failure=failure, members=nodes)
+            )
+        self.round = Round(
+            number,
+            agents,
+            members,
+            self.past.between_failures(self._expected),
+            self.past.save_cost,
+            self.progress,
+            self.notices.noticed,
+            self.journal.record,
+            self._saved,
+            judge_of(self.attempt.launch, self.attempt.index, self.assignment.settings),
+        )
+        view = await self._with_agents_back(await self.round.run(), agents)
+        await self.notices.learn_why()
+        return await self._decided(view)
+
+    async def _with_agents_back(self, view: RoundView, agents: Agents) -> RoundView:
+        """Start agents again that have ended although their nodes have not.
+
+        Then no node is lost, and none is to blame.
+        """
+        if not agents.left or self.notices.noticed.is_set():
+            return view
+        gave_up = agents.given_up_s > 0
+        came = await self.steps.bring_back(agents, self.notices.noticed)
+        standing = tuple(peer.node for peer in agents.standing)
+        view = replace(view, standing=standing)
+        lost = view.failure is not None and view.failure.cause is Cause.node_lost
+        if gave_up or not lost or {*view.members} - {*standing}:
+            return view
+        failure = Failure(
+            cause=Cause.launcher_lost,
+            message=f"the agent of {compress(came)} ended, and was started again there",
+            step=view.step,
+            signature=f"{Cause.launcher_lost} agent",
+        )
+        return replace(view, failure=failure)
+
+    @property
+    def _expected(self) -> timedelta:
+        return timedelta(hours=self.assignment.settings.checkpoint.failure_hours)
+
+    def _saved(self, message: messages.Saved) -> None:
+        stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)
+        self.deadline.saved(took)
+        self.past = replace(self.past, save_cost=SaveCost(stall=stall, duration=took))
+
+    async def _decided(self, view: RoundView) -> Action:
+        """Decide on an ended round, and record it."""
+        if view.failure is not None and view.failure.cause in _OF_AGENTS:
+            failure = await explained(view.failure, self.attempt.paths.agents_log)
+            view = replace(view, failure=failure)
+        view = self._known(view)
+        self.standing = view.standing
+        action = decide(view, self.assignment.settings.recovery, self.past)
+        ended = round_ended(view, _failure(action), _word(action))
+        self.journal.record(ended)
+        self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
+        return action
+
+    def _known(self, view: RoundView) -> RoundView:
+        """Add to what a round knows of itself what is known beside it."""
+        settings, allocation = self.assignment.settings, self.assignment.allocation
+        return replace(
+            view,
+            attempt=self.attempt.number,
+            saved=self.deadline.saved_any,
+            notice=self.notices.notice,
+            dismissed=self.notices.dismissed,
+            cancelled=self.notices.notice is not None and self.notices.cancelled,
+            draining=self.drains.nodes,
+            wanted=settings.resources.nodes,
+            fewest=settings.resources.min_nodes or settings.resources.nodes,
+            requeues=allocation is not None and settings.recovery.requeue,
+        )
+
+
+def _failure(action: Action) -> Failure | None:
+    return action.because if isinstance(action, NewRound) else action.failure
+
+
+def _word(action: Action) -> str:
+    """Return what `RoundEnded.action` says of a decision."""
+    if isinstance(action, NewRound):
+        return "restart"
+    if action.state is RunState.completed:
+        return "completed"
+    return "again" if action.again else "end"

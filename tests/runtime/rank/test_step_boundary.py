@@ -1,0 +1,39 @@
+"""What a rank alone does at a step boundary, by what its agent has said."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from hpckit.model.rank import RankInfo
+from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.rank_pipe import AgentLink
+from hpckit.runtime.environ import rank_info
+from hpckit.runtime.rank.step_boundary import Agreement, Boundary
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[socket.socket, Boundary]]:
+    """Return the agent's end of a line, and the boundaries of the rank at the other."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        info: RankInfo = rank_info({})
+        yield ours, Boundary(info=info, link=AgentLink(theirs))
+
+
+def test_pruned_rank_leaves_without_a_save(line: tuple[socket.socket, Boundary]) -> None:
+    """A verdict is no notice: nothing is kept of what nobody goes on with."""
+    agent, boundary = line
+    assert boundary.agree(3, save=False) == Agreement()
+    agent.sendall(messages.encode(messages.Prune()) + b"\n")
+    assert boundary.agree(4, save=False) == Agreement(prune=True)
+
+
+def test_notice_goes_before_a_verdict(line: tuple[socket.socket, Boundary]) -> None:
+    """Who has to leave anyway saves, whatever the sweep says."""
+    agent, boundary = line
+    for message in (messages.Prune(), messages.Notice()):
+        agent.sendall(messages.encode(message) + b"\n")
+    assert boundary.agree(4, save=False) == Agreement(save=True, leave=True, prune=True)

@@ -1,0 +1,141 @@
+"""Promises of the journal: what is recorded while files do not answer, or have no room."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.model import events
+from hpckit.model.failure import RankExit
+from hpckit.model.states import RunState
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import append_event, read_events
+from hpckit.runtime.agent.silence import Silence
+from hpckit.runtime.file_thread import FileThread
+from hpckit.runtime.supervisor.journal import Journal, reserve
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+END = events.AttemptEnded(at=NOW, state=RunState.interrupted, exit_code=143)
+
+
+def warned(number: int) -> events.Warned:
+    """Return a distinct event that may be left out."""
+    return events.Warned(at=NOW, message=f"warning {number}")
+
+
+def exited(rank: int) -> events.RankExited:
+    """Return a distinct event that may not."""
+    return events.RankExited(at=NOW, round=0, exit=RankExit(rank=rank, node="n1", code=1))
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a small file system that a test may fill; as root only."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a file system here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Leave no byte free."""
+    with (folder / "fill").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+
+
+def test_journal_never_waits_for_a_file_and_keeps_the_order(tmp_path: Path) -> None:
+    """While a file operation hangs, events are taken in at once, and written in order later."""
+    journal, hang = Journal(paths=AttemptPaths(tmp_path)), threading.Event()
+    journal.files.put(lambda: void(hang.wait(30)))
+    for number in range(100):
+        journal.record(exited(number))
+    assert not journal.paths.events.exists()
+    hang.set()
+    asyncio.run(journal.settle())
+    assert list(read_events(journal.paths.events)) == [exited(number) for number in range(100)]
+
+
+def void(_: object) -> None:
+    """Drop a result."""
+
+
+def test_journal_leaves_out_what_can_be_done_without_and_says_so(tmp_path: Path) -> None:
+    """Too much waits: warnings go, exit records never do, and the gap is said."""
+    journal = Journal(paths=AttemptPaths(tmp_path), files=FileThread(most=10))
+    hang, hanging = threading.Event(), threading.Event()
+    journal.files.put(lambda: void((hanging.set(), hang.wait(30))))
+    assert hanging.wait(30)
+    for number in range(20):
+        journal.record(warned(number))
+        journal.record(exited(number))
+        journal.files.put_latest("progress", lambda: None)
+    hang.set()
+    asyncio.run(journal.settle())
+    found = list(read_events(journal.paths.events))
+    exits = [event for event in found if isinstance(event, events.RankExited)]
+    assert exits == [exited(number) for number in range(20)]
+    said = [event.message for event in found if isinstance(event, events.Warned)]
+    assert said[0].startswith("15 events were left out")
+    assert said[1:] == [f"warning {number}" for number in range(5)]
+
+
+def test_last_word_finds_room_on_a_full_disk(full_disk: Path) -> None:
+    """The reserve makes room for what could not be written before, in its order."""
+    paths = AttemptPaths(full_disk)
+    append_event(paths.events, warned(0))
+    reserve(paths)
+    fill(full_disk)
+    journal = Journal(paths=paths)
+    # The rest of the file's last page is room, too.
+    many = [exited(number) for number in range(40)]
+    for event in many:
+        journal.record(event)
+    asyncio.run(journal.settle())
+    assert list(read_events(paths.events)) != [warned(0), *many]
+    asyncio.run(journal.record_end(END))
+    assert list(read_events(paths.events)) == [warned(0), *many, END]
+    assert not paths.reserve.exists()
+
+
+def test_last_word_is_written_alone_where_there_is_no_room_for_more(full_disk: Path) -> None:
+    """Of all that is recorded, how the attempt ended is worth most."""
+    paths = AttemptPaths(full_disk)
+    append_event(paths.events, warned(0))
+    reserve(paths)
+    fill(full_disk)
+    journal = Journal(paths=paths)
+    for number in range(900):
+        journal.record(exited(number))
+    asyncio.run(journal.record_end(END))
+    assert END in list(read_events(paths.events))
+
+
+@given(ticks=st.lists(st.floats(0.0, 0.9), max_size=30), slept=st.floats(10, 1e6))
+def test_silence_forgets_what_the_listener_slept_through(ticks: list[float], slept: float) -> None:
+    """However long a process stood still, that adds two ticks at most."""
+    silence, at = Silence(tick_s=1.0), 0.0
+    silence.look(at)
+    for tick in ticks:
+        at += tick
+        silence.look(at)
+    before = silence.silent_s
+    assert before == pytest.approx(sum(ticks))
+    assert silence.look(at + slept) == pytest.approx(before + 2.0)
+    silence.heard()
+    assert silence.silent_s == 0.0
