@@ -16,6 +16,8 @@ import pytest
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 
+pytest_plugins = ("cli_world",)
+
 # How long an example takes says more of the machine than of the code.
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")

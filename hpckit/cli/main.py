@@ -19,8 +19,9 @@ from types import ModuleType
 from typing import NoReturn
 
 from hpckit import __version__
-from hpckit.cli.context import Context
 from hpckit.cli.streams import forget_output, open_standard_streams
+from hpckit.cli.terminal.progress_bar import progress_bar
+from hpckit.context import Context
 from hpckit.errors import HpckitError, OutputError, UsageError
 from hpckit.planning.masking import masked_text
 from hpckit.planning.secrecy import known_secrets
@@ -93,6 +94,7 @@ def process_context() -> Context:
         stderr=stderr,
         now=lambda: datetime.now(UTC),
         sleep=time.sleep,
+        meter=progress_bar,
     )
 
 
@@ -111,7 +113,7 @@ def verb_module(verb: str) -> ModuleType:
             f"there is no verb {verb!r}; there are {', '.join(VERBS)}",
             hint=f"did you mean `hpckit {near[0]}`?" if near else "`hpckit --help` lists them",
         )
-    return importlib.import_module(f"hpckit.cli.{verb}")
+    return importlib.import_module(f"hpckit.cli.commands.{verb}")
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:

@@ -63,6 +63,13 @@ class Launch(Frozen):
         """Where its files lie."""
         return LaunchPaths(self.folder)
 
+    def command(self, *words: str) -> list[str]:
+        """Return the words that start hpckit for this launch, by the Python it was frozen with.
+
+        -P: the working folder must not stand on Python's path, where `code/` would hide hpckit.
+        """
+        return [self.python, "-P", "-m", "hpckit", *words]
+
 
 def load_launch(folder: Path) -> Launch:
     """Read a launch folder that is the caller's own, to act on it.

@@ -35,7 +35,7 @@ CELL_WIDTH = 120
 MESSAGE_CHARACTERS = 1000
 """What is longer is cut in texts; JSON and logs have the whole."""
 
-_OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli)[/\\]')
+_OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
 _FRAME = re.compile(r'\s*File "')
 
 _STYLES = {

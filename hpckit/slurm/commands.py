@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -242,3 +243,12 @@ def failure(program: str, code: int, words: str) -> SchedulerError:
 def _words(program: str, text: str) -> str:
     lines = (line.strip().removeprefix(f"{program}: ") for line in text.splitlines())
     return "; ".join(line.removeprefix("error: ") for line in lines if line)
+
+
+_TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)
+"""As 22.05 to 26.05 say it: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit and the like."""
+
+
+def over_limit(error: SchedulerError) -> bool:
+    """Whether Slurm refused only because the user has too many jobs queued at the moment."""
+    return _TOO_MANY.search(error.message) is not None

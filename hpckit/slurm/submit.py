@@ -26,8 +26,6 @@ from hpckit.slurm.commands import SlurmCommands, failure
 from hpckit.slurm.script import stated_variables
 
 _ACCEPTED = re.compile(r"Submitted batch job (\d+)")
-_TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)
-"""As 22.05 to 26.05 say it: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit and the like."""
 
 _STOPPED = frozenset({124, 137})
 """Exit codes of timeout(1) when it had to stop a program, gently or not."""
@@ -155,11 +153,6 @@ def _behind(job: JobSpec, behind: str | None, waits: str | None) -> list[str]:
     words = [job.resources.dependency, behind and f"afterany:{behind}", waits]
     options = [f"--dependency={','.join(word for word in words if word)}"]
     return [*options, "--kill-on-invalid-dep=yes"] if waits else options
-
-
-def over_limit(error: SchedulerError) -> bool:
-    """Whether Slurm refused only because the user has too many jobs queued at the moment."""
-    return _TOO_MANY.search(error.message) is not None
 
 
 def _failure(error: FailedJobError, commands: SlurmCommands) -> SchedulerError:

@@ -27,8 +27,8 @@ from benchmarks.commands import (
     run,
     slurm,
 )
-from hpckit.cli.context import Context
 from hpckit.cli.main import verb_module, verb_parser
+from hpckit.context import Context
 
 RUNS = 1000
 HOUR = timedelta(hours=1)

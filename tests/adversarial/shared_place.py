@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.cli.context import Context
 from hpckit.cli.main import main
+from hpckit.context import Context
 
 STRANGER = 65534
 NEWEST = "tr-20991231-235959-evil"

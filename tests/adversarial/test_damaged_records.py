@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.conftest import NOW, START, Desk, Writer
+from cli_world import NOW, START, Desk, Writer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpckit.cli.context import Context
 from hpckit.cli.main import main
+from hpckit.context import Context
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import Launch, load_launch, read_launch_events

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from cli.conftest import shell
+from cli_world import shell
 
 __all__ = ["shell"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.conftest import shell, slurm_shell
+from cli_world import shell, slurm_shell
 
 __all__ = ["shell", "slurm_shell"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.conftest import shell
+from cli_world import shell
 
 __all__ = ["shell"]
 

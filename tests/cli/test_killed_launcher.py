@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.cli.context import Context
 from hpckit.cli.main import main
+from hpckit.context import Context
 from hpckit.slurm.parse import job_ids
 
 pytestmark = pytest.mark.slow

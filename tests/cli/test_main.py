@@ -58,7 +58,7 @@ def test_main_is_quiet_after_ctrl_c(shell: Any, monkeypatch: pytest.MonkeyPatch)
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hpckit.cli.ls.run", interrupt)
+    monkeypatch.setattr("hpckit.cli.commands.ls.run", interrupt)
     said = shell("ls")
     assert (said.code, said.out, said.err) == (130, "", "")
 

@@ -98,7 +98,7 @@ def test_adaptive_sweep_freezes_runs_alike_and_signs_them_apart(slurm_shell: Any
     """What runs will compute is not known yet, so that none passes for another, or for done."""
     said = slurm_shell("render", *SEARCH[1:3], "cluster=slurm", *SEARCH[4:], "command=[true]")
     assert said.code == 0, said.err
-    assert "4 runs go at a time" in said.err
+    assert "running 4 at a time (sweep.max_concurrent)" in said.err
     launch = load_launch(slurm_shell.outputs[-1])
     assert launch.searched
     assert len({run.signature for run in launch.runs}) == RUNS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.cli.stage_gate import REFUSED
+from hpckit.batch.stage_gate import REFUSED
 from hpckit.record.launches import load_launch
 
 EXPERIMENT = """\

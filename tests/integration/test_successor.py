@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from integration.project import Project
 
-from hpckit.cli.context import Context
-from hpckit.cli.successor import drop_successor, hand_to_successor, queue_successor
+from hpckit.context import Context
 from hpckit.model.allocation import Wish
+from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.launches import load_launch, read_runs
 
 pytestmark = pytest.mark.slurm

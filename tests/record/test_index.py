@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from hpckit.cli.accounting import accounts
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Cluster, ClusterKind, Code, LaunchConfig
@@ -29,6 +28,7 @@ from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_runs
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import append_event, append_line, make_folder, write_json
+from hpckit.views.accounts import accounts
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SOON = START + timedelta(minutes=30)

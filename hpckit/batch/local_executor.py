@@ -1,0 +1,128 @@
+"""Works through a launch on this machine: one supervisor for each run, so many at a time.
+
+Responsible for starting supervisors and for ending them with itself; it must not look into what
+they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from hpckit.batch.stage_gate import missing
+from hpckit.batch.start_supervisor import signal_supervisor, start_supervisor
+from hpckit.context import Context
+from hpckit.errors import HpckitError
+from hpckit.model.events import LocalStarted
+from hpckit.model.history import LaunchHistory
+from hpckit.model.stages import followed
+from hpckit.record.launch_events import record_event
+from hpckit.record.launches import Launch, latest_attempt, read_launch_history
+from hpckit.record.process import start_mark, this_host
+from hpckit.runtime.assignment import Step
+from hpckit.runtime.forked import Program
+
+
+def work_through(launch: Launch, jobs: tuple[int, ...], context: Context, program: Program) -> int:
+    """Work through jobs of a launch; returns 0 if every run of them completed, else 1.
+
+    `program` is hpckit's command line: it supervises each run.
+    """
+    executor = _Executor(launch=launch, jobs=jobs, environ=context.environ, program=program)
+    return asyncio.run(executor.work())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Executor:
+    """The runs of these jobs, so many at a time as machine and sweep allow, in order."""
+
+    launch: Launch
+    jobs: tuple[int, ...]
+    environ: Mapping[str, str]
+    program: Program
+    stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    children: set[Step] = field(default_factory=set, init=False)
+    over: dict[int, asyncio.Event] = field(default_factory=dict, init=False)
+
+    async def work(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        self._record_start()
+        history = read_launch_history(self.launch)
+        mine = [run for run in history.executors if self._is_mine(run, history)]
+        theirs = (job for job in history.jobs if not set(job.runs).isdisjoint(mine))
+        bounds = [job.resources.array_parallelism for job in theirs]
+        gate = asyncio.Semaphore(min([self.launch.cluster.max_parallel, *bounds]))
+        self.over = {run: asyncio.Event() for run in mine}
+        codes = await asyncio.gather(*(self._in_turn(gate, run) for run in mine))
+        return int(any(codes))
+
+    def _record_start(self) -> None:
+        event = LocalStarted(
+            at=datetime.now(UTC),
+            host=this_host(),
+            pid=os.getpid(),
+            started=start_mark(os.getpid()) or "",
+            jobs=self.jobs,
+        )
+        record_event(self.launch.paths, event)
+
+    async def _in_turn(self, gate: asyncio.Semaphore, run: int) -> int:
+        """Begin a run when those that it follows are over, unless one it needs did not complete."""
+        for before in followed(self.launch.stages, run):
+            if before in self.over:
+                await self.over[before].wait()
+        try:
+            if missing(self.launch, run):
+                return 1
+            return await self._run(gate, run)
+        except HpckitError as error:
+            # The others are not to suffer.
+            sys.stderr.write(f"hpckit: error: run {run} is not begun: {error.message}\n")
+            return 1
+        finally:
+            self.over[run].set()
+
+    async def _run(self, gate: asyncio.Semaphore, run: int) -> int:
+        async with gate:
+            history = read_launch_history(self.launch)
+            if self.stopping.is_set() or not self._is_due(run, history):
+                return 1
+            job = history.job_of(run).index
+            try:
+                child = await start_supervisor(
+                    self.launch, job, run, program=self.program, environ=self.environ
+                )
+            except OSError as error:
+                sys.stderr.write(f"hpckit: error: run {run} cannot be started: {error}\n")
+                return 1
+            self.children.add(child)
+            if self.stopping.is_set():
+                signal_supervisor(child, signal.SIGTERM)
+            code = await child.wait()
+            self.children.discard(child)
+            return code
+
+    def _stop(self) -> None:
+        """Begin no further run, and ask those under way to leave; their ends are awaited."""
+        self.stopping.set()
+        for child in self.children:
+            signal_supervisor(child, signal.SIGTERM)
+
+    def _is_mine(self, run: int, history: LaunchHistory) -> bool:
+        """Whether the run is this executor's turn: a resume may have given it to another one."""
+        executor = history.executors.get(run)
+        return executor is not None and executor.pid == os.getpid() and executor.jobs == self.jobs
+
+    def _is_due(self, run: int, history: LaunchHistory) -> bool:
+        """Whether the run is to be begun: nobody has cancelled it, or begun it by hand."""
+        attempts = latest_attempt(self.launch.paths.run(run).attempts)
+        begun = attempts > history.attempts_before(run)
+        return self._is_mine(run, history) and not begun and run not in history.cancelled

@@ -1,0 +1,151 @@
+"""Rescues a run whose supervisor is gone, and with it the batch host: an agent asks for this.
+
+Slurm keeps the allocation of a job with --no-kill when its batch host dies (22.05: until its time
+limit, with nothing running in it), and notices a dead node only after SlurmdTimeout. The run is
+started again within its budgets, or its nodes are given back; neither happens while the supervisor
+lives, or if it is this very node that was cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpckit.context import Context
+from hpckit.errors import ChannelError, SchedulerError, UsageError
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.nodes import expand
+from hpckit.planning.recovery.decide import exhausted
+from hpckit.planning.recovery.ledger import read_ledger
+from hpckit.record.counted_events import counted_events
+from hpckit.record.launches import Launch, is_latest, load_settings
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import read_events, read_json
+from hpckit.runtime.channel import tcp
+from hpckit.runtime.environ import job_key
+from hpckit.slurm.cancel import cancel
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.requeue import Attempt, requeue_or_cancel
+
+
+def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Context) -> None:
+    """Start a run again whose supervisor is gone, or end its job; nothing if it is not gone.
+
+    Raises UsageError outside of a Slurm job.
+    """
+    job, restarts = job_key(context.environ)
+    if job is None:
+        raise UsageError("this is no Slurm job (SLURM_JOB_ID is not set)")
+    node = context.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    nodes = expand(context.environ.get("SLURM_JOB_NODELIST", ""))
+    orphan = _Orphan(launch=launch, index=run, attempt=attempt, node=node, nodes=nodes)
+    if not orphan.is_one():
+        return
+    commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
+    spent = orphan.spent()
+    if spent is not None:
+        context.note(f"{orphan.name} lost its supervisor, and is not started again: {spent}")
+        with contextlib.suppress(SchedulerError):
+            cancel([job], commands)
+        return
+    resources = launch.jobs[job_index].resources
+    ours = Attempt(
+        job=job,
+        restart_count=restarts,
+        nodes=resources.allocated_nodes,
+        owns_run=orphan.is_one,
+        lost=orphan.lost_nodes(),
+    )
+    outcome = requeue_or_cancel(commands, ours, exclude=ours.lost)
+    words = "; ".join(word for word in (outcome.message, outcome.warning) if word)
+    context.note(f"{orphan.name} lost its supervisor; requeue {outcome.answer}: {words}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Orphan:
+    """An attempt that may have lost its supervisor, as seen from the agent of a node."""
+
+    launch: Launch
+    index: int
+    attempt: int
+    node: str
+    nodes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"attempt {self.attempt} of {self.launch.runs[self.index].id}"
+
+    @property
+    def paths(self) -> AttemptPaths:
+        return self.launch.paths.run(self.index).attempt(self.attempt)
+
+    def is_one(self) -> bool:
+        """Whether the supervisor is gone, has left something to do, and nobody came after it.
+
+        What cannot be read says no.
+        """
+        try:
+            if not is_latest(self.launch.paths.run(self.index).attempts, self.attempt):
+                return False
+        except OSError:
+            return False
+        told = list(read_events(self.paths.events))
+        if any(isinstance(event, events.RequeueAsked) for event in told):
+            return False
+        over = any(isinstance(event, events.AttemptEnded) for event in told)
+        lost = {event.node for event in told if isinstance(event, events.NodeLost)}
+        left_to_do = _wanted_again(told) if over else self.node not in lost
+        return left_to_do and not self._answers()
+
+    def _answers(self) -> bool:
+        """Whether the supervisor answers: it speaks first, and proves that it knows the secret.
+
+        A process that is frozen accepts connections all the same, and its port may be another's
+        by now.
+        """
+        try:
+            address, secret = read_json(self.paths.address), self.paths.secret.read_text().strip()
+            return asyncio.run(_greets(address["hosts"], address["port"], secret))
+        except (OSError, ValueError):
+            return False
+
+    def lost_nodes(self) -> tuple[str, ...]:
+        """Return the host of the supervisor, which is gone with it or no good any more."""
+        told = read_events(self.paths.events)
+        hosts = {event.host for event in told if isinstance(event, events.AttemptStarted)}
+        # A host's own name may be longer than what Slurm calls the node.
+        known = hosts | {host.partition(".")[0] for host in hosts}
+        return tuple(node for node in self.nodes if node in known and node != self.node)
+
+    def spent(self) -> str | None:
+        """Return why the run's budgets do not allow another attempt; None where they do."""
+        if _wanted_again(read_events(self.paths.events)):
+            return None
+        counted: Sequence[events.Event] = counted_events(
+            self.launch, self.index, before=self.attempt + 1
+        )
+        failure = Failure(cause=Cause.launcher_lost, message="", signature=Cause.launcher_lost)
+        policy = load_settings(self.launch, self.index)[0].recovery
+        return exhausted(read_ledger(counted), failure, policy)
+
+
+def _wanted_again(told: Iterable[events.Event]) -> bool:
+    """Whether the supervisor itself decided on a new attempt.
+
+    One that is cut off decides so, having lost all other nodes, and does not reach Slurm.
+    """
+    rounds = [event for event in told if isinstance(event, events.RoundEnded)]
+    return bool(rounds) and rounds[-1].action == "again"
+
+
+async def _greets(hosts: Sequence[str], port: int, secret: str) -> bool:
+    try:
+        channel = await tcp.connect_any(hosts, port, secret)
+    except ChannelError:
+        return False
+    await channel.close()
+    return True

@@ -1,0 +1,296 @@
+"""A job that several runs share: its slots take one run after the other, until none is left.
+
+Responsible for starting a supervisor for each run, for telling all of them what the job is told,
+and for queueing the job again while runs are left; it must not look into what supervisors do. Jobs
+that share runs agree by claims in the launch folder (record/claims), so that each is begun once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from hpckit.batch.shared_job.mps import mps
+from hpckit.batch.shared_job.notes import VARIABLE, PackNotes
+from hpckit.batch.shared_job.notices import PackNotices
+from hpckit.batch.shared_job.settle import PackEnds
+from hpckit.batch.shared_job.slots import Slot, make_slots
+from hpckit.batch.start_supervisor import signal_supervisor, start_supervisor
+from hpckit.context import Context
+from hpckit.errors import HpckitError
+from hpckit.model.history import LaunchHistory
+from hpckit.model.plan import JobSpec, PackSpec
+from hpckit.planning.jobs.packing import due
+from hpckit.record.claims import Holder, claimed, held_before, take
+from hpckit.record.launch_events import Mark, events_mark, renew_listing
+from hpckit.record.launches import Launch, latest_attempt, read_launch_history
+from hpckit.record.process import start_mark, this_host
+from hpckit.record.store import make_folder
+from hpckit.runtime.assignment import Step
+from hpckit.runtime.environ import job_key
+from hpckit.runtime.forked import Program
+from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.threads import aside
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.requeue import Attempt, requeue
+
+_LOOK_S = 2.0
+"""How often the launch's record is looked at for runs that somebody cancels."""
+_IDLE_S = 5.0
+"""How often a free slot looks whether another job has given a run back."""
+
+
+def work_through(launch: Launch, job: JobSpec, context: Context, program: Program) -> int:
+    """Work through the runs of a job; returns 0 if all that were begun here completed.
+
+    `program` is hpckit's command line: it supervises each run.
+    """
+    slurm_job, restarts = job_key(context.environ)
+    holder = Holder(
+        job=slurm_job or "",
+        restart_count=restarts,
+        host=this_host(),
+        pid=os.getpid(),
+        started=start_mark(os.getpid()) or "",
+    )
+    # On the node, 0700, and whatever runs leave in it goes with the job.
+    with tempfile.TemporaryDirectory(prefix="hpckit-", ignore_cleanup_errors=True) as folder:
+        made = _Pack(
+            launch=launch,
+            job=job,
+            context=context,
+            program=program,
+            holder=holder,
+            folder=Path(folder),
+        )
+        return asyncio.run(made.work())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pack:
+    """The slots of one job. `running` holds the supervisor of each run in one of them."""
+
+    launch: Launch
+    job: JobSpec
+    context: Context
+    program: Program
+    holder: Holder
+    folder: Path
+    running: dict[int, Step] = field(default_factory=dict, init=False)
+    changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    told: set[int] = field(default_factory=set, init=False)
+    stopping: bool = field(default=False, init=False)
+    closing: bool = field(default=False, init=False)
+    failed: bool = field(default=False, init=False)
+    shared: dict[str, str] = field(default_factory=dict, init=False)
+    history: tuple[Mark, LaunchHistory] | None = field(default=None, init=False)
+
+    @property
+    def spec(self) -> PackSpec:
+        """How the runs share the job."""
+        if self.job.pack is None:
+            raise AssertionError(f"job {self.job.index} is not shared")
+        return self.job.pack
+
+    @property
+    def claims(self) -> Path:
+        """Where jobs of this launch say what they took."""
+        return self.launch.paths.claims(self.job.index)
+
+    @property
+    def ends(self) -> PackEnds:
+        """What becomes of runs whose attempt has ended."""
+        return PackEnds(launch=self.launch, job=self.job, claims=self.claims)
+
+    async def work(self) -> int:
+        """Fill the slots until nothing is left, or the job is to end."""
+        notices = PackNotices(
+            holder=self.holder,
+            bin_dir=self.launch.cluster.bin_dir,
+            environ=self.context.environ,
+            requeues=self.job.requeue,
+            takes=None if self.spec.timeout is None else self.spec.each.timeout,
+            notes=PackNotes(self.folder),
+            deadline=Deadline(
+                lead=timedelta(),
+                warn=self._say,
+                signal=str(dict(self.job.resources.additional_parameters).get("signal") or ""),
+            ),
+            tell=self._tell,
+            pass_on=self._pass_on,
+            close=self._close,
+        )
+        notices.listen()
+        for run in tuple(held_before(self.claims, self.holder)):
+            self.ends.take_over(run)
+        slots = make_slots(self.spec, self.context.environ, sorted(os.sched_getaffinity(0)))
+        tasks = (notices.keep_time(), self._hear_cancels())
+        beside = [asyncio.create_task(task) for task in tasks]
+        async with self._sharing() as self.shared:
+            await asyncio.gather(*(self._serve(slot) for slot in slots))
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        if (self.stopping or self.closing) and self.job.requeue and self._due():
+            await notices.await_preemption()
+            await self._requeue()
+        return int(self.failed)
+
+    @asynccontextmanager
+    async def _sharing(self) -> AsyncIterator[dict[str, str]]:
+        """Keep CUDA's service for runs that share a GPU, where that is wanted and there is one."""
+        if not self.spec.mps or self.spec.runs_per_gpu == 1:
+            yield {}
+            return
+        async with mps(make_folder(self.folder / "mps"), self.context.environ) as variables:
+            if not variables:
+                self._say("runs share a GPU without CUDA MPS: its daemon cannot be started here")
+            yield variables
+
+    async def _serve(self, slot: Slot) -> None:
+        """Take one run after the other into a slot."""
+        while not (self.stopping or self.closing):
+            run = self._take()
+            if run is not None:
+                await self._attempt(slot, run)
+                self.changed.set()
+            elif not self.running:
+                return
+            else:
+                # A run may come back: one of ours, or what another job gives back.
+                self.changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.changed.wait(), _IDLE_S)
+
+    def _take(self) -> int | None:
+        try:
+            return next((run for run in self._due() if take(self.claims, run, self.holder)), None)
+        except OSError as error:
+            self._say(f"error: no run can be claimed in {self.claims}: {error}")
+            self.failed = True
+            return None
+
+    def _due(self) -> list[int]:
+        return due(self.job, self._read_history(), claimed(self.claims))
+
+    def _read_history(self) -> LaunchHistory:
+        """Return what the launch's record says now."""
+        renew_listing(self.launch.paths)
+        try:
+            mark = events_mark(self.launch.paths)
+        except OSError:
+            return read_launch_history(self.launch)
+        if self.history is None or self.history[0] != mark:
+            self.history = mark, read_launch_history(self.launch)
+        return self.history[1]
+
+    async def _attempt(self, slot: Slot, run: int) -> None:
+        """Run one attempt in a slot, and see to what follows."""
+        try:
+            before = latest_attempt(self.launch.paths.run(run).attempts)
+        except HpckitError as error:
+            self._say(f"error: run {run} is not begun: {error}")
+            self.failed = True
+            return
+        folder = self.folder / f"slot-{slot.number}"
+        try:
+            code = await self._supervise(slot, run, make_folder(folder))
+        except OSError as error:
+            self._say(f"error: run {run} cannot be started: {error}")
+            code = 1
+        try:
+            completed = self.ends.settle(run, before=before, code=code, stopped=self.stopping)
+        except (OSError, HpckitError) as error:
+            # The others are not to suffer; a resume sees to this one.
+            self._say(f"error: the end of run {run} cannot be recorded: {error}")
+            completed = False
+        self.failed = self.failed or not completed
+        await aside(partial(shutil.rmtree, folder, ignore_errors=True))
+
+    async def _supervise(self, slot: Slot, run: int, folder: Path) -> int:
+        own = {"TMPDIR": str(folder), VARIABLE: str(self.folder)}
+        environ = {**self.context.environ, **self.shared, **slot.variables, **own}
+        process = self.running[run] = await start_supervisor(
+            self.launch,
+            self.job.index,
+            run,
+            program=self.program,
+            environ=environ,
+            cpus=slot.cpus,
+        )
+        if self.stopping:
+            signal_supervisor(process, signal.SIGTERM)
+        try:
+            with self._timed(process):
+                return await process.wait()
+        finally:
+            del self.running[run]
+            self.told.discard(run)
+
+    @contextlib.contextmanager
+    def _timed(self, process: Step) -> Iterator[None]:
+        """Hold a run to its own time limit: that of the job lets several follow each other."""
+        limit = self.spec.each.timeout
+        if limit is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(limit.total_seconds(), signal_supervisor, process, signal.SIGUSR1)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _tell(self, number: signal.Signals) -> None:
+        """Begin no further run, and pass on what the job was told; ends are awaited."""
+        self.stopping = True
+        self.changed.set()
+        self._pass_on(number)
+
+    def _pass_on(self, number: signal.Signals) -> None:
+        for process in self.running.values():
+            signal_supervisor(process, number)
+
+    def _close(self) -> None:
+        """Begin no further run."""
+        self.closing = True
+        self.changed.set()
+
+    async def _hear_cancels(self) -> None:
+        """End runs that somebody cancels, and no others."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            if not self.running:
+                continue
+            with contextlib.suppress(OSError):
+                wished = self._read_history().cancelled & self.running.keys()
+                for run in wished - self.told:
+                    self.told.add(run)
+                    signal_supervisor(self.running[run], signal.SIGTERM)
+
+    async def _requeue(self) -> None:
+        """Have Slurm start the job once more; it ends this process then."""
+        attempt = Attempt(
+            job=self.holder.job,
+            restart_count=self.holder.restart_count,
+            nodes=1,
+            owns_run=lambda: bool(self._due()),
+        )
+        bin_dir = self.launch.cluster.bin_dir
+        commands = SlurmCommands(bin_dir=bin_dir, environ=self.context.environ)
+        outcome = await aside(partial(requeue, commands, attempt))
+        self._say(f"requeue {outcome.answer}: {outcome.message}")
+
+    def _say(self, message: str) -> None:
+        sys.stderr.write(f"hpckit: {message}\n")

@@ -1,0 +1,173 @@
+"""How a shared job hears of its end: by signals, by its time limit, by what only steps are told.
+
+Responsible for hearing, for asking Slurm once on behalf of all supervisors, and for passing it on;
+it must not start or end a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+from hpckit.batch.shared_job.notes import PackNotes
+from hpckit.record.claims import Holder
+from hpckit.runtime.supervisor.deadline import Deadline
+from hpckit.runtime.supervisor.drain_poll import pause_s
+from hpckit.runtime.threads import aside
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, PreemptMode, ending
+from hpckit.slurm.step import listening_step, step_environment
+
+_NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+_WISHES = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+_BY_CODE = {128 + number: number for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
+"""What srun exits with when its task died of a notice."""
+_CLOSING = timedelta(seconds=60)
+"""So close to the job's time limit no run is begun any more, and of a short job its last tenth."""
+_LEAVING = timedelta(seconds=25)
+"""So close to it all runs have to leave: Slurm queues a job again only before its limit."""
+_ASKING_S = 600.0
+_LOOK_S = 30.0
+_GRACE_AT_MOST_S = 900.0
+"""How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PackNotices:
+    """Hears for one job. `tell` passes a signal on and ends it, `close` has no further run begun.
+
+    By its `deadline` a warning far from the time limit is known for a wish that runs save now: it
+    is passed on (`pass_on`), and ends nothing.
+
+    `requeues` is whether the job can be queued again, so that it is worth leaving early; `takes`
+    how long before its limit a run has to begin (null: as late as can be).
+    """
+
+    holder: Holder
+    bin_dir: str | None
+    environ: Mapping[str, str]
+    requeues: bool
+    takes: timedelta | None
+    notes: PackNotes
+    deadline: Deadline
+    tell: Callable[[signal.Signals], None]
+    pass_on: Callable[[signal.Signals], None]
+    close: Callable[[], None]
+    told: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    end_s: float = field(default=math.inf, init=False)
+    by_step: bool = field(default=False, init=False)
+    asking: asyncio.Task[None] | None = field(default=None, init=False)
+
+    @property
+    def commands(self) -> SlurmCommands:
+        """Slurm's programs."""
+        return SlurmCommands(bin_dir=self.bin_dir, environ=self.environ)
+
+    def listen(self) -> None:
+        """Take the signals of this process."""
+        loop = asyncio.get_running_loop()
+        for number in _NOTICES:
+            loop.add_signal_handler(number, self._hear, number)
+        for number in (signal.SIGCONT, signal.SIGHUP):
+            loop.add_signal_handler(number, lambda: None)
+
+    async def keep_time(self) -> None:
+        """Tell how long the job has, and have its runs leave in time to queue it again."""
+        limits = LimitsOfJob(commands=self.commands, job=self.holder.job, environ=self.environ)
+        known = await aside(limits.ask)
+        if known is None:
+            return
+        self._tell(known)
+        graceful = known.preempt_mode is not PreemptMode.off and known.grace != timedelta()
+        async with asyncio.TaskGroup() as group:
+            if graceful:
+                group.create_task(self._hear_step())
+            group.create_task(self._leave_before())
+            group.create_task(self._ask_again(limits))
+
+    def _tell(self, known: JobLimits) -> None:
+        self.end_s = math.inf if known.end_s is None else known.end_s
+        self.deadline.limits, self.deadline.known = known.told(), True
+        with contextlib.suppress(OSError):
+            self.notes.tell_limits(known.told())
+
+    async def _ask_again(self, limits: LimitsOfJob) -> None:
+        """Hear of a limit that was changed, on behalf of all supervisors."""
+        bad = 0
+        while True:
+            await asyncio.sleep(pause_s(_ASKING_S, bad, secrets.randbelow(1000) / 1000))
+            known = await aside(limits.ask)
+            bad = bad + 1 if known is None else 0
+            if known is not None:
+                self._tell(known)
+
+    async def await_preemption(self) -> None:
+        """Hold the job where only its step was told: one that leaves by itself is not requeued."""
+        if self.by_step and not self.told.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
+
+    async def _leave_before(self) -> None:
+        left_s, closing_s = self.end_s - time.monotonic(), _CLOSING.total_seconds()
+        # A job that lasts little longer than a run begins its first ones all the same.
+        lead_s = min(closing_s, left_s / 10)
+        if self.takes is not None:
+            lead_s = min(self.takes.total_seconds(), left_s * 0.9)
+        await self._until(lead_s)
+        self.close()
+        await self._until(_LEAVING.total_seconds())
+        if self.requeues:
+            self.tell(signal.SIGUSR1)
+
+    async def _until(self, lead_s: float) -> None:
+        """Wait until so long before the end, which may be moved meanwhile."""
+        while (left_s := self.end_s - lead_s - time.monotonic()) > 0:  # noqa: ASYNC110  # as is time
+            await asyncio.sleep(min(left_s, _LOOK_S))
+
+    async def _hear_step(self) -> None:
+        """Keep a step that does nothing: a grace period is announced to steps alone (22.05)."""
+        try:
+            step = await asyncio.create_subprocess_exec(
+                *listening_step(self.bin_dir),
+                env=step_environment(self.environ),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except OSError:
+            return
+        try:
+            number = _BY_CODE.get(await step.wait())
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                step.terminate()
+        if number is not None and not self.told.is_set():
+            self.by_step = number is signal.SIGTERM
+            self._end(number)
+
+    def _hear(self, number: signal.Signals) -> None:
+        if number in _WISHES and self.deadline.is_far(time.monotonic()):
+            self.pass_on(number)
+            return
+        self.told.set()
+        self._end(number)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.asking is None and number is signal.SIGTERM:
+            self.asking = asyncio.create_task(self._learn_why())
+        self.tell(number)
+
+    async def _learn_why(self) -> None:
+        """Ask Slurm once, for all supervisors, why the job is being ended."""
+        ask = partial(ending, self.commands, self.holder.job, self.holder.restart_count)
+        found = await aside(ask)
+        with contextlib.suppress(OSError):
+            self.notes.tell_ending(found.told())

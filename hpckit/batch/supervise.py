@@ -1,0 +1,218 @@
+"""What a batch script runs: it wires Slurm's step launcher to the supervisor of one attempt.
+
+It decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hpckit.batch.shared_job.member import ALONE, allocation_in_pack, environment_in_pack
+from hpckit.batch.stage_gate import REFUSED, may_begin
+from hpckit.context import Context
+from hpckit.errors import SchedulerError, UsageError
+from hpckit.model.allocation import Ending, Limits, Requeued, Wish
+from hpckit.model.events import AttemptEnded
+from hpckit.model.launch import ClusterKind
+from hpckit.model.nodes import expand
+from hpckit.model.plan import JobSpec
+from hpckit.model.states import RunState
+from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
+from hpckit.record.launches import Launch, load_settings, read_attempts
+from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
+from hpckit.runtime.environ import job_key, without_rank
+from hpckit.runtime.supervisor.supervisor import supervise
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.job_limits import LimitsOfJob, ending
+from hpckit.slurm.query import draining_nodes
+from hpckit.slurm.requeue import Attempt, requeue
+from hpckit.slurm.step import agent_step, step_environment
+
+
+def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Context) -> int:
+    """Supervise one attempt of one run; returns the attempt's exit code.
+
+    Without `index` it is that of the array element, or the only run of the job.
+    """
+    if index is None:
+        index = _index(job, context.environ)
+    settings, _ = load_settings(launch, index)
+    _, restarts = job_key(context.environ)
+    again = restarts or settings.recovery.successor or job.pack
+    if again and _has_completed(launch, index):
+        # Nobody asked for this: a requeue that came too late, or a successor left in the queue.
+        context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
+        return 0
+    if not may_begin(launch, index, context):
+        return REFUSED
+    on_slurm = launch.cluster.kind is ClusterKind.slurm
+    agents = _agent_command(launch, job, context.environ)
+    alone = on_slurm and job.pack is None
+    if alone and (job.requeue or settings.recovery.successor):
+        will = launch.command(
+            "orphaned", str(launch.folder), f"--job={job.index}", f"--run={index}"
+        )
+        agents = replace(agents, last_will=tuple(will))
+    assignment = Assignment(
+        launch=launch,
+        index=index,
+        job_index=job.index,
+        settings=settings,
+        requeue=job.requeue and alone,
+        agents=agents,
+        environ=context.environ,
+        allocation=_allocation(launch, index, job, context) if on_slurm else None,
+    )
+    return supervise(assignment) if agents.prefix else _supervise_here(assignment)
+
+
+def _supervise_here(assignment: Assignment) -> int:
+    """Supervise by an agent that no launcher starts, but a fork: such runs are many and short."""
+    from hpckit.runtime.agent.prefork import ready_agent  # noqa: PLC0415  # srun has no use for it
+
+    with ready_agent() as ready:
+        agents = replace(assignment.agents, ready=ready)
+        return supervise(replace(assignment, agents=agents))
+
+
+def _allocation(launch: Launch, index: int, job: JobSpec, context: Context) -> Allocation | None:
+    if job.pack is None:
+        return _SlurmJob.of(launch, index, job, context)
+    return allocation_in_pack(job.pack, context)
+
+
+def _has_completed(launch: Launch, index: int) -> bool:
+    ends = [
+        event.state
+        for _, told in read_attempts(launch, index)
+        for event in told
+        if isinstance(event, AttemptEnded)
+    ]
+    return RunState.completed in ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SlurmJob:
+    """The job this supervisor runs in, and what can be asked of Slurm for it."""
+
+    launch: Launch
+    index: int
+    spec: JobSpec
+    context: Context
+    commands: SlurmCommands
+    job: str
+    restarts: int
+
+    @classmethod
+    def of(cls, launch: Launch, index: int, spec: JobSpec, context: Context) -> Allocation | None:
+        """Return what the supervisor may ask for; None outside of a job."""
+        job, restarts = job_key(context.environ)
+        if job is None:
+            return None
+        ours = cls(
+            launch=launch,
+            index=index,
+            spec=spec,
+            context=context,
+            commands=SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ),
+            job=job,
+            restarts=restarts,
+        )
+        successor = load_settings(launch, index)[0].recovery.successor
+        limits = LimitsOfJob(commands=ours.commands, job=job, environ=context.environ)
+        return Allocation(
+            limits=lambda: told(limits),
+            why=ours.why,
+            requeue=ours.requeue,
+            draining=ours.draining,
+            queue_successor=ours.queue_successor if successor else None,
+            hand_to_successor=ours.hand_to_successor if successor else None,
+            drop_successor=ours.drop_successor if successor else None,
+        )
+
+    def why(self) -> Ending:
+        """Return why Slurm is ending the job."""
+        return ending(self.commands, self.job, self.restarts).told()
+
+    def requeue(self, wish: Wish, owns_run: Callable[[], bool]) -> Requeued:
+        """Ask for a new attempt."""
+        attempt = Attempt(
+            job=self.job,
+            restart_count=self.restarts,
+            nodes=self.spec.resources.allocated_nodes,
+            owns_run=owns_run,
+            lost=wish.lost,
+        )
+        return requeue(self.commands, attempt, exclude=wish.excluded).told()
+
+    def draining(self) -> dict[str, str] | None:
+        """Return which nodes of the job are being drained, and why; None where Slurm is away."""
+        try:
+            return draining_nodes(self.context.environ["SLURM_JOB_NODELIST"], self.commands)
+        except (SchedulerError, KeyError):
+            return None
+
+    def queue_successor(self) -> None:
+        """Queue the next attempt behind this one."""
+        queue_successor(self.launch, self.index, self.spec, self.job, self.context)
+
+    def hand_to_successor(self, wish: Wish) -> Requeued:
+        """Tell the next attempt which nodes to leave out."""
+        return hand_to_successor(self.launch, self.index, self.spec, wish, self.context)
+
+    def drop_successor(self) -> None:
+        """Take the next attempt out of the queue."""
+        drop_successor(self.launch, self.index, self.job, self.context)
+
+
+def told(limits: LimitsOfJob) -> Limits | None:
+    """Ask for limits; returns what a supervisor is told of them."""
+    known = limits.ask()
+    return None if known is None else known.told()
+
+
+def job_of(launch: Launch, index: int) -> JobSpec:
+    """Return a job of a launch by its index; raises UsageError."""
+    for job in launch.jobs:
+        if job.index == index:
+            return job
+    raise UsageError(f"launch {launch.id} has no job {index}; it has {len(launch.jobs)}")
+
+
+def _index(job: JobSpec, environ: Mapping[str, str]) -> int:
+    """Return the run of this array element, or the only run of the job."""
+    element = environ.get("SLURM_ARRAY_TASK_ID")
+    if element is None and not job.is_array:
+        return job.runs[0]
+    if element is None or not element.isdecimal() or int(element) >= len(job.runs):
+        raise UsageError(
+            f"job {job.index} is an array of {len(job.runs)} runs, and SLURM_ARRAY_TASK_ID is "
+            f"{element!r}",
+            hint="submit the rendered script as it is, with its --array line",
+        )
+    return job.runs[int(element)]
+
+
+def _agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> AgentCommand:
+    environ = without_rank(environ)
+    if job.pack is not None:
+        return AgentCommand(prefix=(), environ=environment_in_pack(job.pack, environ))
+    if launch.cluster.kind is not ClusterKind.slurm:
+        return AgentCommand(prefix=(), environ={**environ, **ALONE})
+    if "SLURM_JOB_ID" not in environ:
+        raise UsageError(
+            f"launch {launch.id} is for Slurm, and this is no Slurm job (SLURM_JOB_ID is not set)",
+            hint=f"submit it: sbatch {launch.folder / f'job-{job.index}.sbatch'}",
+        )
+    cluster = launch.cluster
+    step = partial(
+        agent_step, job.resources, (), srun_args=cluster.srun_args, bin_dir=cluster.bin_dir
+    )
+    return AgentCommand(
+        prefix=tuple(step()),
+        again=lambda nodes: tuple(step(only=nodes)),
+        environ=step_environment(environ),
+        nodes=expand(environ.get("SLURM_JOB_NODELIST", "")),
+    )

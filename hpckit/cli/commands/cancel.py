@@ -1,0 +1,117 @@
+"""`hpckit cancel`: stops runs, waiting or running; safe to repeat."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpckit.cli.options import (
+    add_filters,
+    add_json,
+    add_output_dir,
+    add_reference,
+    filter_of,
+    launches_of,
+)
+from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.model.ranges import ranges
+from hpckit.model.run import RunView
+from hpckit.operations.cancel import Cancellation, cancel_runs, plan_cancellation
+from hpckit.report.rows import count_states
+from hpckit.report.text import states_text
+from hpckit.views.launch_view import (
+    Ask,
+    launch_views,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `cancel` understands."""
+    add_reference(parser)
+    parser.add_argument(
+        "--all", action="store_true", help="of all launches there are, instead of one"
+    )
+    add_filters(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be cancelled, and change nothing"
+    )
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Cancel runs of a launch, or of all; 0 also where they had ended already."""
+    wanted = filter_of(arguments)
+    some = arguments.all or not wanted.all
+    selections = list(launches_of(arguments, context, all_of="cancel"))
+    # Among all launches, most have completed long ago: Slurm need not be asked about those.
+    questions = [(one.launch, None if one.index is None else [one.index]) for one in selections]
+    views = launch_views(questions, context, ask=Ask.open_runs)
+    cancellations = [
+        plan_cancellation(*pair, wanted) for pair in zip(selections, views, strict=True)
+    ]
+    if some:
+        cancellations = [one for one in cancellations if one.targets]
+        _announce(cancellations, context)
+    if not arguments.dry_run:
+        cancel_runs(cancellations, context)
+    _report(cancellations, arguments, context)
+    return 0
+
+
+def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
+    """Say beforehand which runs a filter has found."""
+    for asked in cancellations:
+        launch, targets = asked.launch, asked.targets
+        counts = states_text(count_states(one.state for one in targets))
+        indices = ranges([one.record.index for one in targets])
+        context.note(
+            f"{len(targets)} of {counted(len(launch.runs), 'run')} of {launch.id}: "
+            f"{indices} ({counts})"
+        )
+    if not cancellations:
+        context.note("there is nothing to cancel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What `cancel --json` prints of a run: `state` is the state before."""
+
+    run: str
+    index: int
+    state: str
+    job: str | None
+    outcome: str
+
+
+def _report(
+    cancellations: Sequence[Cancellation], arguments: argparse.Namespace, context: Context
+) -> None:
+    outcomes = [
+        _outcome(one, dry=arguments.dry_run) for asked in cancellations for one in asked.views
+    ]
+    if arguments.json:
+        launch = cancellations[0].launch.id if cancellations and not arguments.all else None
+        context.say_json({"launch": launch, "runs": outcomes})
+        return
+    for one in outcomes:
+        context.say(f"{one.run}: {_SAID[one.outcome]} ({one.state})")
+
+
+_SAID = {
+    "requested": "cancelling",
+    "would_request": "would be cancelled",
+    "already_ended": "already over",
+}
+
+
+def _outcome(view: RunView, *, dry: bool) -> _Outcome:
+    return _Outcome(
+        run=view.record.id,
+        index=view.record.index,
+        state=view.state.value,
+        job=view.record.job,
+        outcome="already_ended" if view.settled else "would_request" if dry else "requested",
+    )

@@ -1,0 +1,280 @@
+"""`hpckit chaos`: injects faults into a running run, by name or at random, to see it survive.
+
+Responsible for whose run it is and that it runs, for when faults strike and for the record of
+what was done (`chaos.jsonl` in the run's folder); it must not carry them out (cli/strikes does),
+nor know what survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+
+from hpckit.cli.options import add_output_dir, output_dir
+from hpckit.context import Context
+from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
+from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, Kind
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.operations.inject_fault import SANDBOX_VARIABLE, MissedError, Scene, strike
+from hpckit.planning.faults import (
+    Strike,
+    Targets,
+    outside_faults,
+    parse_duration,
+    schedule,
+    split_words,
+)
+from hpckit.record.launches import Launch, load_settings, read_runs
+from hpckit.record.lookup import Selection, find
+from hpckit.record.store import append_line
+from hpckit.views.launch_view import Ask, launch_view
+
+_KINDS = [[kind.value] for kind in Kind]
+_POLL_S = 2.0
+_SHOWN = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `chaos` understands."""
+    add = parser.add_argument
+    add(
+        "given",
+        nargs="*",
+        metavar="[RUN] FAULT",
+        help="a run (default: the latest launch's), then faults: kill rank=1, stop agent node=n2, "
+        "term supervisor, requeue, flip, …; docs/chaos.md lists them",
+    )
+    add("--mtbf", metavar="TIME", help="at random, with this mean time between faults: 90s, 2m")
+    add("--faults", metavar="LIST", help="what to draw from at random: kill,stop,requeue")
+    add("--seed", type=int, default=0, help="same seed, same schedule (default: 0)")
+    add("--for", dest="limit", metavar="TIME", help="stop so long after the start: 20m")
+    add("--sandbox", metavar="PATH", help=f"scripts/slurm-sandbox (default: ${SANDBOX_VARIABLE})")
+    add("--yes", action="store_true", help="agree to damage of the newest checkpoint")
+    add("--dry-run", action="store_true", help="say what would be done, do nothing")
+    add("--json", action="store_true", help="print one JSON object a line instead of text")
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Inject; 1 where a fault that was named found nothing to hit."""
+    reference, texts = _split(arguments)
+    faults = outside_faults(texts)
+    selection = _find(reference, texts, arguments, context)
+    _check(faults, arguments)
+    scene = _Stage(
+        launch=selection.launch,
+        index=_running(selection, faults, arguments, context),
+        arguments=arguments,
+        context=context,
+    )
+    if arguments.mtbf is None:
+        return scene.strike_all(faults)
+    return scene.strike_at_random(faults)
+
+
+def _split(arguments: argparse.Namespace) -> tuple[str | None, Sequence[str]]:
+    """Return the reference, where one was given, and one text per fault."""
+    given = list(arguments.given)
+    named = bool(given) and given[0].replace(",", " ").split()[:1] not in _KINDS
+    reference = given.pop(0) if named else None
+    if given and arguments.faults is not None:
+        raise UsageError(
+            f"faults are given twice: {' '.join(given)!r} and --faults {arguments.faults!r}",
+            hint="name them once",
+        )
+    return reference, split_words(given if arguments.faults is None else [arguments.faults])
+
+
+def _check(faults: Sequence[Fault], arguments: argparse.Namespace) -> None:
+    if not faults:
+        raise UsageError(
+            "no fault is named",
+            hint="such as `hpckit chaos kill rank=1` or `hpckit chaos --mtbf 2m --faults "
+            "kill,stop`; docs/chaos.md lists them all",
+        )
+    if arguments.mtbf is None and (arguments.faults is not None or arguments.limit is not None):
+        raise UsageError("--faults and --for are for faults at random", hint="add --mtbf TIME")
+    damaging = sorted({fault.kind.value for fault in faults if fault.kind in ON_CHECKPOINTS})
+    if damaging and not (arguments.yes or arguments.dry_run):
+        raise UsageError(
+            f"{', '.join(damaging)} destroys the newest checkpoint of the run for good",
+            hint="add --yes where that is what you want",
+        )
+
+
+def _find(
+    reference: str | None, texts: Sequence[str], arguments: argparse.Namespace, context: Context
+) -> Selection:
+    try:
+        return find(reference, output_dir(arguments, context), cwd=context.cwd)
+    except NotFoundError as error:
+        if texts or reference is None:
+            raise
+        kinds = f"{reference!r} is no fault either; docs/chaos.md lists them"
+        raise NotFoundError(error.message, hint=f"{error.hint}\n{kinds}") from None
+
+
+def _running(
+    selection: Selection, faults: Sequence[Fault], arguments: argparse.Namespace, context: Context
+) -> int:
+    """Return the run that is meant: one that runs now."""
+    launch = selection.launch
+    indices = None if selection.index is None else [selection.index]
+    views = launch_view(launch, context, ask=Ask.open_runs, indices=indices).runs
+    running = [view for view in views if view.state is RunState.running]
+    anyhow = arguments.dry_run or all(fault.kind in MENDING for fault in faults)
+    # A rehearsal that goes on for hours may well begin between two attempts.
+    open_still = [view for view in views if arguments.mtbf is not None and not view.settled]
+    candidates = running or ([*views] if anyhow else open_still)
+    if len(candidates) != 1:
+        raise _not_one(launch, views, candidates)
+    return candidates[0].record.index
+
+
+def _not_one(launch: Launch, views: Sequence[RunView], some: Sequence[RunView]) -> UsageError:
+    if some:
+        names = ", ".join(view.record.id for view in some[:_SHOWN])
+        return UsageError(f"launch {launch.id} has several such runs: {names}", hint="name one")
+    if len(views) == 1:
+        (view,) = views
+        return UsageError(
+            f"run {view.record.id} is {view.state}: faults are injected into running runs",
+            hint="`hpckit status` shows what runs",
+        )
+    return UsageError(
+        f"no run of launch {launch.id} is running", hint="`hpckit status` shows how they stand"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """What is printed and recorded of one fault. `after_s` is since the start, at random only."""
+
+    at: str
+    run: str
+    attempt: int
+    round: int | None
+    step: int | None
+    fault: str
+    outcome: str
+    detail: str
+    seed: int | None = None
+    after_s: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The line for people."""
+        places = {"attempt": self.attempt, "round": self.round, "step": self.step}
+        where = ", ".join(f"{name} {at}" for name, at in places.items() if at is not None)
+        return f"{self.at[11:19]}  {self.fault}: {self.outcome}: {self.detail} ({where})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """One run, and faults to strike it."""
+
+    launch: Launch
+    index: int
+    arguments: argparse.Namespace
+    context: Context
+
+    def strike_all(self, faults: Sequence[Fault]) -> int:
+        """Inject these faults, one after another; the first that fails is raised."""
+        for fault in faults:
+            error = self._strike(fault, self._scene(), after=None)
+            if error is not None:
+                raise error
+        return 0
+
+    def strike_at_random(self, faults: Sequence[Fault]) -> int:
+        """Inject faults at random times until the run is over; what misses is only said."""
+        began, scene = self.context.now(), self._scene()
+        resources = scene.settings.resources
+        targets = Targets(world_size=resources.nodes * resources.tasks_per_node, nodes=scene.nodes)
+        drawn = schedule(self.arguments.seed, parse_duration(self.arguments.mtbf), faults, targets)
+        limit = None if self.arguments.limit is None else parse_duration(self.arguments.limit)
+        strikes = itertools.takewhile(lambda one: limit is None or one.after <= limit, drawn)
+        if self.arguments.dry_run:
+            self._show(strikes if limit else itertools.islice(strikes, _SHOWN), scene)
+            return 0
+        for one in strikes:
+            if not self._wait(began + one.after):
+                break
+            error = self._strike(one.fault, self._scene(), after=one.after)
+            if error is not None and not isinstance(error, MissedError | SchedulerError):
+                raise error
+        return 0
+
+    def _show(self, strikes: Iterable[Strike], scene: Scene) -> None:
+        for one in strikes:
+            detail = f"after {one.after.total_seconds():.1f} s"
+            self._say(self._line(one.fault, scene.view, "planned", detail, one.after))
+
+    def _scene(self) -> Scene:
+        view = launch_view(self.launch, self.context, ask=Ask.open_runs, indices=[self.index])
+        named = self.arguments.sandbox or self.context.environ.get(SANDBOX_VARIABLE)
+        return Scene(
+            launch=self.launch,
+            view=view.runs[0],
+            settings=load_settings(self.launch, self.index)[0],
+            context=self.context,
+            sandbox=None if named is None else (self.context.cwd / named).resolve(),
+            dry=self.arguments.dry_run,
+        )
+
+    def _strike(self, fault: Fault, scene: Scene, *, after: timedelta | None) -> HpckitError | None:
+        """Inject a fault, print and record what came of it; returns its error where it failed."""
+        try:
+            done, error = strike(fault, scene), None
+        except HpckitError as caught:
+            done, error = caught.message, caught
+        if error is not None and after is None:
+            return error
+        outcome = "missed" if error is not None else "dry run" if scene.dry else "injected"
+        line = self._line(fault, scene.view, outcome, done, after)
+        self._say(line)
+        if not scene.dry:
+            append_line(self.launch.paths.run(self.index).chaos_log, asdict(line))
+        return error
+
+    def _line(
+        self, fault: Fault, view: RunView, outcome: str, detail: str, after: timedelta | None
+    ) -> _Line:
+        record = view.record
+        return _Line(
+            at=self.context.now().isoformat(timespec="milliseconds"),
+            run=record.id,
+            attempt=record.attempt,
+            round=record.round,
+            step=record.step,
+            fault=fault.text,
+            outcome=outcome,
+            detail=detail,
+            seed=None if after is None else self.arguments.seed,
+            after_s=None if after is None else round(after.total_seconds(), 3),
+        )
+
+    def _say(self, line: _Line) -> None:
+        if self.arguments.json:
+            self.context.say(self.context.json_line(asdict(line)))
+        else:
+            self.context.say(line.text)
+
+    def _wait(self, due: datetime) -> bool:
+        """Sleep until then; false once the run is over for good."""
+        while (left := (due - self.context.now()).total_seconds()) > 0:
+            if self._over():
+                return False
+            self.context.sleep(min(left, _POLL_S))
+        return not self._over()
+
+    def _over(self) -> bool:
+        """Whether the run has ended and nothing will start it again; Slurm is asked only then."""
+        (record,) = read_runs(self.launch, [self.index])
+        if not record.state.ended:
+            return False
+        return launch_view(self.launch, self.context, indices=[self.index]).runs[0].settled

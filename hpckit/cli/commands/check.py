@@ -1,0 +1,34 @@
+"""`hpckit check`: whether a launch could run, without launching it.
+
+Responsible for what is printed of it; it must not write or submit anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from hpckit.cli.compose_options import add_composing, compose_request, show_instead
+from hpckit.context import Context
+from hpckit.report.checked import check_document, check_lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what says which configuration is meant: the words of `launch`."""
+    add_composing(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Check, and say what was found: 2 where the launch would be refused."""
+    if show_instead(arguments, context):
+        return 0
+    from hpckit.operations import check, prepare  # noqa: PLC0415  # they import Hydra
+
+    request = compose_request(arguments, context)
+    prepared = prepare.prepare(request, arguments.words, context, quiet=arguments.json)
+    checked = check.check_launch(prepared, context)
+    if arguments.json:
+        context.say_json(check_document(prepared.plan, checked))
+    else:
+        for line in check_lines(prepared.plan, checked):
+            context.say(line)
+    return 2 if checked.errors else 0

@@ -1,0 +1,230 @@
+"""`hpckit clean`: removes what nobody needs any more, after showing what and how much.
+
+Responsible for asking first, and for looking again before it removes: nothing goes that was not
+agreed to, and nothing of a run that may be alive by then. What may go says cli/clearing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from hpckit.cli.options import (
+    add_filters,
+    add_json,
+    add_output_dir,
+    add_reference,
+    filter_of,
+    is_word,
+    launches_of,
+)
+from hpckit.cli.terminal.pager import show_page
+from hpckit.context import Context
+from hpckit.errors import HpckitError, RunError, UsageError
+from hpckit.model.counted import counted
+from hpckit.operations.add_job import alone
+from hpckit.operations.cleanup import Category, Clearing, Demand, Item, look
+from hpckit.record.lookup import Selection
+from hpckit.record.remove import remove
+from hpckit.report.account import size_text
+from hpckit.report.text import Page, Sheet
+from hpckit.runtime.checkpoint.retention import Extent
+
+_SHOWN_LEFT = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `clean` understands."""
+    add_reference(parser)
+    parser.add_argument("--all", action="store_true", help="all launches there are, not one")
+    add_filters(parser)
+    parser.add_argument(
+        "--attempts", action="store_true", help="what attempts before the latest one printed"
+    )
+    parser.add_argument(
+        "--checkpoints",
+        nargs="?",
+        const=Extent.unproved.value,
+        metavar="EXTENT",
+        help="unproved (the default): what no load would take; old: also what is older than the "
+        "two newest; all: of completed runs, every one",
+    )
+    parser.add_argument(
+        "--code", action="store_true", help="the code snapshot, once all runs have completed"
+    )
+    parser.add_argument("--yes", action="store_true", help="remove without asking")
+    parser.add_argument("--dry-run", action="store_true", help="show, and remove nothing")
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Show what may go, ask, and remove it; 0 also where there was nothing, or the answer was no.
+
+    Raises RunError where something that was to go is still there.
+    """
+    demand = _demand(arguments)
+    found = look(list(launches_of(arguments, context, all_of="clean")), demand, context)
+    items = [item for one in found for item in one.items]
+    if not arguments.json:
+        show_page(_page(found), context)
+    agreed = bool(items) and _agreed(arguments, items, context)
+    failed: list[str] = []
+    removed = list(_remove(found, demand, context, failed)) if agreed else []
+    if failed:
+        raise RunError(
+            f"{counted(len(failed), 'thing')} could not be removed: {failed[0]} "
+            f"({_amount(removed)} removed)",
+            hint="run it again: what was cut off is found and removed then",
+        )
+    if arguments.json:
+        context.say_json(_document(found, {item.path for item in removed}))
+    elif agreed:
+        context.say(f"removed {_amount(removed)}")
+    return 0
+
+
+def _demand(arguments: argparse.Namespace) -> Demand:
+    chosen = {one for one in Category if getattr(arguments, one)}
+    return Demand(
+        categories=frozenset(chosen or Category),
+        extent=_extent(arguments),
+        wanted=filter_of(arguments),
+    )
+
+
+def _extent(arguments: argparse.Namespace) -> Extent:
+    word = arguments.checkpoints or Extent.unproved.value
+    if is_word(arguments, word, known=word in Extent.__members__):
+        return Extent.unproved
+    if word not in Extent.__members__:
+        raise UsageError(
+            f"--checkpoints is {word!r}; it has to be {', '.join(Extent)}",
+            hint="`old` keeps the two newest of each run; `all` none, of completed runs",
+        )
+    return Extent(word)
+
+
+def _agreed(arguments: argparse.Namespace, items: Sequence[Item], context: Context) -> bool:
+    """Whether the items may be removed; without a person there, only --yes says so."""
+    if arguments.dry_run:
+        return False
+    if arguments.yes:
+        return True
+    if arguments.json or not context.terminal:
+        context.note("nothing was removed; --yes removes it")
+        return False
+    context.stdout.write(f"remove {_amount(items)}? [y/N] ")
+    context.stdout.flush()
+    if context.answer().strip().lower() in {"y", "yes"}:
+        return True
+    context.note("nothing was removed")
+    return False
+
+
+def _remove(
+    found: Sequence[Clearing], demand: Demand, context: Context, failed: list[str]
+) -> Iterator[Item]:
+    """Remove what was found and still may go, and yield it; say in `failed` what is still there."""
+    with ExitStack() as locks:
+        held: list[tuple[Clearing, Selection]] = []
+        for clearing in (one for one in found if one.items):
+            with _noted(failed):
+                fresh = locks.enter_context(alone(clearing.launch, context))
+                held.append((clearing, Selection(launch=fresh, index=clearing.selection.index)))
+        # Looked at anew: a run may have been resumed while somebody thought about it.
+        again = look([selection for _, selection in held], demand, context)
+        for (clearing, _), now in zip(held, again, strict=True):
+            yield from _gone(now.items, {item.path for item in clearing.items}, failed)
+
+
+def _gone(items: Sequence[Item], agreed: Collection[Path], failed: list[str]) -> Iterator[Item]:
+    for item in (one for one in items if one.path in agreed):
+        try:
+            remove(item.path)
+        except OSError as error:
+            failed.append(f"{item.path}: {error.strerror or error}")
+        else:
+            yield item
+
+
+@contextmanager
+def _noted(failed: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except HpckitError as error:
+        failed.append(error.message)
+
+
+def _amount(items: Sequence[Item]) -> str:
+    size = size_text(sum(item.size for item in items))
+    return f"{counted(len(items), 'item')}, {size}"
+
+
+def _page(found: Sequence[Clearing]) -> Page:
+    """Return how much of what may go of which launch, and what is left alone."""
+    cells = [
+        (clearing.launch.id, category.value, *_sums(clearing.items, category))
+        for clearing in found
+        for category in Category
+        if any(item.category is category for item in clearing.items)
+    ]
+    items = [item for one in found for item in one.items]
+    page: list[Sheet | str] = ["nothing to remove"]
+    if items:
+        total = ("all", "", str(len(items)), size_text(sum(item.size for item in items)))
+        header = ("launch", "what", "items", "size")
+        page = [Sheet(header=header, rows=(*cells, *([total] if len(cells) > 1 else [])))]
+    if any(item.category is Category.code for item in items):
+        page.append(
+            "note: without code/ a launch is not resumed any more; launch anew from the project's "
+            "own checkout"
+        )
+    return [*page, *_left(found)]
+
+
+def _sums(items: Sequence[Item], category: Category) -> tuple[str, str]:
+    some = [item for item in items if item.category is category]
+    return str(len(some)), size_text(sum(item.size for item in some))
+
+
+def _left(found: Sequence[Clearing]) -> Iterator[str]:
+    left = [one for clearing in found for one in clearing.left]
+    for reason in dict.fromkeys(one.reason for one in left):
+        names = [one.name for one in left if one.reason == reason]
+        more = f" and {len(names) - _SHOWN_LEFT} more" if len(names) > _SHOWN_LEFT else ""
+        yield f"left alone: {', '.join(names[:_SHOWN_LEFT])}{more}: {reason}"
+
+
+def _document(found: Sequence[Clearing], removed: Collection[Path]) -> dict[str, object]:
+    items = [item for one in found for item in one.items]
+    return {
+        "launches": [
+            {
+                "launch": one.launch.id,
+                "dir": str(one.launch.folder),
+                "items": [_item_object(item, removed) for item in one.items],
+                "left": one.left,
+            }
+            for one in found
+        ],
+        "bytes": {
+            str(category): sum(item.size for item in items if item.category is category)
+            for category in Category
+        },
+        "total_bytes": sum(item.size for item in items),
+        "removed_bytes": sum(item.size for item in items if item.path in removed),
+    }
+
+
+def _item_object(item: Item, removed: Collection[Path]) -> dict[str, object]:
+    return {
+        "category": item.category,
+        "run": item.run,
+        "path": str(item.path),
+        "why": item.why,
+        "bytes": item.size,
+        "removed": item.path in removed,
+    }

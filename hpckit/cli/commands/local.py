@@ -1,0 +1,30 @@
+"""`hpckit local`: the local executor, which works through a launch on this machine.
+
+Hidden from `--help`: `launch` starts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.record.launches import load_launch
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `launch` passes."""
+    parser.add_argument("folder", type=Path, help="the launch folder")
+    parser.add_argument(
+        "--job", type=int, action="append", help="a job to work through (default: those frozen)"
+    )
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Work through jobs of a launch; returns 0 if every run of them completed, else 1."""
+    # Imported here: other verbs need neither, and this one is a parent of the command line.
+    from hpckit.batch import local_executor  # noqa: PLC0415
+    from hpckit.cli.main import main  # noqa: PLC0415
+
+    launch = load_launch(arguments.folder)
+    return local_executor.work_through(launch, tuple(arguments.job or ()), context, main)

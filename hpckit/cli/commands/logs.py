@@ -1,0 +1,246 @@
+"""`hpckit logs`: what a run printed, as a whole or as it comes.
+
+Responsible for choosing the logs worth reading; it must not interpret them. By default that is
+rank 0 of the latest round, or the rank a failure is blamed on; where no rank ever started, what
+the agents, the batch script or the local executor said instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.context import Context
+from hpckit.errors import NotFoundError, UsageError
+from hpckit.model.plain import to_plain
+from hpckit.model.run import RunRecord
+from hpckit.model.states import RunState
+from hpckit.operations.next_step import only_a_view
+from hpckit.record.launches import Launch, read_runs
+from hpckit.record.logs import Log, Tail, attempts, other_logs, rank_logs, read_text, rounds
+from hpckit.record.lookup import Selection, find_evidence
+from hpckit.report.escape import escaped
+from hpckit.views.launch_view import Ask, launch_view
+from hpckit.views.poller import PollBackoff, Poller
+
+POLL_S = 0.5
+_BACKOFF = PollBackoff(
+    first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=5)
+)
+"""Slurm knows of ends our record never sees, and of a requeue after an end that it did see."""
+
+_SHOWN = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `logs` understands."""
+    add_reference(parser)
+    parser.add_argument("--rank", metavar="N|all", help="this rank, or all (default: see below)")
+    parser.add_argument("--attempt", metavar="N", type=int, help="this attempt, from 1")
+    parser.add_argument(
+        "--round", metavar="N", type=int, help="this round of the attempt, from 0 (default: latest)"
+    )
+    parser.add_argument("--follow", "-f", action="store_true", help="go on until the run has ended")
+    add_json(parser)
+    add_output_dir(parser)
+    parser.epilog = (
+        "Without --rank: the rank that failed, else rank 0; where no rank has started, "
+        "what the agents, the batch script or the local executor said."
+    )
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Print logs; 0 where there are any, or nothing yet."""
+    base = output_dir(arguments, context)
+    selection = find_evidence(arguments.reference, base, cwd=context.cwd)
+    choice = _Choice(
+        launch=selection.launch,
+        index=_index(selection, context),
+        rank=_rank(arguments.rank),
+        attempt=arguments.attempt,
+        round=arguments.round,
+    )
+    choice.check()
+    if arguments.json and not arguments.follow:
+        context.say_json(_document(choice, choice.logs()))
+        return 0
+    own = selection.launch.stranger is None
+    printer = _Printer(context=context, as_json=arguments.json, own=own)
+    if arguments.follow:
+        with only_a_view(choice.launch, context):
+            _follow(choice, printer, context)
+    else:
+        printer.print(choice.logs(), last=True)
+    if not printer.tails:
+        context.note(f"nothing has been printed by {choice.run_id} yet")
+    return 0
+
+
+def _rank(text: str | None) -> int | str | None:
+    if text is None or text == "all":
+        return text
+    if not text.isdecimal():
+        raise UsageError(f"--rank is {text!r}; it has to be a number from 0, or `all`")
+    return int(text)
+
+
+def _index(selection: Selection, context: Context) -> int:
+    """Return the one run that is meant: named, the only one, or the only one that failed."""
+    launch = selection.launch
+    if selection.index is not None or len(launch.runs) == 1:
+        return selection.index or 0
+    views = launch_view(launch, context, ask=Ask.nothing).runs
+    failed = [view.record.index for view in views if view.state is RunState.failed]
+    if len(failed) == 1:
+        context.note(f"{launch.runs[failed[0]].id}, the one run that failed")
+        return failed[0]
+    named = [launch.runs[index].id for index in failed] or [head.id for head in launch.runs]
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    raise UsageError(
+        f"launch {launch.id} has {len(launch.runs)} runs; name one of "
+        f"{', '.join(named[:_SHOWN])}{more}{' (these failed)' if failed else ''}",
+        hint=f"for example: hpckit logs {named[0]}",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """What was asked for. `rank` is a number, `all`, or None for the one worth reading."""
+
+    launch: Launch
+    index: int
+    rank: int | str | None
+    attempt: int | None
+    round: int | None
+
+    @property
+    def run_id(self) -> str:
+        return self.launch.runs[self.index].id
+
+    def record(self) -> RunRecord:
+        return read_runs(self.launch, [self.index])[0]
+
+    def check(self) -> None:
+        """Raise NotFoundError for an attempt or a round there is not."""
+        there = attempts(self.launch, self.index)
+        if self.attempt is not None and self.attempt not in there:
+            raise NotFoundError(
+                f"run {self.run_id} has no attempt {self.attempt}; it has "
+                f"{', '.join(map(str, there)) or 'none yet'}",
+                hint="leave --attempt out for the latest",
+            )
+        begun = rounds(self.launch, self.index, self.attempt)
+        if self.round is not None and self.round not in begun:
+            raise NotFoundError(
+                f"this attempt of run {self.run_id} has no round {self.round}; it has "
+                f"{', '.join(map(str, begun)) or 'none yet'}",
+                hint="leave --round out for the latest",
+            )
+
+    def logs(self) -> Sequence[Log]:
+        """Return the logs to read as things stand; raises NotFoundError for a missing rank."""
+        ranks = rank_logs(self.launch, self.index, self.attempt, self.round)
+        if not ranks:
+            job = self.record().job
+            return other_logs(self.launch, self.index, job=job, attempt=self.attempt)
+        if self.rank == "all":
+            return list(ranks.values())
+        wanted = self._worth_reading(ranks) if self.rank is None else self.rank
+        if wanted not in ranks:
+            numbers = ", ".join(map(str, list(ranks)[:_SHOWN]))
+            raise NotFoundError(
+                f"run {self.run_id} has no log of rank {wanted}; it has {numbers}"
+                f"{', …' if len(ranks) > _SHOWN else ''}",
+                hint="--rank all shows every rank's",
+            )
+        return [ranks[int(wanted)]]
+
+    def _worth_reading(self, ranks: Mapping[int, Log]) -> int:
+        """Return the rank a failure of this very attempt is blamed on, else the first."""
+        record = self.record()
+        shown = next(iter(ranks.values())).attempt
+        blamed = record.failure.rank if record.failure and shown == record.attempt else None
+        return blamed if blamed in ranks and blamed is not None else min(ranks)
+
+
+def _document(choice: _Choice, logs: Iterable[Log]) -> dict[str, Any]:
+    """Return what `logs --json` prints: the texts as a whole."""
+    return {
+        "run": choice.run_id,
+        "logs": [
+            {**to_plain(log), "path": str(log.path), "text": read_text(log.path)} for log in logs
+        ],
+    }
+
+
+@dataclass(slots=True)
+class _Printer:
+    """Prints what is new in logs; says on standard error which it reads."""
+
+    context: Context
+    as_json: bool
+    own: bool
+    tails: dict[Path, Tail] = field(default_factory=dict)
+
+    def print(self, logs: Sequence[Log], *, last: bool = False) -> None:
+        """Print the lines that are new; `last`: nothing more is expected after them."""
+        for log in logs:
+            if log.path not in self.tails:
+                self.tails[log.path] = Tail(log.path)
+                self.context.note(_title(log))
+            tail = self.tails[log.path]
+            for line in tail.lines():
+                self._print_line(log, line, prefixed=len(logs) > 1)
+            for line in tail.rest() if last else ():
+                self._print_line(log, line, prefixed=len(logs) > 1)
+        self.context.stdout.flush()
+
+    def _print_line(self, log: Log, line: str, *, prefixed: bool) -> None:
+        who = str(log.kind) if log.rank is None else str(log.rank)
+        if self.as_json:
+            record = {"kind": log.kind, "rank": log.rank, "attempt": log.attempt}
+            line = self.context.json_line({**record, "round": log.round, "line": line})
+        elif prefixed:
+            line = f"{who}| {line}"
+        # What one's own program printed is passed on as it is: bars redraw, colours stay.
+        own = self.own or self.as_json
+        self.context.stdout.write((line if own else escaped(line)) + "\n")
+
+
+def _title(log: Log) -> str:
+    who = f"rank {log.rank}" if log.rank is not None else str(log.kind)
+    place = [
+        "" if log.attempt is None else f"attempt {log.attempt}",
+        "" if log.round is None else f"round {log.round}",
+    ]
+    return ", ".join([who, *filter(None, place)]) + f": {log.path}"
+
+
+def _follow(choice: _Choice, printer: _Printer, context: Context) -> None:
+    """Print what comes until the run has ended, through its rounds and attempts."""
+    watch = Poller(launch=choice.launch, context=context, indices=[choice.index], rhythm=_BACKOFF)
+    # At once: what has ended is not to be waited for.
+    watch.asked_at -= _BACKOFF.first
+    waiting = False
+    while True:
+        watch.look()
+        printer.print(_follow_logs(choice), last=watch.over)
+        if watch.over:
+            return
+        if not printer.tails and not waiting:
+            context.note(f"{choice.run_id} has printed nothing yet; waiting")
+            waiting = True
+        context.sleep(POLL_S)
+
+
+def _follow_logs(choice: _Choice) -> Sequence[Log]:
+    """Return the logs to read now; a rank that is not there may still come."""
+    try:
+        return choice.logs()
+    except NotFoundError:
+        return ()

@@ -1,0 +1,110 @@
+"""`hpckit ls`: the launches there are, newest first, by our own record alone.
+
+Responsible for the list; it must not ask the scheduler, however many launches there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from hpckit.cli.gc_pause import gc_paused
+from hpckit.cli.options import (
+    add_filters,
+    add_json,
+    add_output_dir,
+    add_sort,
+    filter_of,
+    output_dir,
+)
+from hpckit.cli.terminal.pager import launch_head, show_page
+from hpckit.context import Context
+from hpckit.errors import HpckitError, UsageError
+from hpckit.record.launches import load_evidence
+from hpckit.record.lookup import list_all
+from hpckit.report.launches import LaunchLine, sort_launches
+from hpckit.report.machine import launches_document
+from hpckit.report.rows import count_states
+from hpckit.report.selection import Filter, sort_key
+from hpckit.report.text import launches_page
+from hpckit.views.freshness import Freshness
+from hpckit.views.launch_view import Ask, launch_view
+
+SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `ls` understands."""
+    parser.add_argument(
+        *("-n", "--limit"),
+        dest="count",
+        metavar="N",
+        type=int,
+        default=SHOWN,
+        help="how many launches to show, newest first; 0 for all (default: %(default)s)",
+    )
+    add_filters(parser)
+    add_sort(parser, "Columns: created, name, runs, a state (how many), a metric (its best run)")
+    add_json(parser)
+    add_output_dir(parser)
+
+
+@gc_paused()
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """List launches; always 0, also where there are none."""
+    if arguments.count < 0:
+        raise UsageError(f"-n is {arguments.count}; it has to be 0 (all) or more")
+    base = output_dir(arguments, context)
+    folders = list_all(base)
+    found, unseen = _chosen(folders, arguments, context)
+    if arguments.json:
+        context.say_json(launches_document(found))
+    elif not folders:
+        context.note(f"there are no launches in {base}")
+    else:
+        show_page(
+            launches_page(found, sort_key(arguments.sort) if arguments.sort else None),
+            context,
+            paged=True,
+        )
+        if unseen:
+            context.note(
+                f"{unseen} {'more' if arguments.sort else 'older'} not shown; -n 0 shows all"
+            )
+    return 0
+
+
+def _chosen(
+    folders: Sequence[Path], arguments: argparse.Namespace, context: Context
+) -> tuple[list[LaunchLine], int]:
+    """Return the launches to show, and how many are not: without an order, older ones go unread."""
+    wanted, count = filter_of(arguments), arguments.count or len(folders)
+    lines = (line for folder in folders if (line := _line(folder, wanted, context)) is not None)
+    if arguments.sort:
+        found = sort_launches(list(lines), sort_key(arguments.sort))
+        return found[:count], max(len(found) - count, 0)
+    if wanted.all:
+        read = [_line(folder, wanted, context) for folder in folders[:count]]
+        return [line for line in read if line is not None], max(len(folders) - count, 0)
+    found = list(islice(lines, count))
+    return found, sum(1 for _ in lines)
+
+
+def _line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
+    """Return a launch's line where a run of it is meant; one that cannot be read is noted."""
+    try:
+        launch = load_evidence(folder)
+        runs = launch_view(launch, context, ask=Ask.nothing, freshness=Freshness()).runs
+    except HpckitError as error:
+        context.note(f"warning: {error.message}")
+        return None
+    some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
+    if not some and not wanted.all:
+        return None
+    return LaunchLine(
+        head=launch_head(launch),
+        counts=count_states(one.state for one in runs),
+        metrics=tuple(one.record.metrics for one in some),
+    )

@@ -1,0 +1,29 @@
+"""`hpckit orphaned`: what an agent runs when its supervisor is gone, and with it the batch host.
+
+Hidden from `--help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.record.launches import load_launch
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what an agent passes."""
+    parser.add_argument("folder", type=Path, help="the launch folder")
+    parser.add_argument("--job", type=int, required=True, help="index of the job in the launch")
+    parser.add_argument("--run", type=int, required=True, help="index of the run")
+    parser.add_argument("attempt", type=int, help="number of the attempt")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Start the run again, or end its job; 0 also if there was nothing to do."""
+    from hpckit.batch import orphaned_run  # noqa: PLC0415  # other verbs do not need it
+
+    launch = load_launch(arguments.folder)
+    orphaned_run.rescue(launch, arguments.job, arguments.run, arguments.attempt, context)
+    return 0

@@ -1,0 +1,51 @@
+"""`hpckit render`: the same frozen folder and scripts as `launch`, without submitting.
+
+Responsible for saying how to go on by hand; it must not start anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from hpckit.cli.compose_options import add_composing, compose_request, show_instead
+from hpckit.cli.launch_output import launch_document, script_paths
+from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.model.plan import JobSpec
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what says which configuration is meant."""
+    add_composing(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Write the launch folder and say where its scripts are."""
+    if show_instead(arguments, context):
+        return 0
+    from hpckit.operations import prepare  # noqa: PLC0415  # it imports Hydra
+
+    request = compose_request(arguments, context)
+    prepared = prepare.prepare(request, arguments.words, context, quiet=arguments.json)
+    launch = prepare.write(prepared, context)
+    scripts = script_paths(launch)
+    if arguments.json:
+        context.say_json({**launch_document(launch, {}, ()), "scripts": scripts})
+        return 0
+    context.say(f"rendered {launch.id}: {counted(len(launch.runs), 'run')}, nothing submitted")
+    context.say(f"  folder  {launch.folder}")
+    for job, script in zip(launch.jobs, scripts, strict=True):
+        context.say(f"  {_command(job, script, chained=bool(launch.stages))}")
+    return 0
+
+
+def _command(job: JobSpec, script: str, *, chained: bool) -> str:
+    """Return what submits a script; where stages follow each other, with what each waits for."""
+    if not chained:
+        return f"sbatch {script}"
+    from hpckit.slurm.script import stage_dependency  # noqa: PLC0415  # Jinja2 is slow to import
+
+    waits = stage_dependency(job)
+    options = f" --dependency={waits} --kill-on-invalid-dep=yes" if waits else ""
+    return f"JOB{job.index}=$(sbatch --parsable{options} {shlex.quote(script)})"

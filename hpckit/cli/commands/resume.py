@@ -1,0 +1,120 @@
+"""`hpckit resume`: submits again just what failed or is missing, into the same run folders.
+
+Responsible for the order of these steps and for what is said of them. It must not compose, freeze
+or change what was frozen: the code, the configurations and the template are those of the launch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from hpckit.cli.launch_output import launch_document, script_documents
+from hpckit.cli.options import add_json, add_judgement, add_output_dir, add_reference, output_dir
+from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.operations.next_step import reference
+from hpckit.operations.resume import (
+    Order,
+    Resuming,
+    left_alone,
+    prepare_resume,
+    resume,
+    what_started,
+)
+from hpckit.operations.started import Started
+from hpckit.record.lookup import find
+from hpckit.record.snapshot.changes import edited_since
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `resume` understands."""
+    add_reference(parser)
+    add_judgement(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the batch scripts, and change nothing"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="wait for the resumed runs: 1 unless all completed"
+    )
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Resume, or show what would be submitted; 0 also where there is nothing to do."""
+    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    named = selection.index is not None
+    order = Order(
+        indices=None if selection.index is None else (selection.index,),
+        cancelled=arguments.cancelled or named,
+        changed_code=arguments.changed_code,
+    )
+    if arguments.dry_run:
+        _show(prepare_resume(selection.launch, order, context), context, as_json=arguments.json)
+        return 0
+    resuming, started = resume(selection.launch, order, context)
+    _say(resuming, started, context, as_json=arguments.json)
+    if started is None or not arguments.wait:
+        return 0
+    from hpckit.cli.terminal.waiting import wait  # noqa: PLC0415  # only where somebody waits
+
+    runs = sorted({*resuming.choice.resumed, *started.jobs})
+    return wait(started.launch, context, quiet=arguments.json, indices=runs)
+
+
+def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
+    launch = resuming.launch
+    resumed = tuple(launch.runs[run] for run in resuming.choice.resumed)
+    jobs, main_jobs = (started.jobs, started.main_jobs) if started else ({}, ())
+    document = launch_document(replace(launch, runs=resumed), jobs, main_jobs)
+    return {**document, "skipped": resuming.choice.skipped}
+
+
+def _show(resuming: Resuming, context: Context, *, as_json: bool) -> None:
+    if as_json:
+        scripts = script_documents(resuming.launch, resuming.scripts)
+        context.say_json({**_document(resuming, None), "scripts": scripts})
+        return
+    for text in resuming.scripts.values():
+        context.stdout.write(text)
+    if not resuming.jobs:
+        _say_nothing_to_do(resuming, context)
+
+
+def _say(resuming: Resuming, started: Started | None, context: Context, *, as_json: bool) -> None:
+    if started is not None:
+        _tell_frozen_code(resuming, context)
+    if as_json:
+        context.say_json(_document(resuming, started))
+        return
+    if started is None:
+        _say_nothing_to_do(resuming, context)
+        return
+    launch, (word, count) = started.launch, what_started(resuming, started)
+    context.say(f"{word} {launch.id}: {count} of {counted(len(launch.runs), 'run')}")
+    context.say(f"  folder  {launch.folder}")
+    context.say(f"  on      {started.where}")
+    for line in left_alone(resuming.choice.skipped):
+        context.say(f"  left    {line}")
+    context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
+
+
+def _tell_frozen_code(resuming: Resuming, context: Context) -> None:
+    """Say that what was edited since is not what runs: who mended a bug expects it to be."""
+    edited = edited_since(resuming.launch.paths)
+    if not edited or not resuming.choice.resumed:
+        return
+    more = f" and {counted(len(edited) - 1, 'more file')}" if len(edited) > 1 else ""
+    run = resuming.launch.runs[resuming.choice.resumed[0]].id
+    context.note(
+        f"note: {edited[0]}{more} changed in the project since the launch; what is resumed runs "
+        "the code as it was then"
+    )
+    context.note_more(f"`hpckit rerun {run}` runs it with today's code, from the start")
+
+
+def _say_nothing_to_do(resuming: Resuming, context: Context) -> None:
+    context.say(f"nothing to resume in {resuming.launch.id}")
+    for line in left_alone(resuming.choice.skipped):
+        context.say(f"  {line}")

@@ -1,0 +1,184 @@
+"""`hpckit status`: how the runs of a launch stand, by our record and by Slurm.
+
+Responsible for that page; it must not change anything. It exits 0 whenever it could read the
+launch, whatever became of the runs: `launch --wait` is the verb whose exit code says that.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hpckit.cli.gc_pause import gc_paused
+from hpckit.cli.options import (
+    add_filters,
+    add_fresh,
+    add_json,
+    add_limit,
+    add_output_dir,
+    add_reference,
+    add_sort,
+    filter_of,
+    is_word,
+    limited,
+    output_dir,
+)
+from hpckit.cli.terminal.pager import launch_head, note_unshown, show_page
+from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.model.launch import ClusterKind
+from hpckit.model.states import RunState
+from hpckit.operations.next_step import reference
+from hpckit.record.lookup import Selection, find_evidence
+from hpckit.report.account import account_page
+from hpckit.report.machine import foreign_object, status_document
+from hpckit.report.rows import RunRow, run_row
+from hpckit.report.selection import sort_key, sort_rows
+from hpckit.report.text import count_line, status_page
+from hpckit.views.accounts import accounts
+from hpckit.views.freshness import TOLD, Freshness
+from hpckit.views.launch_view import LaunchView, launch_view, local_executors, unconfirmed
+
+_STARTING = timedelta(seconds=90)
+"""By then a launcher has heard of its local executor, or has given it up and said so."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `status` understands."""
+    add_reference(parser)
+    parser.add_argument(
+        "--goodput",
+        action="store_true",
+        help="also of many runs, say where their time went (of one run it is always said)",
+    )
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        const="",
+        metavar="SECONDS",
+        help="show it again and again until all has ended: the states, how far, until when",
+    )
+    add_filters(parser)
+    add_sort(parser, "Columns: index, state, step, time, attempt, an override, a metric")
+    add_limit(parser)
+    add_fresh(parser)
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Show the runs of a launch, or one run; always 0."""
+    word = arguments.watch
+    if word and is_word(arguments, word, known=_is_number(word)):
+        arguments.watch = ""
+    with gc_paused():
+        base = output_dir(arguments, context)
+        selection = find_evidence(arguments.reference, base, cwd=context.cwd)
+    if arguments.watch is None:
+        _show_once(selection, arguments, context)
+    else:
+        _watch(selection, arguments, context)
+    return 0
+
+
+@gc_paused()
+def _show_once(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:
+    launch, index = selection.launch, selection.index
+    view = launch_view(
+        launch,
+        context,
+        indices=None if index is None else (index,),
+        freshness=Freshness(now=arguments.fresh),
+    )
+    if view.warning:
+        context.note(f"warning: {view.warning}")
+    for job in unconfirmed(launch):
+        context.note(
+            f"warning: it is not known whether Slurm accepted {job.name}; "
+            f"`hpckit doctor {launch.id}` finds out"
+        )
+    waiting = _never_given(view, context.now())
+    if waiting:
+        context.note(
+            f"warning: no local executor was ever given {counted(waiting, 'run')}: hpckit was "
+            "killed while it launched, or only rendered; "
+            f"`hpckit resume {reference(launch, context)}` begins them"
+        )
+    _show(view, arguments, context)
+
+
+def _never_given(view: LaunchView, now: datetime) -> int:
+    """Return how many runs wait for a local executor that is not to come."""
+    launch = view.launch
+    local = launch.cluster.kind is ClusterKind.local and launch.stranger is None
+    if not local or now - launch.created_at < _STARTING:
+        return 0
+    given = local_executors(launch)
+    waiting = [one.record.index for one in view.runs if one.state is RunState.pending]
+    return sum(index not in given for index in waiting)
+
+
+def _watch(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:
+    from hpckit.cli.terminal.live_status import Look, follow, interval  # noqa: PLC0415  # only where asked for
+
+    limited((), arguments.limit)
+    look = Look(
+        indices=None if selection.index is None else (selection.index,),
+        wanted=filter_of(arguments),
+        key=sort_key(arguments.sort) if arguments.sort else None,
+        limit=arguments.limit,
+        interval_s=interval(arguments.watch),
+        as_json=arguments.json,
+    )
+    follow(selection.launch, look, context)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> None:
+    single, now = len(view.runs) == 1, context.now()
+    rows = _rows(view, arguments, now)
+    shown = list(limited(rows, arguments.limit))
+    # It reads every attempt of a run: a glance at a thousand runs must not wait for that.
+    if single or arguments.goodput:
+        indices = {row.index for row in shown}
+        some = [one for one in view.runs if one.record.index in indices]
+        kept = accounts(view.launch, some, now, view.kept)
+        shown = [replace(row, goodput=kept.get(row.index)) for row in shown]
+    janitor = None if view.janitor is None else view.janitor.job
+    if arguments.json:
+        document = status_document(view.launch.id, shown, view.scheduler)
+        counts = {"total": len(view.runs), "matching": len(rows)}
+        age_s = None if view.asked_at is None else (now - view.asked_at).total_seconds()
+        foreign = foreign_object(launch_head(view.launch))
+        more = {"janitor": janitor, **counts, "queue_age_s": age_s, "foreign": foreign}
+        context.say_json({**document, **more})
+    else:
+        page = [*status_page(launch_head(view.launch), shown, now)]
+        if len(shown) < len(view.runs):
+            page.append(f"of all {count_line([one.state for one in view.runs])}")
+        page += [] if janitor is None else [f"janitor: job {janitor}, resumes what can be"]
+        page += account_page(shown[0]) if single and shown else ()
+        page += _age(view, now)
+        show_page(page, context, paged=True)
+    note_unshown(len(rows), len(shown), context)
+
+
+def _age(view: LaunchView, now: datetime) -> list[str]:
+    """Return the line that says how old Slurm's answer is, where that matters."""
+    age = timedelta() if view.asked_at is None else now - view.asked_at
+    return [f"queue as of {age.total_seconds():.0f} s ago"] if age > TOLD else []
+
+
+def _rows(view: LaunchView, arguments: argparse.Namespace, now: datetime) -> list[RunRow]:
+    """Return the rows that were asked for, in order."""
+    wanted = filter_of(arguments)
+    rows = [run_row(one) for one in view.runs if wanted.takes(one.state, one.record.overrides)]
+    return sort_rows(rows, sort_key(arguments.sort), now) if arguments.sort else rows

@@ -1,0 +1,34 @@
+"""`hpckit supervise`: what a batch script runs.
+
+Hidden from `--help`: people launch, scripts supervise.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.record.launches import load_launch
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what a batch script passes."""
+    parser.add_argument("folder", type=Path, help="the launch folder")
+    parser.add_argument("--job", type=int, required=True, help="index of the job in the launch")
+    parser.add_argument("--run", type=int, help="index of the run; else the array element's")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Supervise one attempt of one run, or all runs that share this job; returns the exit code."""
+    # Imported here: other verbs need neither, and this one is a parent of the command line.
+    from hpckit.batch import supervise  # noqa: PLC0415
+    from hpckit.cli.main import main  # noqa: PLC0415
+
+    launch = load_launch(arguments.folder)
+    job = supervise.job_of(launch, arguments.job)
+    if job.pack is not None and arguments.run is None:
+        from hpckit.batch.shared_job import executor  # noqa: PLC0415  # few jobs share runs
+
+        return executor.work_through(launch, job, context, main)
+    return supervise.supervise_run(launch, job, arguments.run, context)

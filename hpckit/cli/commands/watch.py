@@ -1,0 +1,154 @@
+"""`hpckit watch`: waits for a launch and resumes what can be, until all of it is done.
+
+Responsible for when to resume and when to give up; it must not stop anything: after Ctrl-C the
+runs go on. How often a run is resumed is bounded by its own budgets (recovery), as its supervisor
+is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from hpckit.cli.options import add_json, add_judgement, add_output_dir, output_dir
+from hpckit.context import Context
+from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, UsageError
+from hpckit.model.counted import counted
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.operations.next_step import only_a_view, reference
+from hpckit.operations.resume import (
+    Order,
+    Resuming,
+    left_alone,
+    prepare_resume,
+    resume,
+    waits_for_room,
+    what_started,
+)
+from hpckit.planning.recovery.resume import Skipped
+from hpckit.record.launches import Launch, load_launch
+from hpckit.record.lookup import find
+from hpckit.report.rows import count_states
+
+LOOK = timedelta(seconds=15)
+LONGEST_LOOK = timedelta(seconds=60)
+"""How often the launch is looked at: soon after something changed, then ever more rarely."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `watch` understands."""
+    parser.add_argument(
+        "reference", nargs="?", metavar="LAUNCH", help="the launch (default: the latest)"
+    )
+    add_judgement(parser)
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Watch a launch until nothing more is to be done: 0 where every run completed, else 1."""
+    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    if selection.index is not None:
+        raise UsageError(
+            f"a whole launch is watched, not the run {arguments.reference}",
+            hint=f"hpckit watch {selection.launch.id}, or hpckit resume {arguments.reference}",
+        )
+    watch = Watching(
+        launch=selection.launch,
+        context=context,
+        order=Order(
+            cancelled=arguments.cancelled, changed_code=arguments.changed_code, bounded=True
+        ),
+        quiet=arguments.json,
+    )
+    with only_a_view(selection.launch, context):
+        watch.follow()
+    _say_end(watch, context, as_json=arguments.json)
+    return int(any(view.state is not RunState.completed for view in watch.views))
+
+
+@dataclass(slots=True, kw_only=True)
+class Watching:
+    """A launch that is watched; `counts` is how often each run was resumed."""
+
+    launch: Launch
+    context: Context
+    order: Order
+    quiet: bool
+    counts: Counter[int] = field(default_factory=Counter, init=False)
+    views: tuple[RunView, ...] = field(default=(), init=False)
+    skipped: tuple[Skipped, ...] = field(default=(), init=False)
+    said: str = field(default="", init=False)
+
+    def follow(self) -> None:
+        """Look, resume, and look again, until no run goes on and none is to be resumed."""
+        pause = LOOK
+        while True:
+            before = self.said
+            if self._step():
+                return
+            pause = LOOK if self.said != before else min(pause * 2, LONGEST_LOOK)
+            self.context.sleep(pause.total_seconds())
+
+    def _step(self) -> bool:
+        """Look once and resume what is to be resumed; returns whether all is over."""
+        try:
+            seen = prepare_resume(load_launch(self.launch.folder), self.order, self.context)
+            self._see(seen)
+            if not seen.jobs and not waits_for_room(seen.launch):
+                return not seen.choice.open
+            done, started = resume(self.launch, self.order, self.context)
+        except SchedulerAbsentError:
+            raise
+        except (SchedulerAwayError, HeldError) as error:
+            self._remark(error.message)
+            return False
+        if started is not None:
+            self.counts.update(done.choice.resumed)
+            word, count = what_started(done, started)
+            self._say(f"{word} {counted(count, 'run')}: {started.where}")
+        return False
+
+    def _see(self, seen: Resuming) -> None:
+        self.views, self.skipped = seen.views, seen.choice.skipped
+        counts = count_states(view.state for view in seen.views)
+        self._say(", ".join(f"{count} {state}" for state, count in counts.items()))
+
+    def _say(self, text: str) -> None:
+        if text != self.said:
+            self.said = text
+            if not self.quiet:
+                self.context.say(text)
+
+    def _remark(self, text: str) -> None:
+        if text != self.said:
+            self.said = text
+            self.context.note(f"warning: {text}; watching goes on")
+
+
+def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:
+    launch = watch.launch
+    reasons = {one.index: one.reason for one in watch.skipped}
+    if as_json:
+        runs = [
+            {
+                "run": view.record.id,
+                "index": view.record.index,
+                "state": view.state,
+                "resumes": watch.counts[view.record.index],
+                "reason": reasons.get(view.record.index),
+            }
+            for view in watch.views
+        ]
+        context.say_json({"launch": launch.id, "runs": runs})
+        return
+    if all(view.state is RunState.completed for view in watch.views):
+        context.say(f"{launch.id} is done")
+    else:
+        context.say(f"{launch.id} is not done, and nothing more is tried")
+        for line in left_alone(watch.skipped):
+            context.say(f"  left    {line}")
+        context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, resume)")

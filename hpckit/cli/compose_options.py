@@ -1,0 +1,83 @@
+"""The options that choose a configuration: the only ones that know Hydra."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hpckit.cli.options import add_json
+from hpckit.config.request import ComposeRequest
+from hpckit.context import Context
+
+
+def add_composing(parser: argparse.ArgumentParser) -> None:
+    """Add what says which configuration is meant."""
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="Hydra's overrides: key=value, group=choice, +key=value, ~key",
+    )
+    parser.add_argument("-m", "--multirun", action="store_true", help="sweep: x=1,2 y=range(0,3)")
+    parser.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        type=Path,
+        help="your own conf/ (default: $HPCKIT_CONFIG_DIR, else ./conf where it exists)",
+    )
+    parser.add_argument(
+        "--config-name", metavar="NAME", default="config", help="the primary configuration"
+    )
+    parser.add_argument(
+        "--cfg",
+        nargs="?",
+        const="",
+        metavar="KEY",
+        help="print the composed configuration, or the part under KEY, and do nothing else",
+    )
+    parser.add_argument(
+        "--info",
+        nargs="?",
+        const="",
+        metavar="WHAT",
+        help="print where configuration comes from (searchpath, groups) and do nothing else",
+    )
+    add_json(parser)
+
+
+def show_instead(arguments: argparse.Namespace, context: Context) -> bool:
+    """Print what `--cfg` or `--info` ask for; returns whether they do."""
+    if arguments.cfg is None and arguments.info is None:
+        return False
+    # Imported here: Hydra is slow to import, and `--help` does without it.
+    from hpckit.config.show import show_config, show_info  # noqa: PLC0415
+
+    request = compose_request(arguments, context)
+    if arguments.cfg is not None:
+        context.stdout.write(show_config(request, package=_topic(arguments.cfg)))
+    if arguments.info is not None:
+        context.stdout.write(show_info(request, _topic(arguments.info) or "all"))
+    return True
+
+
+def compose_request(arguments: argparse.Namespace, context: Context) -> ComposeRequest:
+    """Return the request for these words."""
+    swallowed = [word for word in (arguments.cfg, arguments.info) if _is_override(word)]
+    return ComposeRequest(
+        overrides=(*swallowed, *arguments.overrides),
+        config_dir=arguments.config_dir,
+        config_name=arguments.config_name,
+        multirun=arguments.multirun,
+        environ=context.environ,
+        cwd=context.cwd,
+    )
+
+
+def _is_override(word: str | None) -> bool:
+    """Whether a word after `--cfg` is an override that argparse took for its value."""
+    return word is not None and ("=" in word or word.startswith("~"))
+
+
+def _topic(word: str) -> str:
+    # `job` is how Hydra's own --cfg names the whole of it.
+    return "" if _is_override(word) or word == "job" else word

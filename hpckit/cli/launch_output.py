@@ -1,0 +1,154 @@
+"""What the verbs that launch print alike: what starts, what is known already, what to do next."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpckit.cli.terminal.waiting import wait
+from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.model.finding import Checked
+from hpckit.model.plan import LaunchPlan
+from hpckit.model.ranges import ranges
+from hpckit.operations.next_step import reference
+from hpckit.record.launches import Launch, load_launch
+from hpckit.record.layout import LaunchPaths
+
+if TYPE_CHECKING:  # they import Hydra, which --help does without
+    from hpckit.operations.deduplicate import Division, Known
+    from hpckit.operations.prepare import Prepared
+    from hpckit.operations.started import Started
+
+
+def nothing_left(
+    prepared: Prepared, division: Division, context: Context, arguments: argparse.Namespace
+) -> int:
+    """Say that there is nothing to launch; with --wait, wait for what was adopted."""
+    count = len(prepared.plan.runs)
+    what = "the run is" if count == 1 else f"all {count} runs are"
+    if arguments.json:
+        nobody = dict.fromkeys(("launch", "dir", "janitor", "feeder"))
+        more = {**division.documents, "left_out": prepared.snapshot.left_out}
+        context.say_json({**nobody, "runs": [], "jobs": [], **more})
+    else:
+        context.say(f"nothing to launch: {what} known already (--rerun launches all the same)")
+    if not arguments.wait or arguments.dry_run:
+        return 0
+    return wait_for_adopted(division, context, quiet=arguments.json)
+
+
+def wait_for_adopted(division: Division, context: Context, *, quiet: bool, code: int = 0) -> int:
+    """Wait for the runs that were adopted from other launches, and return as `wait` does.
+
+    `code` is what waiting for the others has returned.
+    """
+    for folder, given in _by_launch(division.adopted).items():
+        indices = [one.earlier for one in given]
+        code = max(code, wait(load_launch(folder), context, quiet=quiet, indices=indices))
+    return code
+
+
+def say_known(division: Division, context: Context, *, dry: bool = False) -> None:
+    """Say on standard error what is not launched, and where it is; and what is, as code changed."""
+    skip = "would be skipped" if dry else "skipped"
+    for what, found in (
+        (f"{skip}: completed already", division.skipped),
+        ("not submitted again: under way", division.adopted),
+    ):
+        for folder, given in _by_launch(found).items():
+            which = f", runs {ranges(one.earlier for one in given)}"
+            if len(given) == 1:
+                which = f".{given[0].earlier}"
+            context.note(f"{counted(len(given), 'run')} {what} as {folder.name}{which}")
+    if division.changed:
+        context.note(
+            f"{division.changed} completed with other code, or code that was not recorded, the "
+            f"latest in {division.changed_in}: that does not count (--any-code counts such)"
+        )
+
+
+def _by_launch(found: Iterable[Known]) -> Mapping[Path, list[Known]]:
+    launches: dict[Path, list[Known]] = {}
+    for one in found:
+        launches.setdefault(one.folder, []).append(one)
+    return launches
+
+
+def launch_document(
+    launch: Launch | LaunchPlan, jobs: Mapping[int, str], main_jobs: Sequence[str]
+) -> dict[str, object]:
+    """Return the object that `launch --json` prints; `jobs` names the Slurm job of a run."""
+    runs = [
+        {
+            "run": run.id,
+            "index": run.index,
+            "overrides": run.overrides,
+            "job": jobs.get(run.index),
+            "stage": run.stage,
+        }
+        for run in launch.runs
+    ]
+    return {"launch": launch.id, "dir": str(launch.folder), "runs": runs, "jobs": list(main_jobs)}
+
+
+def script_paths(launch: Launch | LaunchPlan) -> list[str]:
+    """Return the rendered scripts' paths, by job."""
+    paths = LaunchPaths(Path(launch.folder))
+    return [str(paths.script(job.index)) for job in launch.jobs]
+
+
+def script_documents(
+    launch: Launch | LaunchPlan, scripts: Mapping[int, str]
+) -> list[dict[str, str]]:
+    """Return what `--dry-run --json` prints of scripts, by job index."""
+    paths = LaunchPaths(Path(launch.folder))
+    return [{"path": str(paths.script(index)), "text": text} for index, text in scripts.items()]
+
+
+def print_scripts(
+    prepared: Prepared, context: Context, *, as_json: bool, more: Mapping[str, object]
+) -> None:
+    """Print what would be submitted; `more` are further fields of the JSON object."""
+    if as_json:
+        document = launch_document(prepared.plan, {}, ())
+        shown = script_documents(prepared.plan, prepared.scripts)
+        context.say_json({**document, **more, "scripts": shown})
+        return
+    for text in prepared.scripts.values():
+        context.stdout.write(text)
+
+
+def say_checked(checked: Checked, context: Context) -> bool:
+    """Say what speaks against a launch, and return whether it may start."""
+    for reason in checked.unchecked:
+        context.note(f"not checked: {reason}")
+    for finding in (*checked.warnings, *checked.errors):
+        context.note(f"{finding.severity}: {finding.message}")
+        context.note_more(finding.hint)
+    if checked.errors:
+        context.note("nothing was written or submitted; --no-check launches all the same")
+    return not checked.errors
+
+
+def say_started(
+    started: Started, context: Context, *, as_json: bool, more: Mapping[str, object]
+) -> None:
+    """Say what was launched; `more` are further fields of the JSON object."""
+    launch = started.launch
+    if as_json:
+        document = launch_document(launch, started.jobs, started.main_jobs)
+        later = {"janitor": started.janitor, "feeder": started.feeder}
+        context.say_json({**document, **later, **more})
+        return
+    count = len(launch.runs)
+    context.say(f"launched {launch.id}: {counted(count, 'run')}")
+    context.say(f"  folder  {launch.folder}")
+    context.say(f"  on      {started.where}")
+    if started.feeder is not None:
+        context.say(f"  later   {started.left} runs: job {started.feeder} hands them in")
+    if started.janitor is not None:
+        context.say(f"  then    janitor, job {started.janitor}: resumes what can be")
+    context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")

@@ -1,0 +1,190 @@
+"""The options by which verbs choose runs and put them in order.
+
+Responsible for these options being alike in every verb; it must not know what they mean
+(report/selection does).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from hpckit.context import Context, default_output_dir
+from hpckit.errors import HpckitError, UsageError
+from hpckit.record.launches import load_launch
+from hpckit.record.lookup import Selection, find, list_launches
+from hpckit.report.selection import Filter, make_filter
+from hpckit.views.freshness import LEAST, VARIABLE
+
+T = TypeVar("T")
+
+
+def add_filters(parser: argparse.ArgumentParser) -> None:
+    """Add `--state`, `--failed` and `--override`."""
+    parser.add_argument(
+        "--state",
+        metavar="STATE[,STATE]",
+        action="append",
+        default=[],
+        help="only runs in one of these states: pending, running, completed, failed, cancelled, "
+        "interrupted, unknown",
+    )
+    parser.add_argument(
+        "--failed",
+        action="store_true",
+        help="only runs that ended and not well: failed, interrupted, unknown",
+    )
+    parser.add_argument(
+        "--override",
+        metavar="KEY=GLOB",
+        action="append",
+        default=[],
+        help="only runs with this override, such as 'lr=0.*'; of one key any may match, of "
+        "several keys each has to",
+    )
+
+
+def filter_of(arguments: argparse.Namespace) -> Filter:
+    """Return what `add_filters` was given; raises UsageError."""
+    return make_filter(arguments.state, arguments.override, failed=arguments.failed)
+
+
+def add_sort(parser: argparse.ArgumentParser, columns: str) -> None:
+    """Add `--sort`."""
+    parser.add_argument(
+        "--sort", metavar="[-]COLUMN", help=f"sort by a column; -COLUMN: largest first. {columns}"
+    )
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """Add `--limit`."""
+    parser.add_argument(
+        "--limit", metavar="N", type=int, default=0, help="show the first N; 0: all (the default)"
+    )
+
+
+def limited(items: Sequence[T], limit: int) -> Sequence[T]:
+    """Return the first so many, all for 0; raises UsageError for fewer."""
+    if limit < 0:
+        raise UsageError(f"--limit is {limit}; it has to be 0 (all) or more")
+    return items[: limit or None]
+
+
+def launches_of(
+    arguments: argparse.Namespace, context: Context, *, all_of: str
+) -> Iterator[Selection]:
+    """Yield the launch that is named, or with `--all` every one, newest first.
+
+    One that cannot be read is noted, and is none. Raises UsageError and NotFoundError.
+    """
+    base = output_dir(arguments, context)
+    if not arguments.all:
+        yield find(arguments.reference, base, cwd=context.cwd)
+        return
+    if arguments.reference is not None:
+        raise UsageError(
+            f"--all means every launch in {base}, and {arguments.reference} one of them",
+            hint=f"hpckit {all_of} {arguments.reference}, or hpckit {all_of} --all",
+        )
+    for folder in list_launches(base):
+        try:
+            launch = load_launch(folder)
+        except HpckitError as error:
+            context.note(f"warning: {error.message}")
+        else:
+            yield Selection(launch=launch, index=None)
+
+
+def is_word(arguments: argparse.Namespace, word: str, *, known: bool) -> bool:
+    """Whether what stands behind `--option [VALUE]` is no value, but the LAUNCH; then it is taken.
+
+    `known` is whether it is a value.
+    """
+    if known or arguments.reference is not None:
+        return False
+    arguments.reference = word
+    return True
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def add_output_dir(parser: argparse.ArgumentParser) -> None:
+    """Add `--output-dir`, where launches are looked for."""
+    parser.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="the folder of launches (default: $HPCKIT_OUTPUTS, else ./outputs)",
+    )
+
+
+def add_reference(parser: argparse.ArgumentParser) -> None:
+    """Add the positional that names a launch or a run."""
+    parser.add_argument(
+        "reference",
+        nargs="?",
+        metavar="LAUNCH|RUN",
+        help="id, unique beginning of one, or folder of a launch or run (default: latest launch)",
+    )
+
+
+def output_dir(arguments: argparse.Namespace, context: Context) -> Path:
+    """Return the absolute folder of launches: the option, else $HPCKIT_OUTPUTS, else outputs."""
+    chosen = arguments.output_dir
+    return context.cwd / Path(chosen).expanduser() if chosen else default_output_dir(context)
+
+
+def add_fresh(parser: argparse.ArgumentParser) -> None:
+    """Add `--fresh`."""
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help=f"ask Slurm now, and read every run anew (default: Slurm's answer may be "
+        f"{LEAST.seconds} s old, ${VARIABLE}, and ended runs are taken from an index)",
+    )
+
+
+def add_launches(parser: argparse.ArgumentParser) -> None:
+    """Add the launches or runs that are meant, or the experiment."""
+    parser.add_argument(
+        "references",
+        nargs="*",
+        metavar="LAUNCH|RUN",
+        help="ids, unique beginnings of them, or folders of launches or runs (default: latest "
+        "launch)",
+    )
+    parser.add_argument(
+        "--experiment",
+        metavar="NAME",
+        help="all launches of this name, and runs with this experiment=NAME; may be a glob",
+    )
+
+
+def add_identity(parser: argparse.ArgumentParser) -> None:
+    """Add `--rerun` and `--any-code`."""
+    parser.add_argument(
+        "--rerun",
+        action="store_true",
+        help="launch also what has completed, or waits or runs, in an earlier launch",
+    )
+    parser.add_argument(
+        "--any-code",
+        action="store_true",
+        help="count runs of an earlier launch also where the code has changed since",
+    )
+
+
+def add_judgement(parser: argparse.ArgumentParser) -> None:
+    """Add what says which runs count, and whether a change stands in the way."""
+    parser.add_argument(
+        "--cancelled", action="store_true", help="cancelled runs, too (a run that is named is)"
+    )
+    parser.add_argument(
+        "--changed-code",
+        action="store_true",
+        help="go on although the launch's own code, configuration or template was edited",
+    )

@@ -1,0 +1,250 @@
+"""`hpckit status --watch`: a launch as it goes on, until all of it has ended.
+
+Responsible for how often to look and to show. Our own record is read at every look, the scheduler
+is asked rarely; it must not change anything: after Ctrl-C the runs go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hpckit.cli.terminal.keyboard import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
+from hpckit.cli.terminal.pager import launch_head
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.model.states import RunState
+from hpckit.operations.next_step import only_a_view
+from hpckit.planning.eta import Lasting, estimate
+from hpckit.record.launch_events import Mark, events_mark
+from hpckit.record.launches import Launch, load_evidence, read_launch_history
+from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
+from hpckit.report.rows import RunRow, run_row
+from hpckit.report.selection import Filter, SortKey, sort_rows
+from hpckit.report.text import drawn
+from hpckit.views.freshness import Freshness
+from hpckit.views.launch_view import launch_view
+from hpckit.views.poller import PollBackoff, Poller
+from hpckit.views.scheduler import Scheduler
+
+POLL_BACKOFF = PollBackoff(
+    first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=30)
+)
+"""Somebody may leave this open for days: Slurm is asked twice a minute at most, then ever less."""
+
+_TERMINAL_S = 2.0
+_LINES_S = 30.0
+_SHORTEST_S = 0.5
+_SHARE = 10
+"""Of ten parts of the time at most one is spent reading."""
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is to be shown: the runs of `indices` (None: all); by name those that `wanted` takes.
+
+    `interval_s` None is what suits the output; `limit` 0 is as many runs as suit a screen.
+    """
+
+    indices: Sequence[int] | None
+    wanted: Filter
+    key: SortKey | None
+    limit: int
+    interval_s: float | None
+    as_json: bool
+
+
+def interval(text: str) -> float | None:
+    """Return the seconds that `--watch [SECONDS]` was given, None for none; raises UsageError."""
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not _SHORTEST_S <= seconds < float("inf"):
+        raise UsageError(
+            f"--watch is {text!r}; it has to be a number of seconds, {_SHORTEST_S} or more",
+            hint="leave the number out for what suits the output",
+        )
+    return seconds
+
+
+def follow(launch: Launch, look: Look, context: Context) -> None:
+    """Show how a launch stands, again and again, until nothing more will happen."""
+    live = _Live(launch=launch, look=look, context=context)
+    with only_a_view(launch, context), keys(context) as wait, _display(live) as show:
+        while True:
+            began = context.now()
+            live.see()
+            show()
+            if not live.goes_on():
+                return
+            spent = (context.now() - began).total_seconds()
+            pause = timedelta(seconds=max(live.interval_s, spent * _SHARE))
+            if not _turning(live, pause, wait, show):
+                return
+
+
+def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]) -> bool:
+    """Wait until the next look, turning pages meanwhile; False where somebody has had enough."""
+    until = live.context.now() + pause
+    while key := wait(max((until - live.context.now()).total_seconds(), 0)):
+        if key in QUIT:
+            return False
+        if key in NEXT_PAGE | PREVIOUS_PAGE:
+            live.page += 1 if key in NEXT_PAGE else -1
+            show()
+    return True
+
+
+@dataclass(slots=True, kw_only=True)
+class _Live:
+    """A launch while it is looked at, and the `page` of its runs.
+
+    `mark` is that of its events when it was last read whole, `janitor_at` when a job that resumes
+    runs was last seen.
+    """
+
+    launch: Launch
+    look: Look
+    context: Context
+    watch: Poller = field(init=False)
+    mark: Mark = field(default=(), init=False)
+    janitor_at: datetime | None = field(default=None, init=False)
+    looks: int = field(default=0, init=False)
+    page: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = Poller(
+            launch=self.launch, context=self.context, indices=self._indices, rhythm=POLL_BACKOFF
+        )
+        self.mark = self._events_mark
+
+    @property
+    def interval_s(self) -> float:
+        """How long to wait between two looks."""
+        if self.look.interval_s is not None:
+            return self.look.interval_s
+        lines = self.look.as_json or not self.context.terminal
+        return _LINES_S if lines else _TERMINAL_S
+
+    @property
+    def rows(self) -> list[RunRow]:
+        """All runs that are looked at."""
+        return [run_row(view) for view in self.watch.views]
+
+    def see(self) -> None:
+        """Look once: first at our record alone, so that there is something to see at once."""
+        mark = self._events_mark
+        if mark != self.mark:
+            # Somebody has resumed, cancelled or submitted runs: those that had ended may go on.
+            self.mark = mark
+            self.watch.launch = load_evidence(self.launch.folder)
+            self.watch.settled.clear()
+        if self.looks == 1:
+            self.watch.asked_at -= POLL_BACKOFF.first
+        self.watch.look()
+        self.looks += 1
+
+    def goes_on(self) -> bool:
+        """Whether more may happen: a run is open, or a job waits that will resume one."""
+        if not self.watch.over:
+            return True
+        views = self.watch.views
+        left = [view.record.index for view in views if view.state is not RunState.completed]
+        if not left or read_launch_history(self.launch).janitor_job is None:
+            return False
+        now = self.context.now()
+        if self.janitor_at is not None and now - self.janitor_at < POLL_BACKOFF.first:
+            return True
+        self.janitor_at = now
+        seen = launch_view(self.launch, self.context, indices=left[:1], freshness=Freshness())
+        waits = seen.janitor is not None or seen.scheduler is Scheduler.away
+        return waits or self._events_mark != self.mark
+
+    def progress(self, rows: Sequence[RunRow]) -> Progress:
+        """Return how far these runs are."""
+        now = self.context.now()
+        found = estimate([Lasting(state=row.state, elapsed=row.elapsed(now)) for row in rows])
+        return Progress(
+            states=tuple(row.state for row in rows),
+            share=found.share,
+            remaining=found.remaining,
+            at=now,
+            queue_at=self.watch.queue_at,
+        )
+
+    def listed(self, rows: Sequence[RunRow], room: int) -> Listed:
+        """Return a page of the runs to show by name: of those asked for, else of those that run."""
+        wanted, key = self.look.wanted, self.look.key
+        states = wanted.states or {RunState.running}
+        some = [row for row in rows if row.state in states]
+        if key is not None:
+            with suppress(UsageError):  # a metric that no run has logged yet
+                some = sort_rows(some, key, self.context.now())
+        room = self.look.limit or room
+        self.page = max(min(self.page, (len(some) - 1) // room), 0)
+        first = self.page * room
+        return Listed(rows=some[first : first + room], first=first, total=len(some))
+
+    @property
+    def _indices(self) -> Sequence[int] | None:
+        """The runs with the overrides asked for: unlike states these do not change."""
+        wanted = Filter(overrides=self.look.wanted.overrides)
+        every = range(len(self.launch.runs)) if self.look.indices is None else self.look.indices
+        heads = [self.launch.runs[index] for index in every]
+        return [one.index for one in heads if wanted.takes(RunState.pending, one.overrides)]
+
+    @property
+    def _events_mark(self) -> Mark:
+        try:
+            return events_mark(self.launch.paths)
+        except OSError:
+            return ()
+
+
+@contextmanager
+def _display(live: _Live) -> Iterator[Callable[[], None]]:
+    context = live.context
+    if live.look.as_json or not context.terminal:
+        yield _Lines(live=live).show
+        return
+    from rich.console import Console  # noqa: PLC0415  # only where a terminal draws
+    from rich.live import Live  # noqa: PLC0415
+
+    console = Console(file=context.stdout, highlight=False)
+    head = launch_head(live.launch)
+
+    def show() -> None:
+        rows = live.rows
+        progress = live.progress(rows)
+        room = max(console.height - len(set(progress.states)) - _SHOWN, 1)
+        shown = live.listed(rows, min(room, _SHOWN))
+        screen.update(drawn(live_page(head, progress, shown)), refresh=True)
+
+    with Live(console=console, auto_refresh=False, transient=False) as screen:
+        yield show
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lines:
+    """A line for each look at which anything has changed."""
+
+    live: _Live
+    said: tuple[RunState, ...] | None = None
+
+    def show(self) -> None:
+        progress = self.live.progress(self.live.rows)
+        if progress.states == self.said:
+            return
+        self.said = progress.states
+        if self.live.look.as_json:
+            document = live_object(self.live.launch.id, progress)
+            self.live.context.say(self.live.context.json_line(document))
+        else:
+            self.live.context.say(live_line(progress))

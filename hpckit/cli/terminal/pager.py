@@ -1,0 +1,58 @@
+"""Puts a page before whoever reads it: coloured tables on a terminal, plain lines elsewhere.
+
+Responsible for choosing between the two; it must not word anything (report/text does).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from hpckit.context import Context
+from hpckit.record.launches import Launch
+from hpckit.report.rows import Foreign, LaunchHead
+from hpckit.report.text import Page, drawn, plain
+
+
+def show_page(page: Page, context: Context, *, paged: bool = False) -> None:
+    """Write a page to standard output.
+
+    On a terminal that it is too long for, a page that may be `paged` goes through $PAGER.
+    """
+    if not context.terminal:
+        context.say(plain(page))
+        return
+    from rich.console import Console  # noqa: PLC0415  # only where a terminal draws
+
+    console = Console(file=context.stdout, highlight=False)
+    if paged and _is_read_at_leisure(plain(page), console.height, context):
+        # Without colours: what a pager makes of them depends on its options.
+        with console.pager(styles=False):
+            console.print(drawn(page))
+    else:
+        console.print(drawn(page))
+
+
+def _is_read_at_leisure(text: str, height: int, context: Context) -> bool:
+    """Whether somebody sits there who can leaf through what does not fit the terminal."""
+    own = context.stdout is sys.stdout and sys.stdin is not None and sys.stdin.isatty()
+    return own and text.count("\n") + 1 >= height
+
+
+def note_unshown(total: int, shown: int, context: Context) -> None:
+    """Say how much a limit has left out."""
+    if total > shown:
+        context.note(f"{total - shown} more not shown; --limit 0 shows all")
+
+
+def launch_head(launch: Launch) -> LaunchHead:
+    """Return what is shown above the runs of a launch."""
+    stranger = launch.stranger
+    return LaunchHead(
+        id=launch.id,
+        name=launch.name,
+        folder=str(launch.folder),
+        created_at=launch.created_at,
+        foreign=None
+        if stranger is None
+        else Foreign(uid=stranger.uid, owner=stranger.owner, reason=stranger.reason),
+    )

@@ -1,0 +1,172 @@
+"""Stops runs, waiting or running: records the request, then asks those that carry the runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hpckit.context import Context
+from hpckit.errors import HpckitError, UsageError
+from hpckit.model.events import CancelRequested
+from hpckit.model.history import job_ids
+from hpckit.model.launch import ClusterKind
+from hpckit.model.pool import read_pools
+from hpckit.model.run import RunView
+from hpckit.record.launch_events import record_event
+from hpckit.record.launches import Launch, read_launch_history, read_runs
+from hpckit.record.lookup import Selection
+from hpckit.record.process import alive
+from hpckit.report.selection import Filter
+from hpckit.slurm.cancel import cancel
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.query import find_by_name
+from hpckit.views.launch_view import (
+    Carrier,
+    LaunchView,
+    local_executors,
+    unconfirmed,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancellation:
+    """What is asked of one launch: of the runs that are meant, `targets` have not ended.
+
+    `whole` is whether all its runs are meant, so that what resumes them goes, too.
+    """
+
+    launch: Launch
+    views: Sequence[RunView]
+    targets: Sequence[RunView]
+    whole: bool
+
+
+def plan_cancellation(selection: Selection, view: LaunchView, wanted: Filter) -> Cancellation:
+    """Return what is to be cancelled of a launch: the runs that the filter takes."""
+    meant = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
+    return Cancellation(
+        launch=selection.launch,
+        views=meant,
+        targets=[one for one in meant if not one.settled],
+        whole=selection.index is None and wanted.all,
+    )
+
+
+def cancel_runs(cancellations: Iterable[Cancellation], context: Context) -> None:
+    """Record the requests, then ask those that carry the runs; raises HpckitError.
+
+    It does not wait for the end, nor write one: the supervisor does. A waiting local run is not
+    started once the request is recorded.
+    """
+    for asked in cancellations:
+        indices = [one.record.index for one in asked.targets if not one.record.cancel_requested]
+        if indices:
+            event = CancelRequested(at=context.now(), runs=tuple(indices))
+            record_event(asked.launch.paths, event)
+    _ask_carriers(cancellations, context)
+
+
+def _ask_carriers(cancellations: Iterable[Cancellation], context: Context) -> None:
+    """Ask everything that carries a run; one that cannot be asked does not hold up the others."""
+    errors: list[HpckitError] = []
+    of_clusters: dict[str | None, list[Cancellation]] = {}
+    for asked in cancellations:
+        if asked.launch.cluster.kind is not ClusterKind.local:
+            of_clusters.setdefault(asked.launch.cluster.bin_dir, []).append(asked)
+        elif asked.targets:
+            with _noted(errors):
+                _tell_processes(asked.launch, asked.targets, whole=asked.whole)
+    for bin_dir, given in of_clusters.items():
+        with _noted(errors):
+            _tell_slurm(bin_dir, given, context)
+    for error in errors[1:]:
+        context.note(f"error: {error.message}")
+    if errors:
+        raise errors[0]
+
+
+@contextmanager
+def _noted(errors: list[HpckitError]) -> Iterator[None]:
+    try:
+        yield
+    except HpckitError as error:
+        errors.append(error)
+
+
+def _behind(asked: Cancellation) -> list[str]:
+    """Return the jobs that wait for others to end: successors of these runs, and the janitor."""
+    history = read_launch_history(asked.launch)
+    jobs = [history.janitor_job] if asked.whole else []
+    jobs += [history.successor_of(one.record.index) for one in asked.views]
+    return [job for job in jobs if job is not None]
+
+
+def _tell_slurm(
+    bin_dir: str | None, cancellations: Sequence[Cancellation], context: Context
+) -> None:
+    """Cancel the jobs of all these launches at once."""
+    commands = SlurmCommands(bin_dir=bin_dir, environ=context.environ)
+    behind = [job for asked in cancellations for job in _behind(asked)]
+    known = [job for asked in cancellations for job in _known_jobs(asked)]
+    found = [job for asked in cancellations for job in _unconfirmed_jobs(asked, commands)]
+    # What waits for the others goes first, so that their end does not start it.
+    jobs = dict.fromkeys([*behind, *(job for job in known if job is not None), *found])
+    if jobs:
+        cancel(list(jobs), commands)
+
+
+def _known_jobs(asked: Cancellation) -> Iterator[str | None]:
+    """Yield the jobs of the runs; one that others share is ended only with all of the launch.
+
+    A job that is shared looks into the record by itself, and ends the runs that are cancelled.
+    """
+    history = read_launch_history(asked.launch)
+    shared = read_pools(history, [one.record.index for one in asked.targets])
+    yield from (one.record.job for one in asked.targets if one.record.index not in shared)
+    if asked.whole:
+        packed = [job.index for job in history.jobs if job.pack is not None]
+        yield from (history.accepted.get(job) for job in packed if asked.targets)
+
+
+def _unconfirmed_jobs(asked: Cancellation, commands: SlurmCommands) -> Iterator[str]:
+    """Yield jobs that sbatch may have been given although its answer never came, by name."""
+    wanted = {one.record.index for one in asked.targets}
+    for spec in unconfirmed(asked.launch):
+        for main in find_by_name(spec.name, commands) if wanted or asked.whole else ():
+            yield from (job for index, job in job_ids(spec, main).items() if index in wanted)
+            if asked.whole and not spec.runs:
+                yield main
+
+
+def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) -> None:
+    """Signal the local executors (for the whole launch), else the supervisors of running runs."""
+    executors = local_executors(launch)
+    # Read anew: a run that was waiting may have been started just before the wish was recorded.
+    records = read_runs(launch, [one.record.index for one in targets])
+    carriers = [record.supervisor for record in records if record.supervisor is not None]
+    if whole:
+        given = (executors.get(record.index) for record in records)
+        all_of_them = {(one.host, one.pid, one.started) for one in given if one is not None}
+        carriers = [one for one in all_of_them if alive(*one) is not False] or carriers
+    elsewhere = sorted({carrier[0] for carrier in carriers if not _stop(carrier)})
+    if elsewhere:
+        raise UsageError(
+            f"the cancellation is recorded, but the runs are carried on {', '.join(elsewhere)}, "
+            "where processes cannot be signalled from this host",
+            hint=f"there: hpckit cancel {launch.folder}",
+        )
+
+
+def _stop(carrier: Carrier) -> bool:
+    """Signal a process if it still is the one recorded; False where it is on another host."""
+    host, pid, mark = carrier
+    lives = alive(host, pid, mark)
+    if lives:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            return True
+    return lives is not None

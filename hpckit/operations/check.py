@@ -1,0 +1,141 @@
+"""Whether a prepared launch could run: this machine, Slurm's limits, its forecast, the budget.
+
+Responsible for the order of looking and for how much the cluster is asked: three things of
+slurmctld, three of the accounting, and a forecast for each of a few jobs. It writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from hpckit.context import Context, login_name
+from hpckit.errors import SchedulerError
+from hpckit.model.command import command_words
+from hpckit.model.finding import Checked, ExpectedStart, Finding, Severity
+from hpckit.model.launch import ClusterKind
+from hpckit.model.plan import JobSpec, LaunchPlan
+from hpckit.model.site import NodeGroup, Site
+from hpckit.operations.prepare import Prepared
+from hpckit.planning.checks.cluster import chosen_of, preflight
+from hpckit.planning.checks.cost import estimate, over_budget
+from hpckit.planning.checks.limits import partition_names
+from hpckit.planning.checks.slips import plan_slips
+from hpckit.record.snapshot.preflight import Machine
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
+from hpckit.slurm.test_only import rehearse
+
+_FORECASTS = 8
+"""For so many jobs of a launch Slurm is asked when they would start: each asks its planner."""
+
+
+def check_launch(prepared: Prepared, context: Context) -> Checked:
+    """Return what speaks for and against this launch; raises nothing of Slurm's."""
+    plan = _as_submitted(prepared.plan, context.environ)
+    machine = Machine(
+        plan=plan, snapshot=prepared.snapshot, environ=context.environ, split=command_words
+    )
+    findings = list(machine.findings())
+    asked = _Asked(plan=plan, scripts=prepared.scripts, context=context)
+    if plan.cluster.kind is ClusterKind.slurm:
+        asked.ask()
+    expected = estimate(plan, asked.site)
+    return Checked(
+        findings=(*findings, *plan_slips(plan), *asked.findings, *over_budget(plan, expected)),
+        starts=tuple(asked.starts),
+        estimate=expected,
+        unchecked=(*machine.unchecked, *asked.unchecked),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asked:
+    """What Slurm has said of a launch."""
+
+    plan: LaunchPlan
+    scripts: Mapping[int, str]
+    context: Context
+    site: Site = field(default_factory=Site)
+    findings: list[Finding] = field(default_factory=list)
+    starts: list[ExpectedStart] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+
+    def ask(self) -> None:
+        """Ask what the cluster offers, then, where nothing speaks against it, for a forecast."""
+        plan = self.plan
+        commands = SlurmCommands(
+            bin_dir=plan.cluster.bin_dir, environ=self.context.environ, timeout=PATIENCE
+        )
+        if commands.available("sbatch"):
+            self.site = read_site(
+                commands, login_name(), nodes=_wants_devices(plan), heard=self.context.heard
+            )
+            self.unchecked.extend(self.site.unknown)
+        else:
+            where = plan.cluster.bin_dir or "PATH"
+            self.unchecked.append(f"sbatch was not found in {where}: no limit, and no start")
+        self.findings.extend(preflight(plan, self.site))
+        refused = any(one.severity is Severity.error for one in self.findings)
+        # Without an answer of slurmctld's to the first question, none is to be had to this one.
+        if self.site.settings is not None and not refused:
+            self._forecast(commands)
+
+    def _forecast(self, commands: SlurmCommands) -> None:
+        for answer in self._answers(commands):
+            if isinstance(answer, Finding):
+                self.findings.append(answer)
+            else:
+                self.starts.append(answer)
+
+    def _answers(self, commands: SlurmCommands) -> Iterator[ExpectedStart | Finding]:
+        # Arrays of one sweep that ask the same have the same answer.
+        alike = {replace(job.resources, array_parallelism=1): job for job in self.plan.jobs[::-1]}
+        jobs = list(alike.values())[::-1]
+        for job in jobs[:_FORECASTS]:
+            text = self.scripts[job.index]
+            try:
+                yield rehearse(job, text, commands, partial(self._nodes, job, commands))
+            except SchedulerError as error:
+                self.unchecked.append(f"when {job.name} would start: {error.message}")
+                return
+        if len(jobs) > _FORECASTS:
+            self.unchecked.append(
+                f"when the last {len(jobs) - _FORECASTS} of {len(jobs)} kinds of jobs would start: "
+                f"Slurm is asked for {_FORECASTS} at most"
+            )
+
+    def _nodes(self, job: JobSpec, commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
+        """Return the nodes of the partitions in which the job may start."""
+        if self.site.nodes is None:
+            self.site = replace(self.site, nodes=read_nodes(commands))
+        if self.site.nodes is None:
+            return None
+        names = partition_names(self.site, chosen_of(job.resources))
+        return tuple(one for one in self.site.nodes if one.partition in names)
+
+
+def _as_submitted(plan: LaunchPlan, environ: Mapping[str, str]) -> LaunchPlan:
+    """Return the plan with the user's defaults, which sbatch takes where a script says nothing."""
+    default = {
+        name: environ.get(f"SBATCH_{name.upper()}") or None
+        for name in ("account", "partition", "qos")
+    }
+    jobs = tuple(
+        replace(
+            job,
+            resources=replace(
+                job.resources,
+                account=job.resources.account or default["account"],
+                partition=job.resources.partition or default["partition"],
+                qos=job.resources.qos or default["qos"],
+            ),
+        )
+        for job in plan.jobs
+    )
+    return replace(plan, jobs=jobs)
+
+
+def _wants_devices(plan: LaunchPlan) -> bool:
+    return any(job.resources.gpus_per_node or job.resources.gres for job in plan.jobs)

@@ -1,0 +1,226 @@
+"""What `hpckit clean` may remove of a launch: found, with its size.
+
+Responsible for finding; it must not remove anything. What a run wrote of its own accord is not
+ours to remove: only names that hpckit gives are looked at, and none behind a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.model.launch import ClusterKind
+from hpckit.model.run import RunRecord, RunView
+from hpckit.model.states import RunState
+from hpckit.planning.clean import spared
+from hpckit.record.launches import (
+    Launch,
+    attempt_numbers,
+    checkpoint_base,
+    checkpoint_folder,
+    load_settings,
+)
+from hpckit.record.lookup import Selection
+from hpckit.record.remove import is_plain, leftovers, size_of
+from hpckit.record.snapshot.changes import foreign_files
+from hpckit.report.selection import Filter
+from hpckit.runtime.checkpoint import journal
+from hpckit.runtime.checkpoint.errors import ForeignFolderError
+from hpckit.runtime.checkpoint.folder import Entry, Shelf
+from hpckit.runtime.checkpoint.journal import History
+from hpckit.runtime.checkpoint.retention import Extent, clearable
+from hpckit.views.launch_view import Ask, LaunchView, launch_views, unconfirmed
+
+_CUT_OFF = "an earlier clean was cut off"
+
+
+class Category(StrEnum):
+    """What can be cleaned, chosen by options of these names."""
+
+    attempts = "attempts"
+    checkpoints = "checkpoints"
+    code = "code"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is to be cleaned, of which runs, and which checkpoints."""
+
+    categories: frozenset[Category]
+    extent: Extent
+    wanted: Filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One thing to remove; `run` is None for what belongs to the whole launch. `size` in bytes."""
+
+    category: Category
+    run: str | None
+    path: Path
+    why: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A run, or the code of a launch, that is left alone, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clearing:
+    """What may go of a launch, and what is left alone."""
+
+    selection: Selection
+    items: tuple[Item, ...]
+    left: tuple[Left, ...]
+
+    @property
+    def launch(self) -> Launch:
+        """The launch."""
+        return self.selection.launch
+
+
+def look(selections: Sequence[Selection], demand: Demand, context: Context) -> list[Clearing]:
+    """Return what may go of launches, or of one run of each; nothing of runs that may be alive.
+
+    Slurm is asked once, about all of them.
+    """
+    questions = [(one.launch, None) for one in selections]
+    views = launch_views(questions, context, ask=Ask.open_runs)
+    for warning in dict.fromkeys(view.warning for view in views if view.warning):
+        context.note(f"warning: {warning}")
+    return [_look(one, view, demand) for one, view in zip(selections, views, strict=True)]
+
+
+def _look(selection: Selection, view: LaunchView, demand: Demand) -> Clearing:
+    launch = selection.launch
+    meant = [one for one in view.runs if _is_meant(one, selection, demand.wanted)]
+    found: list[Item | Left] = list(_of_runs(launch, meant, demand))
+    if Category.code in demand.categories and len(meant) == len(view.runs):
+        found += _code(launch, meant)
+    return Clearing(
+        selection=selection,
+        items=tuple(one for one in found if isinstance(one, Item)),
+        left=tuple(one for one in found if isinstance(one, Left)),
+    )
+
+
+def _is_meant(view: RunView, selection: Selection, wanted: Filter) -> bool:
+    if selection.index is not None and view.record.index != selection.index:
+        return False
+    return wanted.takes(view.state, view.record.overrides)
+
+
+def _of_runs(launch: Launch, views: Sequence[RunView], demand: Demand) -> Iterator[Item | Left]:
+    of_slurm = launch.cluster.kind is ClusterKind.slurm
+    doubtful = {run for job in unconfirmed(launch) for run in job.runs}
+    for view in views:
+        reason = spared(view, of_slurm=of_slurm, doubtful=doubtful)
+        if reason is not None:
+            yield Left(name=view.record.id, reason=reason)
+            continue
+        try:
+            yield from list(_of_run(launch, view, demand))
+        except OSError as error:
+            yield Left(name=view.record.id, reason=f"it cannot be read: {error}")
+
+
+def _of_run(launch: Launch, view: RunView, demand: Demand) -> Iterator[Item | Left]:
+    if Category.attempts in demand.categories:
+        yield from _attempts(launch, view.record)
+    if Category.checkpoints in demand.categories:
+        completed = view.state is RunState.completed
+        extent = min(demand.extent, Extent.all if completed else Extent.old, key=_EXTENTS.index)
+        yield from _checkpoints(launch, view.record, extent)
+
+
+_EXTENTS = list(Extent)
+
+
+def _attempts(launch: Launch, record: RunRecord) -> Iterator[Item]:
+    """Yield what earlier attempts printed; their events and metrics stay: they are the record."""
+    run = launch.paths.run(record.index)
+    for number in attempt_numbers(run.attempts):
+        attempt = run.attempt(number)
+        if number >= record.attempt or not is_plain(attempt.folder, launch.folder):
+            continue
+        known = (attempt.rounds, attempt.agents_log, attempt.secret, attempt.address)
+        items = [(path, f"of attempt {number}") for path in known if is_plain(path, launch.folder)]
+        items += [(path, _CUT_OFF) for path in leftovers(attempt.folder)]
+        yield from (_item(Category.attempts, path, why, record.id) for path, why in items)
+
+
+def _checkpoints(launch: Launch, record: RunRecord, extent: Extent) -> Iterator[Item | Left]:
+    settings, _ = load_settings(launch, record.index)
+    given = settings.checkpoint.dir
+    base = launch.folder if given is None else Path(given).expanduser()
+    folder = checkpoint_folder(launch, record.index, settings)
+    if not base.is_absolute():
+        reason = f"checkpoint.dir={given} is relative to wherever its own process was"
+        yield Left(name=record.id, reason=reason)
+        return
+    if not is_plain(folder, base):
+        if folder.exists():
+            yield Left(name=record.id, reason="its checkpoints are behind a link")
+        return
+    shelf = Shelf(folder, checkpoint_base(settings.checkpoint))
+    try:
+        found = shelf.entries()
+    except ForeignFolderError as error:
+        yield Left(name=record.id, reason=error.message)
+        return
+    # An attempt that has begun since the run was looked at may be saving right now.
+    mine = (one for one in found if one.epoch <= record.attempt)
+    entries = [one for one in mine if is_plain(one.folder, base)]
+    history = journal.read(shelf.journal)
+    for entry in clearable(entries, history, extent):
+        yield _item(Category.checkpoints, entry.folder, _why(entry, history), record.id)
+    for path in leftovers(folder):
+        yield _item(Category.checkpoints, path, _CUT_OFF, record.id)
+
+
+def _why(entry: Entry, history: History) -> str:
+    if entry.torn:
+        return "never committed"
+    if entry.damage:
+        return f"damaged: {entry.damage}"
+    if entry.name in history.rejected and not history.healthy(entry.name):
+        return "rejected when it was to be loaded"
+    return "older" if history.healthy(entry.name) else "loaded again and again without progress"
+
+
+def _code(launch: Launch, views: Sequence[RunView]) -> Iterator[Item | Left]:
+    paths = launch.paths
+    for path in leftovers(launch.folder):
+        yield _item(Category.code, path, _CUT_OFF)
+    if not is_plain(paths.code, launch.folder):
+        return
+    name, open_runs = f"{launch.id} code/", [one for one in views if _needs_code(one)]
+    if open_runs:
+        yield Left(name=name, reason=f"{counted(len(open_runs), 'run')} still to complete")
+        return
+    foreign = list(islice(foreign_files(paths), 2))
+    if foreign:
+        more = ", and more" if len(foreign) > 1 else ""
+        yield Left(name=name, reason=f"runs wrote into it: {foreign[0]}{more}")
+        return
+    yield _item(Category.code, paths.code, "all runs have completed")
+
+
+def _needs_code(view: RunView) -> bool:
+    seen = view.observation
+    over = seen is None or seen.state.ended
+    return view.state is not RunState.completed or not view.settled or not over
+
+
+def _item(category: Category, path: Path, why: str, run: str | None = None) -> Item:
+    return Item(category=category, run=run, path=path, why=why, size=size_of(path))

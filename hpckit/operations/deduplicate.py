@@ -1,0 +1,205 @@
+"""Which runs of a launch need not start: they completed already, or are on their way elsewhere.
+
+It looks at the other launches in the output folder. What has the same signature computes the same
+thing, if its code is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.errors import HpckitError
+from hpckit.model.history import LaunchHistory
+from hpckit.model.ids import run_id
+from hpckit.model.plan import RunSpec
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.operations.prepare import Prepared, narrowed
+from hpckit.record.launches import Launch, load_launch, read_launch_history
+from hpckit.record.snapshot.identity import (
+    Holding,
+    code_identity,
+    ended_well,
+    frozen_identity,
+    frozen_project,
+    holdings,
+)
+from hpckit.views.launch_view import Ask, launch_views
+
+_ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupted})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A run of this launch that need not start, and the earlier one that stands for it."""
+
+    index: int
+    overrides: tuple[str, ...]
+    folder: Path
+    earlier: int
+    state: RunState
+
+    @property
+    def document(self) -> dict[str, object]:
+        """What `launch --json` prints of it; `index` is that of the earlier run."""
+        return {
+            "run": run_id(self.folder.name, self.earlier),
+            "index": self.earlier,
+            "overrides": list(self.overrides),
+            "state": self.state.value,
+            "dir": str(self.folder),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Division:
+    """What of a launch is known: `skipped` completed, `adopted` waits or runs elsewhere.
+
+    `changed` counts what would be known, but for code that changed since, or of which nobody can
+    tell; `changed_in` is the newest launch of that.
+    """
+
+    skipped: list[Known] = field(default_factory=list)
+    adopted: list[Known] = field(default_factory=list)
+    changed: int = 0
+    changed_in: str = ""
+
+    @property
+    def documents(self) -> dict[str, object]:
+        """The fields of `launch --json`."""
+        return {
+            "skipped": [one.document for one in self.skipped],
+            "adopted": [one.document for one in self.adopted],
+        }
+
+    def left(self, runs: Sequence[RunSpec]) -> tuple[int, ...]:
+        """Return the indices of the runs that are to be launched."""
+        known = {one.index for one in (*self.skipped, *self.adopted)}
+        return tuple(run.index for run in runs if run.index not in known)
+
+
+def divide(prepared: Prepared, context: Context, *, any_code: bool = False) -> Division:
+    """Return what of a launch is known from others in its output folder.
+
+    With `any_code`, runs count even if their code has changed since.
+    """
+    found = _Search(prepared=prepared, context=context, any_code=any_code).divide()
+    plan = prepared.plan
+    # Runs of stages follow each other within one launch: all of them are known, or none is.
+    return Division() if plan.stages and found.left(plan.runs) else found
+
+
+def without_known(prepared: Prepared, division: Division, context: Context) -> Prepared | None:
+    """Return what is left to launch; None where nothing is."""
+    left = division.left(prepared.plan.runs)
+    if len(left) == len(prepared.plan.runs):
+        return prepared
+    return narrowed(prepared, left, context) if left else None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """The search through earlier launches; `wanted` are the runs not found yet, by signature."""
+
+    prepared: Prepared
+    context: Context
+    any_code: bool
+    found: Division = field(default_factory=Division)
+    wanted: dict[str, list[RunSpec]] = field(default_factory=dict)
+
+    def divide(self) -> Division:
+        for run in self.prepared.plan.runs:
+            # A run with injected faults is never deduplicated against one without.
+            if not run.settings.chaos:
+                self.wanted.setdefault(run.signature, []).append(run)
+        candidates = list(holdings(Path(self.prepared.plan.folder).parent, self.wanted))
+        same = self._with_our_code(candidates)
+        for holding in same:
+            for signature, index in _completed(holding, self.wanted):
+                self._settle(signature, holding, index, RunState.completed)
+        self._take_open(same)
+        self._count_changed([one for one in candidates if one not in same])
+        return self.found
+
+    def _count_changed(self, others: Sequence[Holding]) -> None:
+        left, ours = set(self.wanted), str(self.prepared.snapshot.project)
+        for holding in others:
+            # Equal words in another project are another program, whose code has not changed.
+            if frozen_project(holding.paths) not in {None, ours}:
+                continue
+            completed = {signature for signature, _ in _completed(holding, left)}
+            if completed and not self.found.changed_in:
+                self.found.changed_in = holding.paths.folder.name
+            self.found.changed += sum(len(self.wanted[signature]) for signature in completed)
+            left -= completed
+
+    def _with_our_code(self, candidates: Sequence[Holding]) -> Sequence[Holding]:
+        if self.any_code or not candidates:
+            return candidates
+        ours = code_identity(self.prepared.snapshot)
+        if ours is None:
+            return ()
+        return [one for one in candidates if frozen_identity(one.paths) == ours]
+
+    def _take_open(self, candidates: Sequence[Holding]) -> None:
+        """Take what waits or runs; the scheduler is asked once, for all launches."""
+        pairs = [
+            (launch, holding)
+            for holding in candidates
+            if any(signature in self.wanted for signature in holding.runs)
+            and (launch := _loaded(holding, self.context)) is not None
+        ]
+        questions = [(launch, holding.of(self.wanted)) for launch, holding in pairs]
+        views = launch_views(questions, self.context, ask=Ask.open_runs)
+        for view, (launch, holding) in zip(views, pairs, strict=True):
+            if view.warning:
+                self.context.note(f"warning: {view.warning}")
+            history = read_launch_history(launch)
+            for one in reversed(view.runs):
+                signature = launch.runs[one.record.index].signature
+                if signature in self.wanted and _stands(one, history):
+                    self._settle(signature, holding, one.record.index, one.state)
+
+    def _settle(self, signature: str, holding: Holding, index: int, state: RunState) -> None:
+        where = self.found.skipped if state is RunState.completed else self.found.adopted
+        for run in self.wanted.pop(signature):
+            where.append(
+                Known(
+                    index=run.index,
+                    overrides=run.overrides,
+                    folder=holding.paths.folder,
+                    earlier=index,
+                    state=state,
+                )
+            )
+
+
+def _loaded(holding: Holding, context: Context) -> Launch | None:
+    try:
+        return load_launch(holding.paths.folder)
+    except HpckitError as error:
+        context.note(f"warning: {error.message}")
+        return None
+
+
+def _completed(holding: Holding, wanted: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield the wanted signatures that a launch has completed, each with its latest such run."""
+    for signature in [one for one in holding.runs if one in wanted]:
+        for index in reversed(holding.runs[signature]):
+            if ended_well(holding.paths, index):
+                yield signature, index
+                break
+
+
+def _stands(view: RunView, history: LaunchHistory) -> bool:
+    """Whether a run stands for another one: it has completed, or goes on without being asked to."""
+    if view.state is RunState.completed:
+        return True
+    index = view.record.index
+    # What was only rendered waits for nobody.
+    handed_in = bool(history.accepted) or index in history.executors
+    goes_on = view.state in _ON_ITS_WAY and not view.settled and not view.record.cancel_requested
+    return goes_on and handed_in and index not in history.refused

@@ -1,0 +1,68 @@
+"""What did not fit into the queue: handed in when there is room, job by job, in order.
+
+Responsible for handing in frozen jobs of a launch that nobody has handed in yet, and for the tiny
+job that goes on with it; it must not render those jobs, nor resume anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpckit.context import Context
+from hpckit.model.history import LaunchHistory
+from hpckit.model.launch import ClusterKind
+from hpckit.model.plan import JobSpec
+from hpckit.operations.cluster_limits import what_fits
+from hpckit.operations.service_jobs import _mains
+from hpckit.operations.submit import Submission, reconcile
+from hpckit.planning.jobs.arrays import throttle
+from hpckit.record.launches import Launch, load_settings, read_launch_history
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.query import queued_jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fed:
+    """What was handed in: what Slurm calls each run, and the main jobs; `left` is what was not."""
+
+    jobs: dict[int, str]
+    main_jobs: tuple[str, ...]
+    left: tuple[JobSpec, ...]
+
+
+def feed(launch: Launch, commands: SlurmCommands, context: Context) -> Fed:
+    """Hand in what fits of what is left; the caller is `alone`. Raises SchedulerError."""
+    reconcile(launch, commands, context)
+    history = read_launch_history(launch)
+    waiting = history.waiting()
+    if not waiting or launch.cluster.kind is not ClusterKind.slurm:
+        return Fed(jobs={}, main_jobs=(), left=())
+    now = what_fits(waiting, commands)
+    submission = Submission(
+        launch=launch,
+        jobs=now,
+        new=False,
+        may_wait=True,
+        commands=commands,
+        context=context,
+        chained=is_chained(launch),
+        behind=_latest(history, commands) if is_chained(launch) else None,
+    )
+    jobs = submission.submit()
+    return Fed(
+        jobs=jobs,
+        main_jobs=tuple(submission.accepted.values()),
+        left=read_launch_history(launch).waiting(),
+    )
+
+
+def is_chained(launch: Launch) -> bool:
+    """Whether arrays follow each other, so that one bound holds over all of them."""
+    firsts = [stage.first for stage in launch.stages] or [0]
+    return any(throttle(load_settings(launch, one)[0]) is not None for one in firsts)
+
+
+def _latest(history: LaunchHistory, commands: SlurmCommands) -> str | None:
+    """Return the job of the launch that was handed in last, if it is still queued."""
+    living = queued_jobs(commands)
+    return next((main for main in _mains(history)[-1:] if main in living), None)

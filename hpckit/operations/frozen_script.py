@@ -1,0 +1,107 @@
+"""Batch scripts of jobs that are added to a launch: by the same renderer, from what was frozen.
+
+The template is found again in the snapshot's own `slurm_templates`, else in the project's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from hpckit.config.request import ComposeRequest
+from hpckit.config.search_path import template_folders
+from hpckit.context import Context
+from hpckit.errors import ConfigError, TemplateError
+from hpckit.model.plan import JobSpec, LaunchPlan
+from hpckit.record.launches import Launch
+
+
+def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
+    """Return the batch script of a job of a frozen launch; raises TemplateError."""
+    # Imported here: it imports Jinja2, and most resumes find nothing to render.
+    from hpckit.slurm.script import render  # noqa: PLC0415
+
+    try:
+        return render(_plan(launch), job, templates_of(launch, context))
+    except TemplateError as error:
+        raise TemplateError(
+            f"the script of the resumed runs cannot be rendered: {error.message}",
+            hint="put back the template that the launch was rendered with, or launch anew",
+        ) from error
+
+
+def changed_scripts(launch: Launch, jobs: Iterable[JobSpec], context: Context) -> list[str]:
+    """Return for each of these jobs whose script would be another one today how it differs."""
+    found: list[str] = []
+    for job in jobs:
+        script = launch.paths.script(job.index)
+        try:
+            frozen = script.read_text(encoding="utf-8", errors="backslashreplace")
+        except FileNotFoundError:
+            found.append(f"{script.name} is gone")
+            continue
+        today = rendered(launch, job, context)
+        if today != frozen:
+            found.append(f"{script.name} would be another one today: {_difference(frozen, today)}")
+    return found
+
+
+def _difference(frozen: str, today: str) -> str:
+    pairs = zip_longest(frozen.splitlines(), today.splitlines(), fillvalue="")
+    for number, (was, now) in enumerate(pairs, 1):
+        if was != now:
+            return f"line {number} was {was!r} and is {now!r}"
+    return "its last line ends otherwise"
+
+
+def _plan(launch: Launch) -> LaunchPlan:
+    return LaunchPlan(
+        id=launch.id,
+        name=launch.name,
+        created_at=launch.created_at,
+        folder=str(launch.folder),
+        arguments=launch.arguments,
+        cluster=launch.cluster,
+        python=launch.python,
+        runs=(),
+        jobs=launch.jobs,
+    )
+
+
+def templates_of(
+    launch: Launch, context: Context, folders: Sequence[Path] | None = None
+) -> list[Path]:
+    """Return where the templates of a launch are: in what it froze, then in its project.
+
+    With `folders`, those of a launch that had been started in one of these.
+    """
+    found: list[Path] = []
+    for cwd in folders or _working_folders(launch):
+        request = ComposeRequest(config_dir=_config_dir(launch), environ=context.environ, cwd=cwd)
+        try:
+            these = template_folders(request)
+        except ConfigError:
+            # What --config-dir named is not in the snapshot, or is gone altogether.
+            these = template_folders(ComposeRequest(environ={}, cwd=cwd))
+        # The last is the shipped one, and stays the last.
+        found = list(dict.fromkeys([*found[:-1], *these]))
+    return found
+
+
+def _working_folders(launch: Launch) -> list[Path]:
+    """Return where the launch was started: in its snapshot, and in the project itself."""
+    here, project = Path(launch.code.working_dir), Path(launch.code.project)
+    if here.is_relative_to(launch.paths.code):
+        return [here, project / here.relative_to(launch.paths.code)]
+    return [here]
+
+
+def _config_dir(launch: Launch) -> Path | None:
+    """Return what `--config-dir` named when the launch was made; the last one counts."""
+    words, folder = launch.arguments, None
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        option, _, value = word.partition("=")
+        if option == "--config-dir":
+            folder = value or following
+    return Path(folder) if folder else None

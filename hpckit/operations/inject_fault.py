@@ -1,0 +1,279 @@
+"""Carries out faults on a running run from outside: signals, damage, and what Slurm is asked for.
+
+Responsible for one fault at a time and for saying what was done; it must not choose faults, nor
+record them. On Slurm a process is reached by a step on its node, on this machine directly.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.errors import RunError, SchedulerAwayError, UsageError
+from hpckit.model.fault import ON_CHECKPOINTS, ON_NODES, ON_SANDBOX, SIGNALS, Fault, Kind, Target
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.nodes import expand
+from hpckit.model.run import RunRecord, RunView
+from hpckit.record.launches import Launch, checkpoint_folder
+from hpckit.record.process import this_host
+from hpckit.runtime.checkpoint.folder import Shelf
+from hpckit.runtime.checkpoint.manifest import NAME, Manifest
+from hpckit.runtime.processes import Wanted, send
+from hpckit.slurm import faults
+from hpckit.slurm.cancel import cancel
+from hpckit.slurm.commands import SlurmCommands
+
+SANDBOX_VARIABLE = "HPCKIT_SANDBOX"
+_SANDBOX_PATIENCE = timedelta(seconds=120)
+_URGENT_S = 5.0
+_MIDDLE = 0.5
+_NUMBERS: Mapping[Kind, signal.Signals] = {
+    Kind.kill: signal.SIGKILL,
+    Kind.stop: signal.SIGSTOP,
+    Kind.cont: signal.SIGCONT,
+    Kind.term: signal.SIGTERM,
+    Kind.segfault: signal.SIGSEGV,
+    Kind.abort: signal.SIGABRT,
+}
+
+
+class MissedError(RunError):
+    """There was nothing to hit at this moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Where faults strike: a run as it stands. With `dry`, nothing is done but looking."""
+
+    launch: Launch
+    view: RunView
+    settings: LaunchConfig
+    context: Context
+    sandbox: Path | None
+    dry: bool
+
+    @property
+    def record(self) -> RunRecord:
+        """Our own record of the run."""
+        return self.view.record
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the latest round, else of the job; none before either."""
+        seen = self.view.observation
+        if self.record.round is None and seen is not None and seen.nodes:
+            return expand(seen.nodes)
+        return self.record.nodes
+
+    @property
+    def on_slurm(self) -> bool:
+        """Whether Slurm carries the run."""
+        return self.launch.cluster.kind is ClusterKind.slurm
+
+    def commands(self) -> SlurmCommands:
+        """Return Slurm's programs."""
+        return SlurmCommands(bin_dir=self.launch.cluster.bin_dir, environ=self.context.environ)
+
+
+def strike(fault: Fault, scene: Scene) -> str:
+    """Carry out a fault and return what was done, in words.
+
+    Raises MissedError where there is nothing to hit now, UsageError where this fault is not
+    possible for this run, SchedulerError where Slurm refuses or is away.
+    """
+    if fault.kind in SIGNALS:
+        return _signal(fault, scene)
+    if fault.kind in ON_CHECKPOINTS:
+        return _damage(fault, scene)
+    if fault.kind in ON_SANDBOX:
+        return _break_sandbox(fault, scene)
+    return _ask_slurm(fault, scene)
+
+
+def _signal(fault: Fault, scene: Scene) -> str:
+    if scene.record.attempt == 0:
+        raise MissedError(f"no attempt of {scene.record.id} has begun")
+    number = _NUMBERS[fault.kind]
+    node = _node(fault, scene)
+    wanted = _wanted(fault, node, scene)
+    pids = _send(wanted, 0 if scene.dry else number, node, scene)
+    whom = f"rank {wanted.rank}" if fault.target is Target.rank else f"the {fault.target}"
+    if not pids:
+        raise MissedError(
+            f"{whom} has no process on {node} at the moment",
+            hint="it may be between two rounds: `hpckit status` tells",
+        )
+    return f"{number.name} to {whom} (pid {', '.join(map(str, pids))} on {node})"
+
+
+def _node(fault: Fault, scene: Scene) -> str:
+    """Return the node of the process that is meant."""
+    if fault.target is Target.supervisor:
+        host = scene.record.supervisor[0] if scene.record.supervisor else ""
+        short = host.partition(".")[0]
+        return host if host in scene.nodes or not scene.on_slurm else short
+    if fault.node is not None:
+        return fault.node
+    place = (fault.rank or 0) // scene.settings.resources.tasks_per_node
+    if place >= len(scene.nodes):
+        raise MissedError(
+            f"there is no rank {fault.rank or 0}: the latest round has "
+            f"{scene.settings.resources.tasks_per_node} on each of {len(scene.nodes)} nodes"
+        )
+    return scene.nodes[place]
+
+
+def _wanted(fault: Fault, node: str, scene: Scene) -> Wanted:
+    record = scene.record
+    process = record.supervisor[1:] if record.supervisor else None
+    return Wanted(
+        target=fault.target,
+        attempt=scene.launch.paths.run(record.index).attempt(record.attempt).folder,
+        rank=(fault.rank or 0) if fault.target is Target.rank else None,
+        node=node if fault.target is Target.agent and scene.on_slurm else None,
+        process=process if fault.target is Target.supervisor else None,
+    )
+
+
+def _send(wanted: Wanted, number: int, node: str, scene: Scene) -> tuple[int, ...]:
+    if not scene.on_slurm:
+        _check_host(scene)
+        return send(wanted, number)
+    words = (scene.launch.python, "-P", "-m", "hpckit.runtime.processes", str(int(number)))
+    assert scene.record.job is not None, "an attempt on Slurm has a job"  # noqa: S101
+    try:
+        said = faults.run_on_node(
+            scene.record.job, node, (*words, *wanted.words()), scene.commands()
+        )
+    except SchedulerAwayError:
+        # No new step without a controller; but this may be the very node.
+        if pids := send(wanted, number):
+            return pids
+        raise
+    return tuple(json.loads(said.strip().splitlines()[-1]))
+
+
+def _check_host(scene: Scene) -> None:
+    host = scene.record.supervisor[0] if scene.record.supervisor else this_host()
+    if host != this_host():
+        raise UsageError(
+            f"run {scene.record.id} is carried on {host}, and processes there cannot be signalled "
+            f"from {this_host()}",
+            hint=f"there: hpckit chaos {scene.launch.paths.run(scene.record.index).folder} …",
+        )
+
+
+def _damage(fault: Fault, scene: Scene) -> str:
+    folder = checkpoint_folder(scene.launch, scene.record.index, scene.settings)
+    newest: tuple[Path, Manifest] | None = next(
+        ((one.folder, one.manifest) for one in Shelf(folder).entries() if one.manifest), None
+    )
+    if newest is None:
+        raise MissedError(f"there is no committed checkpoint in {folder}")
+    where, manifest = newest
+    try:
+        if fault.kind is Kind.tear:
+            if not scene.dry:
+                (where / NAME).unlink()
+            return f"removed {where.name}/{NAME}"
+        sizes = {name: one.size for name, one in sorted(manifest.files.items())}
+        return _damage_file(fault, where, sizes, dry=scene.dry)
+    except FileNotFoundError:
+        raise MissedError(f"{where.name} was just removed") from None
+
+
+def _damage_file(fault: Fault, folder: Path, sizes: Mapping[str, int], *, dry: bool) -> str:
+    fraction = _MIDDLE if fault.fraction is None else fault.fraction
+    at = int(fraction * sum(sizes.values()))
+    for name, size in sizes.items():  # noqa: B007  # the file where the loop stops is the one
+        if at < size:
+            break
+        at -= size
+    flips = fault.kind is Kind.flip
+    if not dry:
+        (_flip if flips else _cut)(folder / name, at)
+    done = f"flipped bit 0 of byte {at}" if flips else f"cut after byte {at}"
+    return f"{done} of {size} in {folder.name}/{name}"
+
+
+def _flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def _cut(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(at)
+
+
+def _ask_slurm(fault: Fault, scene: Scene) -> str:
+    job = scene.record.job
+    if not scene.on_slurm or job is None:
+        raise UsageError(
+            f"{fault.kind} is Slurm's to do, and run {scene.record.id} is on cluster "
+            f"{scene.launch.cluster.kind}",
+            hint="kill, stop and term work everywhere",
+        )
+    done = f"{fault.kind} of job {job}"
+    if scene.dry:
+        return done
+    if fault.kind is Kind.requeue:
+        faults.requeue(job, scene.commands())
+    elif fault.kind is Kind.scancel:
+        cancel([job], scene.commands())
+    else:
+        return _preempt(fault, scene)
+    return done
+
+
+def _preempt(fault: Fault, scene: Scene) -> str:
+    assert fault.partition is not None, "the grammar asks for a partition"  # noqa: S101
+    seconds = _URGENT_S if fault.seconds is None else fault.seconds
+    job = faults.preempt(scene.nodes, fault.partition, seconds, scene.commands())
+    return f"job {job} in partition {fault.partition} wants {', '.join(scene.nodes)}"
+
+
+def _break_sandbox(fault: Fault, scene: Scene) -> str:
+    program = _sandbox_program(fault, scene)
+    node = [_sandbox_node(fault, scene)] if fault.kind in ON_NODES else []
+    verb = fault.kind.value.replace("_", "-")
+    if scene.dry:
+        return " ".join([program.name, verb, *node])
+    commands = SlurmCommands(
+        bin_dir=str(program.parent), environ=scene.context.environ, timeout=_SANDBOX_PATIENCE
+    )
+    return commands.run(program.name, verb, *node).strip()
+
+
+def _sandbox_program(fault: Fault, scene: Scene) -> Path:
+    program = scene.sandbox
+    if program is None:
+        raise UsageError(
+            f"{fault.kind} is possible on the sandbox only: nobody should break a real cluster's "
+            "nodes or controller for a rehearsal",
+            hint=f"with a sandbox, name its program: --sandbox PATH or ${SANDBOX_VARIABLE}",
+        )
+    if not program.is_file():
+        raise UsageError(
+            f"there is no sandbox program {program}", hint="it is scripts/slurm-sandbox of hpckit"
+        )
+    return program
+
+
+def _sandbox_node(fault: Fault, scene: Scene) -> str:
+    breaks = fault.kind in {Kind.kill_node, Kind.cut_node}
+    if fault.node is None or (breaks and fault.node not in scene.nodes):
+        said = "without a node" if fault.node is None else f"of {fault.node}"
+        raise UsageError(
+            f"{fault.kind} {said}: run {scene.record.id} is on {', '.join(scene.nodes) or 'none'}",
+            hint=f"such as: {fault.kind} node={scene.nodes[-1] if scene.nodes else 'NODE'}",
+        )
+    return fault.node

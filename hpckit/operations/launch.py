@@ -1,0 +1,167 @@
+"""Starts what was prepared: freezes it, and hands it to Slurm or to this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from hpckit.context import Context
+from hpckit.errors import SchedulerError, SchedulerRefusedError, UsageError
+from hpckit.model.finding import Finding, Severity
+from hpckit.model.launch import Cluster, ClusterKind
+from hpckit.model.plan import JobSpec
+from hpckit.operations import local
+from hpckit.operations.add_job import alone
+from hpckit.operations.cluster_limits import what_fits
+from hpckit.operations.feed import is_chained
+from hpckit.operations.next_step import only_a_view, reference
+from hpckit.operations.prepare import Prepared, write
+from hpckit.operations.service_jobs import keep_feeder, queue_janitor
+from hpckit.operations.started import Started, on_slurm, on_this_machine
+from hpckit.operations.submit import Submission, slurm_commands
+from hpckit.planning.jobs.service_jobs import SERVICE_HINT, janitor_job
+from hpckit.record.launches import Launch
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.script import render
+from hpckit.slurm.site_query import PATIENCE as LIMITS
+from hpckit.slurm.test_only import rehearse
+
+_OTHERS = timedelta(minutes=2)
+"""How long supervisors that have begun may add their successors before the janitor is queued."""
+
+
+def auto_resume_script(prepared: Prepared) -> str:
+    """Return the script of the first janitor, with names for the ids that Slurm has yet to give.
+
+    Raises UsageError if there can be none.
+    """
+    if prepared.plan.cluster.kind is not ClusterKind.slurm:
+        raise UsageError(
+            "--auto-resume queues a job, and this launch runs on this machine (cluster.kind is "
+            f"{prepared.plan.cluster.kind})",
+            hint="`hpckit watch` resumes here what can be, for as long as it runs",
+        )
+    return _first_janitor(prepared)[1]
+
+
+def rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
+    """Raise SchedulerRefusedError if Slurm would not take the janitor; nothing is done yet."""
+    job, text = _first_janitor(prepared, waits=False)
+    rehearse_janitor(job, text, prepared.plan.cluster, context)
+
+
+def _first_janitor(prepared: Prepared, *, waits: bool = True) -> tuple[JobSpec, str]:
+    """Return the first janitor and its script, which may be one that waits for no other job."""
+    plan, jobs = prepared.plan, prepared.plan.jobs
+    job = janitor_job(
+        plan.id,
+        index=len(jobs),
+        like=jobs[0].resources,
+        cluster=plan.cluster,
+        after=[f"JOB{job.index}" for job in jobs] if waits else (),
+    )
+    return job, render(plan, job, prepared.templates)
+
+
+def _with_janitor(started: Started, context: Context) -> Started:
+    """Queue the first janitor; raises SchedulerError where it cannot be, and the runs go on."""
+    launch = started.launch
+    try:
+        with alone(launch, context, patience=_OTHERS) as fresh:
+            janitor = queue_janitor(fresh, started.main_jobs, context)
+    except SchedulerError as error:
+        raise type(error)(
+            f"{launch.id} is under way ({started.where}), but nothing will resume it by itself: "
+            f"{error.message}",
+            hint=f"`hpckit watch {reference(launch, context)}` does, for as long as it runs; "
+            f"{SERVICE_HINT}",
+        ) from error
+    return replace(started, janitor=janitor)
+
+
+def start(prepared: Prepared, context: Context, *, auto_resume: bool = False) -> Started:
+    """Freeze a launch, and hand it to Slurm or to this machine; raises HpckitError.
+
+    With `auto_resume`, which needs Slurm, a small job resumes runs when all have ended.
+    """
+    if prepared.plan.cluster.kind is not ClusterKind.slurm:
+        return _start_here(prepared, context)
+    started = _start_on_slurm(prepared, context)
+    if started.left:
+        started = _with_feeder(started, context)
+    return _with_janitor(started, context) if auto_resume else started
+
+
+def _start_here(prepared: Prepared, context: Context) -> Started:
+    local.require_linux()
+    launch = write(prepared, context)
+    with only_a_view(launch, context):
+        executor = local.start(launch, context)
+    return Started(launch=launch, jobs={}, main_jobs=(), where=on_this_machine(executor))
+
+
+def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
+    commands = slurm_commands(prepared.plan.cluster.bin_dir, context)
+    launch = write(prepared, context)
+    submission = Submission(
+        launch=launch,
+        jobs=_first_jobs(launch, commands, context),
+        new=True,
+        may_wait=True,
+        chained=len(launch.jobs) > 1 and is_chained(launch),
+        quiet=prepared.quiet,
+        commands=commands,
+        context=context,
+    )
+    jobs = submission.submit()
+    main_jobs = tuple(submission.accepted.values())
+    left = len(launch.runs) - len(jobs)
+    return Started(
+        launch=submission.launch,
+        jobs=jobs,
+        main_jobs=main_jobs,
+        where=on_slurm(main_jobs),
+        left=left,
+    )
+
+
+def _first_jobs(launch: Launch, commands: SlurmCommands, context: Context) -> Sequence[JobSpec]:
+    """Return what fits into the queue; the first job is tried in any case."""
+    if len(launch.jobs) == 1:
+        return launch.jobs
+    return what_fits(launch.jobs, commands, context.heard) or launch.jobs[:1]
+
+
+def _with_feeder(started: Started, context: Context) -> Started:
+    """Queue what hands in the rest; where that cannot be, say who can, and the runs go on."""
+    launch = started.launch
+    try:
+        commands = slurm_commands(launch.cluster.bin_dir, context)
+        with alone(launch, context, patience=_OTHERS) as fresh:
+            return replace(started, feeder=keep_feeder(fresh, commands, context))
+    except SchedulerError as error:
+        context.note(
+            f"warning: nothing will hand in the other {started.left} runs by itself: "
+            f"{error.message}\n  `hpckit watch {reference(launch, context)}` does, for as long as "
+            "it runs"
+        )
+        return started
+
+
+def rehearse_janitor(job: JobSpec, text: str, cluster: Cluster, context: Context) -> None:
+    """Raise SchedulerRefusedError where Slurm would refuse such a janitor; without an answer, not.
+
+    Where its nodes are only away, it would wait for them.
+    """
+    commands = SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=LIMITS)
+    try:
+        answer = rehearse(job, text, commands, lambda: None)
+    except SchedulerError:
+        return
+    if isinstance(answer, Finding) and answer.severity is Severity.error:
+        raise SchedulerRefusedError(
+            f"Slurm would refuse the job that resumes runs (--auto-resume): {answer.message}; "
+            "nothing was written or submitted",
+            hint=f"{SERVICE_HINT}; --no-check launches all the same",
+        )

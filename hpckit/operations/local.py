@@ -1,0 +1,115 @@
+"""Starts and stops the local executor, which works through a launch on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import subprocess  # noqa: TID251  # the local executor is another Python of ours
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.errors import RunError, UsageError
+from hpckit.model.events import CancelRequested, LocalStarted, SubmitRefused
+from hpckit.record.launch_events import record_event
+from hpckit.record.launches import (
+    Launch,
+    read_launch_events,
+    read_launch_history,
+    read_runs,
+)
+from hpckit.record.process import alive
+from hpckit.record.store import PRIVATE_FILE
+
+_PATIENCE_S = 60.0
+_POLL_S = 0.02
+_LOG_TAIL = 10
+
+
+def start(launch: Launch, context: Context, jobs: Sequence[int] = ()) -> LocalStarted:
+    """Start a local executor, detached; returns once it has recorded itself.
+
+    `jobs` are indices of added jobs; none means those the launch was frozen with. Raises
+    RunError where it ends, or says nothing, before that; its runs then count as failed, for that
+    reason.
+    """
+    require_linux()
+    try:
+        return _start(launch, context, jobs)
+    except RunError as error:
+        for job in jobs or [job.index for job in launch.jobs]:
+            event = SubmitRefused(at=context.now(), job_index=job, message=error.message)
+            with contextlib.suppress(OSError):  # the error itself is said in any case
+                record_event(launch.paths, event)
+        raise
+
+
+def require_linux() -> None:
+    """Raise UsageError where runs cannot be supervised: signals, /proc and prctl are Linux's."""
+    if platform.system() != "Linux":
+        raise UsageError(
+            f"runs need Linux, and this is {platform.system()}",
+            hint="here you can look at launches (status, logs, results, ls), check and render; "
+            "launch on a Linux machine or on the cluster",
+        )
+
+
+def _start(launch: Launch, context: Context, jobs: Sequence[int]) -> LocalStarted:
+    log = launch.paths.local_log
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+    try:
+        process = subprocess.Popen(
+            launch.command("local", str(launch.folder), *(f"--job={job}" for job in jobs)),
+            cwd=launch.folder,
+            env=dict(context.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=handle,
+            stderr=handle,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RunError(
+            f"the local executor cannot be started: {error}",
+            hint="launch again, with a cluster.python that exists and has hpckit",
+        ) from error
+    finally:
+        os.close(handle)
+    return _await_start(launch, process, log, context)
+
+
+def stop(launch: Launch, runs: Sequence[int], context: Context) -> None:
+    """Record that these runs are not wanted, and end the executor with all it supervises."""
+    record_event(launch.paths, CancelRequested(at=context.now(), runs=tuple(runs)))
+    given = read_launch_history(launch).executors
+    executors = {(one.host, one.pid, one.started) for run in runs if (one := given.get(run))}
+    supervisors = [record.supervisor for record in read_runs(launch, runs) if record.supervisor]
+    living = [one for one in executors if alive(*one)]
+    # An executor ends what it supervises; without one, the supervisors are told themselves.
+    for _, pid, _ in living or [one for one in supervisors if alive(*one)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def _await_start(
+    launch: Launch, process: subprocess.Popen[bytes], log: Path, context: Context
+) -> LocalStarted:
+    waited = 0.0
+    while waited < _PATIENCE_S:
+        ended = process.poll() is not None
+        for event in read_launch_events(launch):
+            if isinstance(event, LocalStarted) and event.pid == process.pid:
+                # Detached on purpose: it outlives this process, which will not wait for it.
+                process.returncode = 0
+                return event
+        if ended:
+            break
+        context.sleep(_POLL_S)
+        waited += _POLL_S
+    process.kill()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
+    raise RunError(
+        "the local executor did not start: " + ("\n".join(lines) or "it printed nothing"),
+        hint=f"its log is {log}; does {launch.python} have hpckit?",
+    )

@@ -1,0 +1,43 @@
+"""What somebody is told to type next, and how a view is left.
+
+Responsible for naming a launch so that the next verb finds it, and for the last line after Ctrl-C;
+it must not act on a launch: runs go on until they are cancelled by name.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hpckit.context import Context, default_output_dir
+from hpckit.record.launches import Launch
+
+
+class LeftView(KeyboardInterrupt):
+    """Ctrl-C ended a view, and that has been said."""
+
+
+def reference(launch: Launch, context: Context) -> str:
+    """Return what later verbs find the launch by: its folder where the default is elsewhere."""
+    here = default_output_dir(context)
+    return launch.id if launch.folder.parent == here else shlex.quote(str(launch.folder))
+
+
+@contextmanager
+def only_a_view(launch: Launch, context: Context) -> Iterator[None]:
+    """Say after Ctrl-C that the runs go on, how to look again and how to cancel them.
+
+    Raises LeftView after that. It belongs around the view: a line below one is overwritten.
+    """
+    try:
+        yield
+    except LeftView:
+        raise
+    except KeyboardInterrupt:
+        named = reference(launch, context)
+        context.note(
+            f"stopped looking; the runs go on. `hpckit status {named} --watch` shows them, "
+            f"`hpckit cancel {named}` cancels them"
+        )
+        raise LeftView from None

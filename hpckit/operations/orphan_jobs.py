@@ -1,0 +1,66 @@
+"""Submissions of unknown outcome: found by the job's name, then adopted, cancelled or closed.
+
+An intent was recorded, and neither acceptance nor refusal: a crash, a lost connection, an sbatch
+that did not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hpckit.context import Context
+from hpckit.model.events import CancelRequested, SubmitRefused, Submitted
+from hpckit.model.plan import JobSpec
+from hpckit.record.launch_events import record_event
+from hpckit.record.launches import Launch
+from hpckit.slurm.cancel import cancel
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.query import find_by_name
+from hpckit.views.launch_view import unconfirmed
+
+
+class SettledAs(StrEnum):
+    """What was done about an orphan. `closed`: Slurm has no such job, and the record says so."""
+
+    untouched = "untouched"
+    adopted = "adopted"
+    cancelled = "cancelled"
+    closed = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanJob:
+    """A job of unknown outcome: `jobs` are the ids Slurm knows under its name, oldest first."""
+
+    launch: Launch
+    job: JobSpec
+    jobs: tuple[str, ...]
+
+
+def find_orphans(launches: Iterable[Launch], context: Context) -> Iterator[OrphanJob]:
+    """Yield the orphans of launches; raises SchedulerError."""
+    for launch in launches:
+        for job in unconfirmed(launch):
+            jobs = find_by_name(job.name, _commands(launch, context))
+            yield OrphanJob(launch=launch, job=job, jobs=jobs)
+
+
+def settle(orphan: OrphanJob, context: Context, *, adopt: bool) -> SettledAs:
+    """Make what Slurm has part of its run, or cancel it; raises SchedulerError."""
+    paths, index = orphan.launch.paths, orphan.job.index
+    if not orphan.jobs:
+        message = f"Slurm has no job named {orphan.job.name}"
+        record_event(paths, SubmitRefused(at=context.now(), job_index=index, message=message))
+        return SettledAs.closed
+    if not adopt:
+        record_event(paths, CancelRequested(at=context.now(), runs=orphan.job.runs))
+        cancel(orphan.jobs, _commands(orphan.launch, context))
+    adopted = Submitted(at=context.now(), job_index=index, job=orphan.jobs[-1], adopted=True)
+    record_event(paths, adopted)
+    return SettledAs.adopted if adopt else SettledAs.cancelled
+
+
+def _commands(launch: Launch, context: Context) -> SlurmCommands:
+    return SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)

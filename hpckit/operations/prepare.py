@@ -1,0 +1,200 @@
+"""From a request to what would be written: composes, plans, renders and takes the snapshot.
+
+`prepare` writes and submits nothing, so a dry run is `prepare` and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpckit.config.compose import compose
+from hpckit.config.number_slips import texts_for_numbers
+from hpckit.config.request import ComposeRequest
+from hpckit.config.search_path import template_folders
+from hpckit.config.typos import slips
+from hpckit.context import Context
+from hpckit.errors import ConfigError
+from hpckit.model.ids import launch_id, slug
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.operations.cluster_limits import limits_for
+from hpckit.planning.jobs.arrays import LEARNING
+from hpckit.planning.jobs.packing import in_order, is_packed
+from hpckit.planning.masking import exposed_keys, masked_words
+from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
+from hpckit.record.durations import durations
+from hpckit.record.freeze import freeze
+from hpckit.record.launches import Launch, load_launch
+from hpckit.record.snapshot import collect
+from hpckit.record.snapshot.environment import capture
+from hpckit.record.snapshot.git import Git
+from hpckit.slurm.clusters import refuse_other_clusters
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.script import render
+from hpckit.slurm.site_query import PATIENCE
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A launch that could be written: `scripts` holds the text of each job index.
+
+    `templates` are the folders that its scripts are rendered from, the first that has one.
+    `environment` is that of its Python if that is not the one that runs this. With `quiet` no
+    progress is drawn.
+    """
+
+    plan: LaunchPlan
+    scripts: Mapping[int, str]
+    snapshot: collect.CodeSnapshot
+    points: tuple[SweepPoint, ...]
+    templates: Sequence[Path]
+    environment: Mapping[str, object] | None = None
+    quiet: bool = False
+
+
+def prepare(
+    request: ComposeRequest, words: Sequence[str], context: Context, *, quiet: bool = False
+) -> Prepared:
+    """Compose, plan and render; raises UsageError of every kind. Writes nothing.
+
+    `words` are the command as it was typed, for the record.
+    """
+    with context.progress("composing", quiet=quiet) as tell:
+        points = compose(replace(request, tell=tell))
+    for key, meant in sorted(slips(points[0].config, request.overrides)):
+        context.note(
+            f"warning: nothing of hpckit reads {key}, which your files set; meant {meant}?"
+        )
+    for word, number in texts_for_numbers(request):
+        context.note(f"warning: {word} is a text; without it the value is the number {number:g}")
+    for key in exposed_keys(points[0]):
+        context.note(f"warning: {key} has a copy of a secret variable, which is not masked there")
+    plan = _plan(points, tuple(words), context)
+    _check_search(plan, context)
+    if plan.cluster.kind is ClusterKind.slurm:
+        refuse_other_clusters(context.environ)
+    templates = template_folders(request)
+    scripts = {job.index: render(plan, job, templates) for job in plan.jobs}
+    snapshot = collect.collect(
+        points[0].settings.code,
+        cwd=context.cwd,
+        output_dir=Path(plan.folder).parent,
+        git=Git(context.environ),
+    )
+    _say_left_out(snapshot.left_out, context)
+    return Prepared(
+        plan=plan,
+        scripts=scripts,
+        snapshot=snapshot,
+        points=points,
+        templates=templates,
+        quiet=quiet,
+    )
+
+
+def _check_search(plan: LaunchPlan, context: Context) -> None:
+    """Raise ConfigError if Optuna is missing; say how many runs go at a time by default."""
+    if plan.search is None:
+        return
+    if plan.python == sys.executable and importlib.util.find_spec("optuna") is None:
+        raise ConfigError(
+            f"sweep.sampler=optuna needs Optuna, and {plan.python} does not have it",
+            hint="pip install 'hpckit-slurm[optuna]'   (or sweep.sampler=random, which needs none)",
+        )
+    settings = plan.runs[0].settings
+    if plan.cluster.kind is ClusterKind.slurm and settings.sweep.max_concurrent is None:
+        context.note(
+            f"running {LEARNING} at a time (sweep.max_concurrent); higher concurrency makes the "
+            "search less informed"
+        )
+
+
+def _say_left_out(names: Sequence[str], context: Context) -> None:
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        context.note(
+            f"warning: not in the code snapshot, as they look like secrets: "
+            f"{', '.join(names[:_SHOWN])}{more} (code.secrets=[{names[0]}] takes it all the same)"
+        )
+
+
+def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepared:
+    """Return the launch with these of its runs (indices) only, under its own id."""
+    before = prepared.plan
+    points = tuple(prepared.points[index] for index in kept)
+    plan = _plan(
+        points,
+        before.arguments,
+        context,
+        identity=LaunchIdentity(id=before.id, created_at=before.created_at),
+    )
+    scripts = {job.index: render(plan, job, prepared.templates) for job in plan.jobs}
+    return replace(prepared, plan=plan, scripts=scripts, points=points)
+
+
+def write(prepared: Prepared, context: Context) -> Launch:
+    """Write the launch folder and read it back; raises UsageError where it cannot be written."""
+    with context.progress("freezing", quiet=prepared.quiet) as tell:
+        freeze(
+            prepared.plan,
+            scripts=prepared.scripts,
+            snapshot=prepared.snapshot,
+            environment=prepared.environment or capture(context.environ),
+            tell=tell,
+        )
+    return load_launch(Path(prepared.plan.folder))
+
+
+def _plan(
+    points: Sequence[SweepPoint],
+    words: tuple[str, ...],
+    context: Context,
+    *,
+    identity: LaunchIdentity | None = None,
+) -> LaunchPlan:
+    if not points:
+        raise ConfigError("the sweep has no points", hint="an axis matched nothing")
+    settings = points[0].settings
+    identity = identity or _new_identity(settings, context)
+    plan = make_plan(
+        points,
+        identity=identity,
+        folder=str(_output_dir(settings, context) / identity.id),
+        arguments=masked_words(words, {text for one in points for text in one.secrets.texts}),
+        python=settings.cluster.python or sys.executable,
+        limits=_limits(points, context),
+    )
+    if not is_packed(settings):
+        return plan
+    wanted = {run.signature for run in plan.runs}
+    return in_order(plan, durations(Path(plan.folder).parent, slug(plan.name), wanted))
+
+
+def _new_identity(settings: LaunchConfig, context: Context) -> LaunchIdentity:
+    created_at = context.now()
+    name = launch_id(launch_name(settings), created_at=created_at, token=context.token())
+    return LaunchIdentity(id=name, created_at=created_at)
+
+
+def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:
+    """Return what the cluster takes, as far as it says; for a single run nothing is asked."""
+    settings = points[0].settings
+    if len(points) == 1 or settings.cluster.kind is not ClusterKind.slurm:
+        return NO_LIMITS
+    commands = SlurmCommands(
+        bin_dir=settings.cluster.bin_dir, environ=context.environ, timeout=PATIENCE
+    )
+    return limits_for(resource_spec(settings), commands, context.heard)
+
+
+def _output_dir(settings: LaunchConfig, context: Context) -> Path:
+    # Not resolved: a node may reach the folder by this very path only.
+    return Path(os.path.normpath(context.cwd / Path(settings.output_dir).expanduser()))

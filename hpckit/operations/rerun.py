@@ -1,0 +1,160 @@
+"""One run again, in a launch of its own, with the configuration it was frozen with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.model.ids import launch_id
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plan import SweepPoint
+from hpckit.operations.frozen_script import templates_of
+from hpckit.operations.prepare import Prepared
+from hpckit.planning.plan import LaunchIdentity, make_plan
+from hpckit.record.launches import Launch, load_settings
+from hpckit.record.secret_variables import read_secrets
+from hpckit.record.snapshot import collect
+from hpckit.record.snapshot.environment import capture_of, differences
+from hpckit.record.snapshot.git import Git
+from hpckit.record.snapshot.identity import code_identity, frozen_identity
+from hpckit.record.snapshot.restore import restore
+from hpckit.record.store import read_json
+from hpckit.slurm.script import render
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What a run is started again from: its code in words, where templates are, and the Python."""
+
+    snapshot: collect.CodeSnapshot
+    words: str
+    folders: tuple[Path, ...] | None
+    python: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRerun:
+    """A run that could be started again: `code` says where its code is from, in words.
+
+    `differences` is what of the environment is not what it was, a line each; null if unknown.
+    """
+
+    prepared: Prepared
+    code: str
+    differences: tuple[str, ...] | None
+
+
+@contextmanager
+def prepare_rerun(
+    launch: Launch, index: int, words: Sequence[str], context: Context, *, exact: bool
+) -> Iterator[PreparedRerun]:
+    """Give what starts a run again, while its code may lie in a temporary folder; writes no launch.
+
+    With `exact`, code and Python are those it was frozen with, not today's. Raises UsageError.
+    """
+    settings, config = load_settings(launch, index)
+    point = SweepPoint(
+        overrides=launch.runs[index].overrides,
+        config=config,
+        settings=settings,
+        secrets=read_secrets(launch.paths, index, settings),
+    )
+    with TemporaryDirectory(prefix="hpckit-") as scratch:
+        source = (
+            _exact(launch, settings, Path(scratch), context)
+            if exact
+            else _today(launch, settings, context)
+        )
+        prepared = _prepared(launch, point, source, words, context)
+        yield PreparedRerun(
+            prepared=prepared, code=source.words, differences=_differences(launch, prepared)
+        )
+
+
+def _exact(launch: Launch, settings: LaunchConfig, scratch: Path, context: Context) -> _Source:
+    # Slurm's nodes may have a Python that this host has not.
+    if settings.cluster.python is None and not Path(launch.python).exists():
+        raise UsageError(
+            f"the Python that {launch.id} ran with is gone: {launch.python}",
+            hint="bring that environment back, or leave --exact out to run with today's",
+        )
+    restored = restore(launch.paths, Git(context.environ), scratch)
+    if restored.doubt is not None:
+        context.note(f"warning: {restored.doubt}; the code may not be all that ran")
+    return _Source(
+        snapshot=restored.snapshot,
+        words=f"as frozen ({restored.source})",
+        folders=None,
+        python=launch.python,
+    )
+
+
+def _today(launch: Launch, settings: LaunchConfig, context: Context) -> _Source:
+    here = Path(launch.code.working_dir)
+    project = Path(launch.code.project)
+    if here.is_relative_to(launch.paths.code):
+        here = project / here.relative_to(launch.paths.code)
+    if not here.is_dir():
+        raise UsageError(
+            f"the project of {launch.id} is gone: {here}",
+            hint="bring it back to its place, or take what was frozen: --exact",
+        )
+    snapshot = collect.collect(
+        settings.code, cwd=here, output_dir=launch.folder.parent, git=Git(context.environ)
+    )
+    then, now = frozen_identity(launch.paths), code_identity(snapshot)
+    same = "the same as it was" if then is not None and then == now else "not what it was"
+    same = "and whether it is what it was is not known" if None in (then, now) else f"it is {same}"
+    return _Source(
+        snapshot=snapshot,
+        words=f"today's, of {snapshot.root}: {same} (--exact takes what was frozen)",
+        folders=(here,),
+        python=settings.cluster.python or sys.executable,
+    )
+
+
+def _prepared(
+    launch: Launch,
+    point: SweepPoint,
+    source: _Source,
+    words: Sequence[str],
+    context: Context,
+) -> Prepared:
+    created_at = context.now()
+    name = launch_id(launch.name, created_at=created_at, token=context.token())
+    plan = make_plan(
+        [point],
+        identity=LaunchIdentity(id=name, created_at=created_at),
+        folder=str(launch.folder.parent / name),
+        arguments=tuple(words),
+        python=source.python,
+    )
+    templates = templates_of(launch, context, source.folders)
+    # That of cluster.python is the nodes': as at the first launch, the one that launches is told.
+    python = sys.executable if point.settings.cluster.python else source.python
+    return Prepared(
+        plan=plan,
+        scripts={job.index: render(plan, job, templates) for job in plan.jobs},
+        snapshot=source.snapshot,
+        points=(point,),
+        templates=templates,
+        quiet=True,
+        environment=capture_of(python, context.environ),
+    )
+
+
+def _differences(launch: Launch, prepared: Prepared) -> tuple[str, ...] | None:
+    """Return what of the environment is not what it was; None where nobody can tell."""
+    try:
+        then = read_json(launch.paths.environment)
+    except (OSError, ValueError):
+        return None
+    if prepared.environment is None or not isinstance(then, dict):
+        return None
+    return differences(then, prepared.environment)

@@ -1,0 +1,250 @@
+"""Submits again what failed or is missing, into the same run folders, from what was frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from hpckit.context import Context
+from hpckit.errors import SchedulerAwayError, SchedulerError
+from hpckit.model.events import JobAdded
+from hpckit.model.history import LaunchHistory
+from hpckit.model.launch import ClusterKind
+from hpckit.model.plan import JobSpec
+from hpckit.model.run import Observation, RunView
+from hpckit.operations import local
+from hpckit.operations.add_job import add_job, alone
+from hpckit.operations.feed import feed
+from hpckit.operations.frozen_script import rendered
+from hpckit.operations.resumable import check_unchanged, known_of, spent_of
+from hpckit.operations.service_jobs import keep_feeder, keep_janitor
+from hpckit.operations.started import Started, on_slurm, on_this_machine
+from hpckit.operations.submit import Submission, slurm_commands
+from hpckit.planning.recovery.resume import (
+    Choice,
+    Skipped,
+    added_jobs,
+    added_jobs_of_stages,
+    choose,
+)
+from hpckit.record.durations import time_taken
+from hpckit.record.launches import (
+    Launch,
+    latest_attempt,
+    load_launch,
+    read_launch_history,
+)
+from hpckit.record.snapshot.changes import check_snapshot
+from hpckit.report.rows import count_states
+from hpckit.views.launch_view import Ask, launch_view, unconfirmed
+from hpckit.views.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be resumed: `indices` null means all runs.
+
+    `bounded` is whether the runs' own budgets hold: nobody has asked for these very runs.
+    """
+
+    indices: Sequence[int] | None = None
+    cancelled: bool = False
+    changed_code: bool = False
+    bounded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resuming:
+    """What would be submitted again: `attempts` is how many each resumed run has had.
+
+    `janitor` is the job that resumes runs by itself, while Slurm has one.
+    """
+
+    launch: Launch
+    order: Order
+    views: tuple[RunView, ...]
+    choice: Choice
+    jobs: tuple[JobSpec, ...]
+    scripts: dict[int, str]
+    attempts: dict[int, int]
+    janitor: Observation | None
+
+
+def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, Started | None]:
+    """Submit again what the order allows, alone: a second resume at once is refused.
+
+    Returns None for what was started where there was nothing to resume.
+    """
+    # Read anew: somebody may have resumed between the first look and the lock.
+    with alone(launch, context) as fresh:
+        fed = _feed(fresh, context) if order.indices is None else None
+        resuming = prepare_resume(load_launch(fresh.folder), order, context)
+        started = start(resuming, context) if resuming.jobs else fed
+        on_cluster = launch.cluster.kind is ClusterKind.slurm
+        if started is not None and on_cluster and resuming.janitor is None:
+            keep_janitor(launch, started.main_jobs, context)
+        return resuming, started
+
+
+def waits_for_room(launch: Launch) -> bool:
+    """Whether jobs of the launch itself are still to be handed in, for all that is recorded."""
+    if launch.cluster.kind is not ClusterKind.slurm:
+        return False
+    history = read_launch_history(launch)
+    meant = [job for job in unconfirmed(launch) if not history.resumed.keys() & set(job.runs)]
+    return bool(history.waiting() or meant)
+
+
+def _feed(launch: Launch, context: Context) -> Started | None:
+    """Hand in what was left of the launch itself, as far as it fits."""
+    if not waits_for_room(launch):
+        return None
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    fed = feed(launch, commands, context)
+    feeder = keep_feeder(launch, commands, context) if fed.left else None
+    if not fed.main_jobs:
+        return None
+    return Started(
+        launch=load_launch(launch.folder),
+        jobs=fed.jobs,
+        main_jobs=fed.main_jobs,
+        where=on_slurm(fed.main_jobs),
+        feeder=feeder,
+        left=sum(len(job.runs) for job in fed.left),
+    )
+
+
+def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
+    """Find what to submit again, and render it; raises UsageError of every kind. Writes nothing."""
+    view = launch_view(launch, context, ask=Ask.open_runs, indices=order.indices)
+    if view.scheduler is Scheduler.away:
+        raise SchedulerAwayError(
+            f"what became of the runs of {launch.id} cannot be told: {view.warning}",
+            hint="try again when Slurm answers: what it still has must not be started twice",
+        )
+    history = read_launch_history(launch)
+    known = known_of(view, history)
+    stages = launch.stages
+    choice = choose(view.runs, known, cancelled=order.cancelled, stages=stages)
+    if order.bounded:
+        known = replace(known, spent=spent_of(view, choice, history))
+        choice = choose(view.runs, known, cancelled=order.cancelled, stages=stages)
+    attempts = {run: latest_attempt(launch.paths.run(run).attempts) for run in choice.resumed}
+    jobs = _added(launch, choice, history, attempts)
+    if jobs:
+        check_snapshot(launch.paths)
+    if jobs and not order.changed_code:
+        earlier = {history.job_of(run).index: history.job_of(run) for run in choice.resumed}
+        check_unchanged(launch, choice.resumed, tuple(earlier.values()), context)
+    scripts = {job.index: rendered(launch, job, context) for job in jobs}
+    return Resuming(
+        launch=launch,
+        order=order,
+        views=view.runs,
+        choice=choice,
+        jobs=jobs,
+        scripts=scripts,
+        attempts=attempts,
+        janitor=view.janitor,
+    )
+
+
+def _added(
+    launch: Launch, choice: Choice, history: LaunchHistory, attempts: Mapping[int, int]
+) -> tuple[JobSpec, ...]:
+    begun, first = {run for run, count in attempts.items() if count}, len(launch.jobs)
+    if launch.stages:
+        return added_jobs_of_stages(
+            launch.id,
+            choice.resumed,
+            launch.stages,
+            job_of=history.job_of,
+            begun=begun,
+            first_index=first,
+        )
+    return added_jobs(
+        launch.id,
+        choice.resumed,
+        job_of=history.job_of,
+        begun=begun,
+        first_index=first,
+        lasted=_lasted(launch, choice.resumed),
+    )
+
+
+def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
+    """Return how long runs have taken until now, where that decides who goes first."""
+    if not any(job.pack for job in launch.jobs):
+        return {}
+    known = {run: time_taken(launch, run) for run in runs}
+    return {run: took for run, took in known.items() if took is not None}
+
+
+def start(resuming: Resuming, context: Context) -> Started:
+    """Add the jobs to the launch and hand them out; raises SchedulerError."""
+    launch = resuming.launch
+    if launch.cluster.kind is ClusterKind.slurm:
+        return _start_on_slurm(resuming, context)
+    for job in resuming.jobs:
+        _add(job, resuming, context)
+    executor = local.start(launch, context, [job.index for job in resuming.jobs])
+    where = on_this_machine(executor)
+    return Started(launch=load_launch(launch.folder), jobs={}, main_jobs=(), where=where)
+
+
+def _start_on_slurm(resuming: Resuming, context: Context) -> Started:
+    launch = resuming.launch
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    runs: dict[int, str] = {}
+    main_jobs: list[str] = []
+    for job in resuming.jobs:
+        _add(job, resuming, context)
+        # One by one: what Slurm accepted goes on, and another resume sees to the rest.
+        submission = Submission(
+            launch=launch, jobs=(job,), new=False, commands=commands, context=context
+        )
+        try:
+            runs |= submission.submit()
+        except SchedulerError:
+            if main_jobs:
+                context.note(f"resumed before that: {on_slurm(main_jobs)}; these go on")
+            raise
+        main_jobs += submission.accepted.values()
+    return Started(
+        launch=load_launch(launch.folder),
+        jobs=runs,
+        main_jobs=tuple(main_jobs),
+        where=on_slurm(main_jobs),
+    )
+
+
+def _add(job: JobSpec, resuming: Resuming, context: Context) -> None:
+    added = JobAdded(
+        at=context.now(),
+        job=job,
+        after=tuple(resuming.attempts[run] for run in job.runs),
+        fresh=not resuming.order.bounded,
+    )
+    add_job(resuming.launch, added, resuming.scripts[job.index])
+
+
+def what_started(resuming: Resuming, started: Started) -> tuple[str, int]:
+    """Return in a word what was done, and to how many runs."""
+    if resuming.jobs:
+        return "resumed", len(resuming.choice.resumed)
+    return "handed in", len(started.jobs)
+
+
+def left_alone(skipped: Sequence[Skipped]) -> list[str]:
+    """Return a line for each reason: how many runs in which state, or the run where it is one."""
+    lines: list[str] = []
+    for reason in dict.fromkeys(one.reason for one in skipped):
+        alike = [one for one in skipped if one.reason == reason]
+        if len(alike) == 1:
+            lines.append(f"{alike[0].run}: {reason}")
+            continue
+        counts = count_states(one.state for one in alike)
+        said = ", ".join(f"{count} {state}" for state, count in counts.items())
+        lines.append(said if reason == "completed" else f"{said}: {reason}")
+    return lines

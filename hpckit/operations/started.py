@@ -1,0 +1,36 @@
+"""A launch, or a part of one, that is under way: its jobs, and where they run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hpckit.model.events import LocalStarted
+from hpckit.record.launches import Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A launch under way: the Slurm job of each run, the main jobs, and where it goes on.
+
+    `janitor` is the job that will resume runs by itself, `feeder` the one that will hand in the
+    runs that are `left`; null without one.
+    """
+
+    launch: Launch
+    jobs: Mapping[int, str]
+    main_jobs: tuple[str, ...]
+    where: str
+    janitor: str | None = None
+    feeder: str | None = None
+    left: int = 0
+
+
+def on_slurm(main_jobs: Sequence[str]) -> str:
+    """Return the words for what Slurm has been given."""
+    return f"Slurm, {'jobs' if len(main_jobs) > 1 else 'job'} {', '.join(main_jobs)}"
+
+
+def on_this_machine(executor: LocalStarted) -> str:
+    """Return the words for who works through the runs here."""
+    return f"local executor, process {executor.pid} on {executor.host}"

@@ -1,0 +1,267 @@
+"""Hands the jobs of a frozen launch to Slurm: all of them, or none.
+
+Responsible for recording an intent before sbatch and its outcome after, and for taking back what
+was accepted when a later job is refused; it must not render or write scripts.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hpckit.context import Context, Tell
+from hpckit.errors import (
+    HeldError,
+    SchedulerAbsentError,
+    SchedulerAwayError,
+    SchedulerError,
+    SchedulerRefusedError,
+)
+from hpckit.model.events import (
+    CancelRequested,
+    Event,
+    JobAdded,
+    SubmitIntended,
+    SubmitRefused,
+    Submitted,
+)
+from hpckit.model.history import job_ids
+from hpckit.model.plan import JobSpec
+from hpckit.planning.jobs.dependencies import waits
+from hpckit.record.freeze import remove
+from hpckit.record.launch_events import record_event
+from hpckit.record.launches import Launch, read_launch_events, read_launch_history
+from hpckit.slurm.cancel import cancel
+from hpckit.slurm.commands import SlurmCommands, over_limit
+from hpckit.slurm.query import find_by_name, observe, queued_jobs
+from hpckit.views.launch_view import unconfirmed
+
+_PAUSE_S = 5.0
+_UNDER_WAY = timedelta(seconds=90)
+"""A submission older than this is not under way any more: sbatch is stopped before."""
+
+
+def slurm_commands(launch_bin_dir: str | None, context: Context) -> SlurmCommands:
+    """Return Slurm's programs for a launch; raises SchedulerAwayError without sbatch."""
+    commands = SlurmCommands(bin_dir=launch_bin_dir, environ=context.environ)
+    commands.argv("sbatch")
+    return commands
+
+
+def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None:
+    """Settle the submissions that nobody answered by what Slurm has under their names.
+
+    A job of the launch itself that Slurm never had is to be handed in as it was frozen. Raises
+    SchedulerAwayError where it does not say, HeldError where one may be under way still.
+    """
+    unanswered = unconfirmed(launch)
+    history = tuple(read_launch_events(launch))
+    began = {one.job_index: one.at for one in history if isinstance(one, SubmitIntended)}
+    added = {one.job.index for one in history if isinstance(one, JobAdded)}
+    for job in unanswered:
+        index, name, now = job.index, job.name, context.now()
+        left = began[index] + _UNDER_WAY - now
+        if left > timedelta():
+            raise HeldError(
+                f"{name} is being submitted, or its launcher was killed over it",
+                hint=f"ask again in {left.total_seconds():.0f} s; `hpckit watch` waits by itself",
+            )
+        found = find_by_name(name, commands)
+        settled = (
+            Submitted(at=now, job_index=index, job=found[-1], adopted=True)
+            if found
+            else SubmitRefused(
+                at=now,
+                job_index=index,
+                message=f"Slurm has no job named {name}",
+                later=index not in added,
+            )
+        )
+        record_event(launch.paths, settled)
+
+
+@dataclass(slots=True, kw_only=True)
+class Submission:
+    """Jobs of one launch on their way to Slurm: `accepted` holds the main id of each job index.
+
+    `new` is whether the launch is nothing without them: then a refusal removes its folder. What
+    comes when the user has as many jobs as may be queued is left for later with `may_wait`. With
+    `chained` each waits for the end of the one before it, the first one for that of `behind`.
+    Without `quiet` somebody may watch how far it is. `living` is what the queue had, where somebody
+    had to look.
+    """
+
+    launch: Launch
+    jobs: Sequence[JobSpec]
+    new: bool
+    commands: SlurmCommands
+    context: Context
+    may_wait: bool = False
+    chained: bool = False
+    behind: str | None = None
+    accepted: dict[int, str] = field(default_factory=dict)
+    quiet: bool = True
+    living: frozenset[str] | None = field(default=None, init=False)
+
+    def submit_patiently(self, patience: timedelta) -> dict[int, str]:
+        """Submit as `submit` does, and ask again while Slurm does not answer, for that long.
+
+        What it may have accepted without an answer is looked for first: nothing is submitted twice.
+        """
+        deadline = self._now + patience
+        while True:
+            try:
+                return self.submit()
+            except SchedulerAbsentError:
+                raise
+            except SchedulerAwayError:
+                if self._now >= deadline:
+                    raise
+                adopted = self._adopted(deadline)
+                if adopted is not None:
+                    return adopted
+
+    def _adopted(self, deadline: datetime) -> dict[int, str] | None:
+        """Return the jobs of the runs where Slurm has all of them; None where it has none."""
+        while True:
+            self.context.sleep(_PAUSE_S)
+            try:
+                found = {job: find_by_name(job.name, self.commands) for job in self.jobs}
+            except SchedulerAwayError:
+                if self._now >= deadline:
+                    raise
+                continue
+            break
+        runs: dict[int, str] = {}
+        for job, mains in found.items():
+            if not mains:
+                return None
+            self._record(Submitted(at=self._now, job_index=job.index, job=mains[-1], adopted=True))
+            self.accepted[job.index] = mains[-1]
+            runs |= job_ids(job, mains[-1])
+        return runs
+
+    def submit(self) -> dict[int, str]:
+        """Submit every job and return the Slurm job of each run.
+
+        Raises SchedulerError. When the scheduler refuses, jobs of this launch that it had accepted
+        are cancelled, and where there were none a new launch's folder is removed. When it
+        does not answer, nobody knows: the folder stays, with the intent, for `hpckit doctor`.
+        """
+        with self.context.progress("submitting", quiet=self.quiet) as tell:
+            return self._submit_all(tell)
+
+    def _submit_all(self, tell: Tell) -> dict[int, str]:
+        runs: dict[int, str] = {}
+        for done, job in enumerate(self.jobs):
+            tell(done, len(self.jobs))
+            try:
+                self.accepted[job.index] = self._submit(job)
+            except SchedulerRefusedError as error:
+                if self._later(error):
+                    self._record(
+                        SubmitRefused(
+                            at=self._now, job_index=job.index, message=error.message, later=True
+                        )
+                    )
+                    return runs
+                raise self._refused(error, job) from error
+            except SchedulerAbsentError as error:
+                raise self._given_up(error, job) from error
+            except SchedulerAwayError as error:
+                raise self._unanswered(error) from error
+            runs |= job_ids(job, self.accepted[job.index])
+        return runs
+
+    def _submit(self, job: JobSpec) -> str:
+        # Imported here: it imports submitit, and only a submission needs that.
+        from hpckit.slurm.submit import submit  # noqa: PLC0415
+
+        text = self.launch.paths.script(job.index).read_text(encoding="utf-8")
+        self._record(SubmitIntended(at=self._now, job_index=job.index, job_name=job.name))
+        accepted = submit(
+            text,
+            job,
+            self.launch.folder,
+            self.commands,
+            behind=self.behind,
+            waits=self._waits(job),
+        )
+        if self.chained:
+            self.behind = accepted
+        self._record(Submitted(at=self._now, job_index=job.index, job=accepted))
+        return accepted
+
+    def _waits(self, job: JobSpec) -> str | None:
+        """Return what a job of a stage waits for, beside the end of the one before it."""
+        if not self.launch.stages or not job.runs:
+            return None
+        if self.living is None and not self.new:
+            self.living = queued_jobs(self.commands)
+        history = read_launch_history(self.launch)
+        living = None if self.living is None else {*self.living, *self.accepted.values()}
+        return waits(job, self.launch.stages, history, living)
+
+    def _later(self, error: SchedulerRefusedError) -> bool:
+        """Whether a refused job may be handed in later: others of the launch are queued now."""
+        return self.may_wait and over_limit(error) and (bool(self.accepted) or not self.new)
+
+    def _refused(self, error: SchedulerError, job: JobSpec) -> SchedulerError:
+        try:
+            # An sbatch that was killed, or a wrapper around it, may have submitted all the same.
+            strays = self._living(find_by_name(job.name, self.commands))
+        except SchedulerError:
+            return self._unanswered(error)
+        if strays:
+            self.accepted[job.index] = strays[-1]
+            self._record(Submitted(at=self._now, job_index=job.index, job=strays[-1], adopted=True))
+            return type(error)(f"{error.message}; {self._take_back()}", hint=error.hint)
+        return self._given_up(error, job)
+
+    def _living(self, jobs: Sequence[str]) -> list[str]:
+        """Return the jobs that have not ended: accounting keeps what sbatch refused (22.05)."""
+        seen = observe(jobs, self.commands, self._now) if jobs else {}
+        return [job for job in jobs if job not in seen or not seen[job].state.ended]
+
+    def _given_up(self, error: SchedulerError, job: JobSpec) -> SchedulerError:
+        """Leave nothing half-submitted after a definite no."""
+        self._record(SubmitRefused(at=self._now, job_index=job.index, message=error.message))
+        if not self.accepted:
+            if self.new:
+                remove(self.launch.folder)
+            return type(error)(f"{error.message}; nothing was submitted", hint=error.hint)
+        return type(error)(f"{error.message}; {self._take_back(but=job.runs)}", hint=error.hint)
+
+    def _unanswered(self, error: SchedulerError) -> SchedulerError:
+        taken_back = f"; {self._take_back()}" if self.accepted else ""
+        doctor = f"hpckit doctor {shlex.quote(str(self.launch.folder))}"
+        return type(error)(
+            f"{error.message}; whether the job was accepted is not known{taken_back}",
+            hint=f"{error.hint}\nwhen Slurm answers again, `{doctor}` finds out and tidies up",
+        )
+
+    def _take_back(self, *, but: Container[int] = ()) -> str:
+        """Cancel the jobs accepted so far and give up all runs `but` those refused.
+
+        Returns what to tell about it.
+        """
+        jobs = list(self.accepted.values())
+        runs = tuple(sorted(run for job in self.jobs for run in job.runs if run not in but))
+        self._record(CancelRequested(at=self._now, runs=runs))
+        try:
+            cancel(jobs, self.commands)
+        except SchedulerError as error:
+            return (
+                f"what was accepted of this launch could not be cancelled ({error.message}): "
+                f"scancel {' '.join(jobs)}"
+            )
+        return f"what was accepted of this launch was cancelled: {', '.join(jobs)}"
+
+    @property
+    def _now(self) -> datetime:
+        return self.context.now()
+
+    def _record(self, event: Event) -> None:
+        record_event(self.launch.paths, event)

@@ -1,0 +1,154 @@
+"""The successor of a run's present job: queued ahead, so that it need not wait out a requeue.
+
+Responsible for adding that job to the launch and for taking it back; it must not decide whether a
+run wants one. The supervisor calls this, through cli/supervise: what goes wrong here is said, and
+never ends a run.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hpckit.context import Context
+from hpckit.errors import HpckitError, SchedulerAbsentError, SchedulerAwayError
+from hpckit.model.allocation import Requeued, Wish
+from hpckit.model.events import JobAdded, SubmitRefused
+from hpckit.model.history import LaunchHistory
+from hpckit.model.plan import JobSpec
+from hpckit.operations.add_job import add_job, alone
+from hpckit.operations.frozen_script import rendered
+from hpckit.operations.submit import Submission, slurm_commands
+from hpckit.planning.jobs.service_jobs import successor_job
+from hpckit.record.launch_events import record_event
+from hpckit.record.launches import Launch, latest_attempt, load_launch, read_launch_history
+from hpckit.slurm.cancel import cancel
+from hpckit.slurm.query import find_by_name, observe
+from hpckit.slurm.requeue import Answer, Attempt, Outcome, leave_out
+
+PATIENCE = timedelta(minutes=10)
+"""How long to wait for others that add jobs to the launch, and for a Slurm that is away."""
+
+_DROP_PATIENCE = timedelta(seconds=20)
+"""How long the end of an attempt may wait for Slurm."""
+
+_PAUSE_S = 3.0
+
+
+def queue_successor(
+    launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context
+) -> str | None:
+    """Queue the next attempt of a run behind its present job, which is `slurm_job` to Slurm.
+
+    To be called once the attempt is open. Returns what Slurm calls the successor; None where there
+    is none, and then why is said on standard error.
+    """
+    try:
+        return _queued(launch, index, job, slurm_job, context)
+    except (HpckitError, OSError) as error:
+        said = error.message if isinstance(error, HpckitError) else str(error)
+        context.note(f"warning: run {launch.runs[index].id} has no successor: {said}")
+        return None
+
+
+def _queued(
+    launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context
+) -> str | None:
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    with alone(launch, context, patience=PATIENCE) as fresh:
+        history = read_launch_history(fresh)
+        waiting = _waiting(history, index, job)
+        if waiting is not None:
+            seen = observe([waiting], commands, context.now()).get(waiting)
+            if seen is not None and not seen.state.ended:
+                return waiting
+        if index in history.cancelled:
+            return None
+        added = successor_job(launch.id, index, index=len(fresh.jobs), like=job, after=slurm_job)
+        attempts = latest_attempt(fresh.paths.run(index).attempts)
+        event = JobAdded(at=context.now(), job=added, after=(attempts,), successor=True)
+        add_job(fresh, event, rendered(fresh, added, context))
+    # Not under the lock: the index is taken, and others wait to take theirs.
+    submission = Submission(
+        launch=load_launch(launch.folder),
+        jobs=(added,),
+        new=False,
+        commands=commands,
+        context=context,
+    )
+    return submission.submit_patiently(PATIENCE)[index]
+
+
+def _waiting(history: LaunchHistory, index: int, job: JobSpec) -> str | None:
+    """Return the successor that waits for this very job: Slurm has started the job once more."""
+    successor = history.successors.get(index)
+    own = successor is None or successor.job_index == job.index
+    return None if own else history.successor_of(index)
+
+
+def hand_to_successor(
+    launch: Launch, index: int, job: JobSpec, wish: Wish, context: Context
+) -> Requeued:
+    """Let the successor of a run leave out the nodes that the wish excludes; return the outcome.
+
+    It waits for the end of the present job, so that Slurm still takes them.
+    """
+    try:
+        successor = read_launch_history(load_launch(launch.folder)).successor_of(index)
+        commands = slurm_commands(launch.cluster.bin_dir, context)
+    except (HpckitError, OSError) as error:
+        said = error.message if isinstance(error, HpckitError) else str(error)
+        return Requeued(outcome=Answer.away, message=said)
+    if successor is None:
+        return Requeued(outcome=Answer.refused, message="no successor is queued")
+    waiting = Attempt(
+        job=successor,
+        restart_count=0,
+        nodes=job.resources.allocated_nodes,
+        owns_run=lambda: True,
+    )
+    queued = Outcome(answer=Answer.requeued, message=f"job {successor} waits for this one's end")
+    return leave_out(commands, waiting, wish.excluded, queued).told()
+
+
+def drop_successor(launch: Launch, index: int, slurm_job: str, context: Context) -> bool:
+    """Cancel the successor of a run that has completed, or must not go on; returns whether it is.
+
+    `slurm_job` is the run's present job, which is never cancelled by this. True also where there
+    is no successor.
+    """
+    try:
+        return _dropped(load_launch(launch.folder), index, slurm_job, context)
+    except (HpckitError, OSError) as error:
+        said = error.message if isinstance(error, HpckitError) else str(error)
+        context.note(f"warning: the successor of {launch.runs[index].id} is still queued: {said}")
+        return False
+
+
+def _dropped(launch: Launch, index: int, slurm_job: str, context: Context) -> bool:
+    history = read_launch_history(launch)
+    successor = history.successors.get(index)
+    if successor is None:
+        return True
+    commands = slurm_commands(launch.cluster.bin_dir, context)
+    deadline = context.now() + _DROP_PATIENCE
+    while True:
+        try:
+            known = history.successor_of(index)
+            name = history.jobs[successor.job_index].name
+            jobs = find_by_name(name, commands) if known is None else (known,)
+            jobs = tuple(job for job in jobs if job != slurm_job)
+            if jobs:
+                cancel(jobs, commands)
+        except SchedulerAbsentError:
+            raise
+        except SchedulerAwayError:
+            if context.now() >= deadline:
+                raise
+            context.sleep(_PAUSE_S)
+            continue
+        break
+    if jobs or known is None:
+        message = "not needed any more: it was cancelled while it waited"
+        dropped = SubmitRefused(at=context.now(), job_index=successor.job_index, message=message)
+        record_event(launch.paths, dropped)
+    return True

@@ -1,0 +1,138 @@
+"""Runs of one launch, of several, or of an experiment; of those that compute the same, one each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.errors import HpckitError, NotFoundError, UsageError
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.record.frozen import RunHead
+from hpckit.record.launches import Launch, load_launch
+from hpckit.record.lookup import Selection, find_evidence, list_launches
+from hpckit.record.snapshot.identity import frozen_identity
+from hpckit.report.selection import assigned
+from hpckit.views.freshness import Freshness
+from hpckit.views.launch_view import Ask, LaunchView, launch_views
+
+ChosenRuns = tuple[LaunchView, Sequence[RunView]]
+"""A launch, and those of its runs that are meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsQuery:
+    """Which runs are meant: those named, or of an experiment; the latest launch's by default."""
+
+    references: Sequence[str] = ()
+    experiment: str | None = None
+
+
+_GROUP = "experiment"
+
+
+def chosen_runs(
+    query: RunsQuery, base: Path, context: Context, freshness: Freshness
+) -> Sequence[ChosenRuns]:
+    """Return the runs that are meant, oldest launch first; raises NotFoundError and UsageError.
+
+    Of runs of several launches that compute the same, those of the newest launch that completed
+    them are taken, else those of the newest one. Each scheduler is asked once.
+    """
+    questions = _questions(query, base, context)
+    views = launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
+    for warning in dict.fromkeys(view.warning for view in views if view.warning):
+        context.note(f"warning: {warning}")
+    if len(views) == 1:
+        return [(view, view.runs) for view in views]
+    _note_code([view.launch for view in views], context)
+    return _newest(sorted(views, key=lambda view: view.launch.created_at, reverse=True))[::-1]
+
+
+def _questions(
+    query: RunsQuery, base: Path, context: Context
+) -> list[tuple[Launch, Sequence[int] | None]]:
+    if query.experiment is not None:
+        if query.references:
+            raise UsageError(
+                "--experiment looks through all launches, and some are named besides",
+                hint="leave one of the two out",
+            )
+        return list(_of_experiment(query.experiment, base, context))
+    names: list[str | None] = list(dict.fromkeys(query.references)) or [None]
+    return list(_merged(find_evidence(name, base, cwd=context.cwd) for name in names))
+
+
+def _merged(
+    selections: Iterable[Selection],
+) -> Iterator[tuple[Launch, Sequence[int] | None]]:
+    """Yield each launch once, with all the runs of it that were named."""
+    found: dict[Path, tuple[Launch, set[int]]] = {}
+    for one in selections:
+        launch, indices = found.setdefault(one.launch.folder.resolve(), (one.launch, set()))
+        indices.update(range(len(launch.runs)) if one.index is None else (one.index,))
+    for launch, indices in found.values():
+        whole = len(indices) == len(launch.runs)
+        yield launch, None if whole else sorted(indices)
+
+
+def _of_experiment(
+    name: str, base: Path, context: Context
+) -> Iterator[tuple[Launch, Sequence[int] | None]]:
+    launches = list(_readable(list_launches(base), context))
+    found = [
+        (launch, indices)
+        for launch in launches
+        if (indices := [run.index for run in launch.runs if _is_of(launch, run, name)])
+    ]
+    if not found:
+        there = ", ".join(sorted({launch.name for launch in launches})) or "none"
+        raise NotFoundError(
+            f"no launch in {base} is named {name!r}, and no run has experiment={name}",
+            hint=f"names there are: {there}",
+        )
+    yield from found
+
+
+def _is_of(launch: Launch, run: RunHead, name: str) -> bool:
+    """Whether a run chose the experiment; where it chose none, its launch's name tells."""
+    chosen = assigned(run.overrides).get(_GROUP)
+    return fnmatchcase(launch.name, name) or (chosen is not None and fnmatchcase(chosen, name))
+
+
+def _readable(folders: Iterable[Path], context: Context) -> Iterator[Launch]:
+    for folder in folders:
+        try:
+            yield load_launch(folder)
+        except HpckitError as error:
+            context.note(f"warning: {error.message}")
+
+
+def _newest(views: Sequence[LaunchView]) -> list[ChosenRuns]:
+    """Return of each signature the runs of one launch; `views` are newest first."""
+    winners: dict[str, tuple[str, bool]] = {}
+    for view in views:
+        for run in view.runs:
+            signature = view.launch.runs[run.record.index].signature
+            completed = run.state is RunState.completed
+            if signature not in winners or (completed and not winners[signature][1]):
+                winners[signature] = (view.launch.id, completed)
+    chosen = [
+        (view, [one for one in view.runs if winners[_signature(view, one)][0] == view.launch.id])
+        for view in views
+    ]
+    return [(view, runs) for view, runs in chosen if runs]
+
+
+def _signature(view: LaunchView, run: RunView) -> str:
+    return view.launch.runs[run.record.index].signature
+
+
+def _note_code(launches: Sequence[Launch], context: Context) -> None:
+    """Say where results are compared that different code has given."""
+    identities = {frozen_identity(launch.paths) for launch in launches}
+    if len(identities) > 1 or None in identities:
+        context.note(f"these {len(launches)} launches did not all run the same code, for all known")

@@ -1,0 +1,316 @@
+"""Views of a launch's runs: our record, Slurm's word and what lives on this host, put together.
+
+Responsible for asking in the right order; it must not decide what the answers mean (model/run).
+Our record is read first and Slurm is asked after it. Where the answers then say that a run ended
+which our record has not seen end, the record is read once more: it may have ended in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from hpckit.context import Context
+from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
+from hpckit.model.held_up import held_up
+from hpckit.model.history import LaunchHistory, read_history
+from hpckit.model.launch import ClusterKind
+from hpckit.model.plan import JobSpec
+from hpckit.model.pool import Pool, in_pool, read_pools
+from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.stages import with_followed
+from hpckit.model.states import RunState
+from hpckit.model.succession import carried_on
+from hpckit.record.index import LEAST_RUNS, RunIndex, open_index
+from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
+from hpckit.record.process import alive
+from hpckit.views.freshness import Freshness
+from hpckit.views.scheduler import Answer, Scheduler, ask_scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchView:
+    """All runs of a launch, and how the scheduler was; `warning` says why it is away.
+
+    `janitor` is the job that will resume runs when all have ended, while Slurm has it; `asked_at`
+    is when Slurm was asked, null where it did not answer. `kept` is the index, where one was used.
+    """
+
+    launch: Launch
+    runs: tuple[RunView, ...]
+    scheduler: Scheduler
+    warning: str = ""
+    janitor: Observation | None = None
+    asked_at: datetime | None = None
+    kept: RunIndex | None = None
+
+
+class Ask(StrEnum):
+    """Whom to ask the scheduler about: a run that completed does not change any more."""
+
+    nothing = "nothing"
+    open_runs = "open_runs"
+    all_runs = "all_runs"
+
+
+Carrier = tuple[str, int, str]
+"""The process that carries a run: host, pid, start mark."""
+
+
+def launch_view(
+    launch: Launch,
+    context: Context,
+    *,
+    ask: Ask = Ask.all_runs,
+    indices: Sequence[int] | None = None,
+    freshness: Freshness | None = None,
+) -> LaunchView:
+    """Return the views of all runs, or of these: see `launch_views`."""
+    (view,) = launch_views([(launch, indices)], context, ask=ask, freshness=freshness)
+    return view
+
+
+def launch_views(
+    wanted: Iterable[tuple[Launch, Sequence[int] | None]],
+    context: Context,
+    *,
+    ask: Ask = Ask.all_runs,
+    freshness: Freshness | None = None,
+) -> tuple[LaunchView, ...]:
+    """Return the views of several launches, each of all its runs or of these.
+
+    Each scheduler is asked once, about all of them; one that is away is said, not raised. Only what
+    is merely shown may have a `freshness`: whoever decides by a view asks Slurm itself, and reads
+    the files of all runs, though no metrics.
+    """
+    readings = [_Reading.of(one, indices, ask, context, freshness) for one, indices in wanted]
+    answers: dict[str | None, Answer] = {}
+    for bin_dir in dict.fromkeys(one.launch.cluster.bin_dir for one in readings if one.jobs):
+        of_it = [one for one in readings if one.jobs and one.launch.cluster.bin_dir == bin_dir]
+        jobs = tuple(dict.fromkeys(job for one in of_it for job in one.jobs))
+        answers[bin_dir] = ask_scheduler([one.launch for one in of_it], jobs, context, freshness)
+    nobody = Answer(scheduler=Scheduler.none)
+    return tuple(
+        one.view(answers[one.launch.cluster.bin_dir] if one.jobs else nobody) for one in readings
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """What our own record says of a launch, and the jobs to ask about.
+
+    `records` are of the runs that are `meant`, null for all, and of those that they follow;
+    `metrics` is whether they tell what was logged.
+    """
+
+    launch: Launch
+    meant: Sequence[int] | None
+    executors: Mapping[int, LocalStarted]
+    records: tuple[RunRecord, ...]
+    history: LaunchHistory
+    pools: Mapping[int, Pool]
+    jobs: tuple[str, ...]
+    kept: RunIndex | None
+    metrics: bool
+
+    @classmethod
+    def of(
+        cls,
+        launch: Launch,
+        meant: Sequence[int] | None,
+        ask: Ask,
+        context: Context,
+        freshness: Freshness | None,
+    ) -> _Reading:
+        """Read the record of a launch; runs that follow others are seen with those."""
+        indices = meant
+        if launch.stages and indices is not None:
+            indices = with_followed(launch.stages, indices)
+        executors, shown = local_executors(launch), freshness is not None
+        kept = None if freshness is None else _index(launch, context, indices, anew=freshness.now)
+        records = read_runs(launch, indices, kept=kept, metrics=shown)
+        history = read_launch_history(launch)
+        pools = read_pools(history, (one.index for one in records))
+        on_slurm = launch.cluster.kind is ClusterKind.slurm
+        return cls(
+            launch=launch,
+            meant=meant,
+            executors=executors,
+            records=records,
+            history=history,
+            pools=pools,
+            jobs=_jobs(records, history, pools, ask) if on_slurm else (),
+            kept=kept,
+            metrics=shown,
+        )
+
+    def view(self, answer: Answer) -> LaunchView:
+        """Put the record and the answer together."""
+        runs = _read_again(self, self._world(answer))
+        if self.launch.stages:
+            runs = _of_stages(runs, self.launch, self.history, self.meant)
+        if self.kept is not None:
+            self.kept.save()
+        janitor = answer.observations.get(self.history.janitor_job or "")
+        return LaunchView(
+            launch=self.launch,
+            runs=runs,
+            scheduler=answer.scheduler,
+            warning=answer.warning,
+            janitor=None if janitor is None or janitor.state.ended else janitor,
+            asked_at=answer.asked_at,
+            kept=self.kept,
+        )
+
+    def _world(self, answer: Answer) -> _World:
+        answered = answer.scheduler is Scheduler.answered
+        given = ((run, self.history.successor_of(run)) for run in self.history.successors)
+        return _World(
+            observations=answer.observations,
+            asked=frozenset(self.jobs) if answered else frozenset(),
+            executors=self.executors,
+            living=_living(self.executors, self.records),
+            successors={run: job for run, job in given if job},
+            pools=self.pools,
+        )
+
+
+def _index(
+    launch: Launch, context: Context, indices: Sequence[int] | None, *, anew: bool
+) -> RunIndex | None:
+    """Return the index of a launch, where more than a few of its runs are wanted."""
+    if indices is not None and len(indices) < LEAST_RUNS:
+        return None
+    if launch.stranger is not None:
+        # What it keeps may say anything, and to write it is to act in a stranger's folder.
+        return None
+    return open_index(launch.paths, len(launch.runs), context.now(), anew=anew)
+
+
+def _read_again(reading: _Reading, world: _World) -> tuple[RunView, ...]:
+    """Return the views, with the records of those runs read once more that Slurm knows better.
+
+    Our record has not seen an end that came meanwhile, or an index not that a run began anew.
+    """
+    views = [world.view(record) for record in reading.records]
+    some = [
+        view.record.index
+        for view in views
+        if (not view.record.state.ended and view.settled)
+        or (view.record.state is RunState.completed and view.requeued)
+    ]
+    again = read_runs(reading.launch, some, metrics=reading.metrics) if some else ()
+    anew = {record.index: record for record in again}
+    return tuple(
+        world.view(anew[view.record.index]) if view.record.index in anew else view for view in views
+    )
+
+
+def _of_stages(
+    runs: Sequence[RunView], launch: Launch, history: LaunchHistory, meant: Sequence[int] | None
+) -> tuple[RunView, ...]:
+    """Return the views that were meant, with what earlier stages did to them."""
+    of_slurm = launch.cluster.kind is ClusterKind.slurm
+    waiting = history.waiting() if of_slurm else ()
+    known = held_up(
+        runs,
+        launch.stages,
+        unborn=[run for job in waiting for run in job.runs],
+        resumed={run: one.job_index for run, one in history.resumed.items()} if of_slurm else {},
+    )
+    kept = {view.record.index for view in known} if meant is None else set(meant)
+    return tuple(view for view in known if view.record.index in kept)
+
+
+def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
+    """Return the local executor whose turn each run is; runs that never had one are left out."""
+    if launch.cluster.kind is not ClusterKind.local:
+        return {}
+    return read_launch_history(launch).executors
+
+
+def unconfirmed(launch: Launch) -> tuple[JobSpec, ...]:
+    """Return the jobs of which it is not known whether Slurm accepted them.
+
+    Jobs that were added since the launch was read are among them.
+    """
+    latest: dict[int, bool] = {}
+    events = read_launch_events(launch)
+    for event in events:
+        if isinstance(event, SubmitIntended | Submitted | SubmitRefused):
+            latest[event.job_index] = isinstance(event, SubmitIntended)
+    jobs = read_history(launch.jobs, events).jobs
+    return tuple(job for job in jobs if latest.get(job.index, False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    """What was seen outside our record, at one moment."""
+
+    observations: Mapping[str, Observation]
+    asked: frozenset[str]
+    executors: Mapping[int, LocalStarted]
+    living: Mapping[Carrier, bool | None]
+    successors: Mapping[int, str]
+    pools: Mapping[int, Pool]
+
+    def view(self, record: RunRecord) -> RunView:
+        carrier = _carrier(record, self.executors)
+        seen = self.observations.get(record.job or "")
+        # An answer from before the attempt began says nothing of how it ended.
+        early = seen is not None and record.begun and _is_older(seen, record)
+        present = RunView(
+            record=record,
+            observation=None if early else seen,
+            asked=record.job in self.asked and not early,
+            alive=None if carrier is None else self.living.get(carrier),
+        )
+        pool = self.pools.get(record.index)
+        if pool is not None:
+            asked = any(job in self.asked for job in pool.jobs)
+            return in_pool(present, pool, self.observations, asked=asked)
+        return carried_on(present, self.observations.get(self.successors.get(record.index, "")))
+
+
+def _is_older(seen: Observation, record: RunRecord) -> bool:
+    """Whether an end that Slurm tells of is one before the present attempt."""
+    return (
+        seen.state.ended
+        and not record.state.ended
+        and record.started_at is not None
+        and seen.seen_at < record.started_at
+    )
+
+
+def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> Carrier | None:
+    """Return the process that carries a run: the executor while it waits, then its supervisor."""
+    if record.state.ended:
+        return None
+    if record.state is not RunState.pending:
+        return record.supervisor
+    executor = executors.get(record.index)
+    return None if executor is None else (executor.host, executor.pid, executor.started)
+
+
+def _living(
+    executors: Mapping[int, LocalStarted], records: Iterable[RunRecord]
+) -> Mapping[Carrier, bool | None]:
+    carriers = {_carrier(record, executors) for record in records} - {None}
+    return {carrier: alive(*carrier) for carrier in carriers if carrier is not None}
+
+
+def _jobs(
+    records: Iterable[RunRecord], history: LaunchHistory, pools: Mapping[int, Pool], ask: Ask
+) -> tuple[str, ...]:
+    """Return the jobs to ask about: of these runs, of their successors, and the janitor."""
+    if ask is Ask.nothing:
+        return ()
+    asked = [one for one in records if ask is Ask.all_runs or one.state is not RunState.completed]
+    jobs = [one.job for one in asked if one.index not in pools]
+    shared = {pools[one.index] for one in asked if one.index in pools}
+    jobs += [job for pool in shared for job in pool.jobs]
+    jobs += [history.successor_of(one.index) for one in asked]
+    jobs += [history.janitor_job] if any(jobs) else []
+    return tuple(dict.fromkeys(job for job in jobs if job is not None))

@@ -1,0 +1,126 @@
+"""Polls a launch: reads its record often, asks the scheduler rarely, knows when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from hpckit.context import Context
+from hpckit.model.launch import ClusterKind
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch
+from hpckit.views.freshness import Freshness
+from hpckit.views.launch_view import Ask, launch_view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollBackoff:
+    """How long the scheduler is left in peace: `first`, then twice as long each time, to `longest`.
+
+    A run that changed brings back `first`; `shortest` counts where a record says ended.
+    """
+
+    first: timedelta
+    longest: timedelta
+    shortest: timedelta
+
+
+POLL_BACKOFF = PollBackoff(
+    first=timedelta(seconds=15), longest=timedelta(seconds=60), shortest=timedelta(seconds=5)
+)
+
+
+_SLOW = 10
+"""A scheduler that takes its time is asked so much more rarely: it serves the whole cluster."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Poller:
+    """What is known of a launch, or of some runs of it, while it is waited for."""
+
+    launch: Launch
+    context: Context
+    indices: Sequence[int] | None = None
+    rhythm: PollBackoff = POLL_BACKOFF
+    known: dict[int, RunView] = field(default_factory=dict, init=False)
+    settled: set[int] = field(default_factory=set, init=False)
+    asked_at: datetime = field(init=False)
+    pause: timedelta = field(init=False)
+    doubted_at: datetime | None = field(default=None, init=False)
+    queue_at: datetime | None = field(default=None, init=False)
+    warning: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.asked_at = self.context.now()
+        self.pause = self.rhythm.first
+
+    @property
+    def views(self) -> tuple[RunView, ...]:
+        """The latest view of every run."""
+        return tuple(self.known[index] for index in sorted(self.known))
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """The runs of which more will be heard."""
+        every = range(len(self.launch.runs)) if self.indices is None else self.indices
+        return tuple(index for index in every if index not in self.settled)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen."""
+        return not self.open
+
+    def look(self) -> None:
+        """Read the record of the open runs, and ask the scheduler where it is time to."""
+        ask = Ask.open_runs if self._is_due else Ask.nothing
+        began = self.context.now()
+        seen = launch_view(
+            self.launch,
+            self.context,
+            ask=ask,
+            indices=self.open,
+            # An end is final by a word of Slurm's that is younger than the end itself.
+            freshness=Freshness(not_before=self.doubted_at),
+        )
+        if ask is not Ask.nothing:
+            self.asked_at = self.context.now()
+            spent = self.asked_at - began
+            self.pause = max(min(self.pause * 2, self.rhythm.longest), spent * _SLOW)
+            self.queue_at = seen.asked_at or self.queue_at
+            self._warn(seen.warning)
+        young = seen.asked_at is None or seen.asked_at >= (self.doubted_at or began)
+        for view in seen.runs:
+            self._take(view, final=ask is not Ask.nothing and young)
+        open_views = (self.known[index] for index in self.open)
+        doubted = any(view.settled for view in open_views)
+        self.doubted_at = (self.doubted_at or self.context.now()) if doubted else None
+
+    @property
+    def _on_slurm(self) -> bool:
+        return self.launch.cluster.kind is ClusterKind.slurm
+
+    @property
+    def _is_due(self) -> bool:
+        since = self.context.now() - self.asked_at
+        return self._on_slurm and since >= (self.rhythm.shortest if self.doubted_at else self.pause)
+
+    def _take(self, view: RunView, *, final: bool) -> None:
+        """Take a view; an end by our record alone is final where Slurm cannot begin anew."""
+        index = view.record.index
+        before = self.known.get(index)
+        if before is not None and before.record.state is not view.record.state:
+            self.pause = self.rhythm.first
+        if before is not None and view.observation is None and not final:
+            view = replace(view, observation=before.observation)
+        self.known[index] = view
+        if view.settled and (
+            final or not self._on_slurm or view.record.state is RunState.completed
+        ):
+            self.settled.add(index)
+
+    def _warn(self, warning: str) -> None:
+        if warning and warning != self.warning:
+            self.context.note(f"warning: {warning}")
+        self.warning = warning

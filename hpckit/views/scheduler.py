@@ -1,0 +1,93 @@
+"""Asks a scheduler about the jobs of launches, for views.
+
+Responsible for what becomes of asking, and for how old an answer may be; it must not say what the
+answer means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from hpckit.context import Context
+from hpckit.errors import SchedulerError
+from hpckit.model.run import Observation
+from hpckit.record.launches import Launch, read_launch_events
+from hpckit.slurm.cached_query import Wish, observe_shared
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.query import observe
+from hpckit.views.freshness import Freshness, least_age
+
+_TIMEOUT = timedelta(seconds=20)
+
+
+class Scheduler(StrEnum):
+    """What became of asking the scheduler. `none`: there was nobody or nothing to ask."""
+
+    answered = "answered"
+    away = "away"
+    none = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one scheduler said of the jobs it was asked about, and when; else why it is away."""
+
+    scheduler: Scheduler
+    observations: Mapping[str, Observation] = field(default_factory=dict)
+    warning: str = ""
+    asked_at: datetime | None = None
+
+
+def ask_scheduler(
+    launches: Sequence[Launch],
+    jobs: Sequence[str],
+    context: Context,
+    freshness: Freshness | None,
+) -> Answer:
+    """Return what the scheduler of these launches says of their jobs, once for all of them."""
+    shared = freshness if least_age(context) else None
+    try:
+        return _observe(launches, jobs, context, shared)
+    except SchedulerError as error:
+        warning = f"{error.message}; this is our own record alone"
+        return Answer(scheduler=Scheduler.away, warning=warning)
+
+
+def _observe(
+    launches: Sequence[Launch],
+    jobs: Sequence[str],
+    context: Context,
+    freshness: Freshness | None,
+) -> Answer:
+    commands = SlurmCommands(
+        bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
+    )
+    if freshness is not None:
+        wish = Wish(
+            least=least_age(context),
+            not_before=_latest(freshness.not_before, *map(_told_at, launches)),
+            now=freshness.now,
+        )
+        heard = observe_shared(jobs, commands, context.now, wish)
+        if heard is not None:
+            return Answer(
+                scheduler=Scheduler.answered,
+                observations=heard.observations,
+                asked_at=heard.asked_at,
+            )
+    now = context.now()
+    observations = observe(jobs, commands, now)
+    return Answer(scheduler=Scheduler.answered, observations=observations, asked_at=now)
+
+
+def _told_at(launch: Launch) -> datetime | None:
+    """Return when anything was last submitted or cancelled: Slurm's earlier word is outdated."""
+    history = read_launch_events(launch)
+    return history[-1].at if history else None
+
+
+def _latest(*moments: datetime | None) -> datetime | None:
+    return max((one for one in moments if one is not None), default=None)

@@ -1,0 +1,245 @@
+"""Promises of the successor that a supervisor queues behind its own job, on a fake Slurm."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.context import Context
+from hpckit.model import events
+from hpckit.model.allocation import Wish
+from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
+from hpckit.record.launches import Launch, load_launch, read_launch_history, read_runs
+
+pytestmark = pytest.mark.slow
+
+QUICK = ("experiment=command", "code.snapshot=false", "cluster=slurm")
+WAITS = "command=[sh,-c,'until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.1; done']"
+
+
+def until(reached: Callable[[], object]) -> None:
+    """Wait for something that is bound to come; the test's own time limit guards."""
+    while not reached():
+        time.sleep(0.1)
+
+
+def living(fake_slurm: Any) -> list[str]:
+    """Return the names of the jobs that wait or run."""
+    text: str = fake_slurm.slurm("squeue", "--noheader", "--Format=Name:0|")
+    return [line.rstrip("|") for line in text.splitlines()]
+
+
+def shown(shell: Any) -> list[tuple[str, str]]:
+    """Return state and job of the runs by `status`."""
+    runs = json.loads(shell("status", "--json").out)["runs"]
+    return [(run["state"], run["job"]) for run in runs]
+
+
+@pytest.fixture
+def context(slurm_shell: Any) -> Context:
+    """Return the world of a supervisor on the fake cluster."""
+    return Context(
+        environ=slurm_shell.environ,
+        cwd=Path("/"),
+        stdout=io.StringIO(),
+        stderr=io.StringIO(),
+        now=lambda: datetime.now(UTC),
+        sleep=lambda _: time.sleep(0.01),
+    )
+
+
+@pytest.fixture
+def launch(slurm_shell: Any) -> Launch:
+    """Return a launch of two runs that have begun, as job 1_0 and 1_1."""
+    assert slurm_shell("launch", "-m", *QUICK, WAITS, "seed=1,2").code == 0
+    begun = load_launch(slurm_shell.outputs[0])
+    until(lambda: all(one.round is not None for one in read_runs(begun)))
+    return begun
+
+
+def test_successor_waits_behind_its_run_alone(
+    slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
+) -> None:
+    """It is a job of this one run, for after the array element; the present job stays the run's."""
+    job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    assert job == "3"
+    script = (launch.folder / "job-1.sbatch").read_text()
+    assert "#SBATCH --dependency=afterany:1_1\n" in script
+    assert "#SBATCH --no-requeue\n" in script
+    assert "--array" not in script
+    assert shown(slurm_shell) == [("running", "1_0"), ("running", "1_1")]
+    assert f"{launch.id}-1" in living(fake_slurm)
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_is_the_run_s_job_once_the_present_one_has_ended(
+    slurm_shell: Any, launch: Launch, context: Context
+) -> None:
+    """Nothing else needs to be asked for: it begins the next attempt, and is the job shown."""
+    job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    host, pid, _ = read_runs(launch, [1])[0].supervisor or ("", 0, "")
+    assert host
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: read_runs(launch, [1])[0].attempt == 2)
+    assert shown(slurm_shell)[1] == ("running", job)
+    (slurm_shell.cwd / "fixed").touch()
+    until(lambda: [state for state, _ in shown(slurm_shell)] == ["completed"] * 2)
+
+
+def test_successor_keeps_resume_from_submitting_the_run_again(
+    slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
+) -> None:
+    """Between the end of the present job and its start, the run waits, and is left alone."""
+    job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    # Slurm takes its time: the successor stays in the queue although its turn has come.
+    path = fake_slurm.folder / "jobs" / "3.json"
+    path.write_text(path.read_text().replace('"reason": "None"', '"reason": "Priority"'))
+    fake_slurm.slurm("scancel", "--signal=KILL", "1_1")
+    until(lambda: shown(slurm_shell)[1] == ("pending", job))
+    said = slurm_shell("resume", f"{launch.id}.1")
+    assert said.code == 0, said.err
+    assert "it waits already" in said.out
+    fake_slurm.slurm("scontrol", "release", "3")
+    (slurm_shell.cwd / "fixed").touch()
+    until(lambda: [state for state, _ in shown(slurm_shell)] == ["completed"] * 2)
+
+
+def test_successor_of_a_successor_follows_it(
+    slurm_shell: Any, launch: Launch, context: Context
+) -> None:
+    """Each attempt queues the next one: what was a successor is then the present job."""
+    job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    (first,) = [one for one in read_runs(launch, [1]) if one.supervisor]
+    os.kill(first.supervisor[1] if first.supervisor else 0, signal.SIGKILL)
+    until(lambda: read_runs(launch, [1])[0].attempt == 2)
+    now = load_launch(launch.folder)
+    second = queue_successor(now, 1, now.jobs[1], str(job), context)
+    history = read_launch_history(load_launch(launch.folder))
+    assert (history.job_of(1).index, history.slurm_jobs[1]) == (1, job)
+    assert history.successor_of(1) == second
+    assert shown(slurm_shell)[1] == ("running", job)
+    assert drop_successor(now, 1, str(job), context)
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_is_queued_once_where_slurm_starts_the_job_anew(
+    slurm_shell: Any, launch: Launch, context: Context
+) -> None:
+    """The one that still waits for this very job is taken; there is no second."""
+    first = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    assert queue_successor(launch, 1, launch.jobs[0], "1_1", context) == first
+    assert len(load_launch(launch.folder).jobs) == 2
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_that_is_dropped_leaves_the_run_as_it_was(
+    slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
+) -> None:
+    """It is cancelled in Slurm and none of the launch's any more; the run itself goes on."""
+    queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    assert drop_successor(launch, 1, "1_1", context)
+    assert f"{launch.id}-1" not in living(fake_slurm)
+    assert read_launch_history(load_launch(launch.folder)).successors == {}
+    assert shown(slurm_shell)[1] == ("running", "1_1")
+    assert drop_successor(launch, 1, "1_1", context)
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_leaves_out_the_nodes_that_its_run_excludes(
+    launch: Launch, context: Context, slurm_shell: Any
+) -> None:
+    """It is queued ahead, before anything is known to be bad; and without one that is said."""
+    wish = Wish(excluded=("n1",))
+    none = hand_to_successor(launch, 1, launch.jobs[0], wish, context)
+    assert (none.outcome, none.message) == ("refused", "no successor is queued")
+    job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    handed = hand_to_successor(launch, 1, launch.jobs[0], wish, context)
+    assert (handed.outcome, handed.excluded) == ("requeued", ("n1",))
+    assert f"job {job} waits" in handed.message
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_never_drops_the_job_it_is_called_from(
+    slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
+) -> None:
+    """An attempt of the successor's own that has queued no other drops nothing."""
+    job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    assert drop_successor(launch, 1, str(job), context)
+    assert f"{launch.id}-1" in living(fake_slurm)
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_cancel_takes_the_successor_along(
+    slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
+) -> None:
+    """A cancelled run has nothing left in the queue, and gets no new successor."""
+    queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    assert slurm_shell("cancel", f"{launch.id}.1").code == 0
+    until(lambda: shown(slurm_shell)[1] == ("cancelled", "1_1"))
+    assert f"{launch.id}-1" not in living(fake_slurm)
+    assert queue_successor(launch, 1, launch.jobs[0], "1_1", context) is None
+    (slurm_shell.cwd / "fixed").touch()
+
+
+@pytest.mark.parametrize("mode", ["lose-answer", "controller-away"])
+def test_successor_is_submitted_once_whatever_slurm_answers(
+    slurm_shell: Any, launch: Launch, fake_slurm: Any, mode: str
+) -> None:
+    """Away, or its answer lost: it is asked what it has before it is asked again."""
+    fake_slurm.fail(mode)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:
+            fake_slurm.mend(mode)
+
+    context = Context(
+        environ=slurm_shell.environ,
+        cwd=Path("/"),
+        stdout=io.StringIO(),
+        stderr=io.StringIO(),
+        now=lambda: datetime.now(UTC),
+        sleep=sleep,
+    )
+    job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    if mode == "lose-answer":
+        # sbatch said no, and had submitted: what was found is taken back.
+        fake_slurm.mend(mode)
+        assert job is None
+    else:
+        assert job == "3"
+    assert living(fake_slurm).count(f"{launch.id}-1") == (mode != "lose-answer")
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_successor_that_cannot_be_is_said_and_ends_nothing(
+    slurm_shell: Any, launch: Launch, context: Context, fake_slurm: Any
+) -> None:
+    """No sbatch on the node: None, and a warning."""
+    for program in ("sbatch", "scancel", "squeue"):
+        fake_slurm.remove(program)
+    assert queue_successor(launch, 1, launch.jobs[0], "1_1", context) is None
+    assert isinstance(context.stderr, io.StringIO)
+    assert "has no successor" in context.stderr.getvalue()
+    (slurm_shell.cwd / "fixed").touch()
+
+
+def test_history_of_a_launch_with_successors_reads_alike(
+    slurm_shell: Any, launch: Launch, context: Context
+) -> None:
+    """A launch read before its successor was added, and one read after, mean the same."""
+    queue_successor(launch, 1, launch.jobs[0], "1_1", context)
+    assert read_launch_history(launch) == read_launch_history(load_launch(launch.folder))
+    added = [one for one in slurm_shell.events(launch.folder) if isinstance(one, events.JobAdded)]
+    assert [(one.successor, one.fresh, one.after) for one in added] == [(True, False, (1,))]
+    (slurm_shell.cwd / "fixed").touch()
