@@ -170,6 +170,7 @@ def _dispatch(words: Sequence[str], context: Context) -> int:
     except SystemExit as end:  # --help has been answered
         return int(end.code or 0)
     arguments.words = tuple(words)
+    arguments.program = main  # for the verbs that start others
     code: int = module.run(arguments, context)
     return code
 

@@ -1,24 +1,37 @@
-"""Tables on a terminal, as wide as it is.
+"""Pages on a terminal: tables as wide as it is, with coloured states.
 
-Responsible for what gives way where a table is wider than the terminal; it must not word a cell.
-Names of launches, runs and jobs are copied from the screen: they are never broken over lines. What
-a sheet calls `spare` is left out first, and said; what is left then breaks over lines. Imported
-only where a terminal draws: it needs rich.
+Names of launches, runs and jobs are copied from the screen: they are never broken over lines. If a
+table is too wide, the columns that a sheet calls `spare` are left out first, and named; what is
+left then breaks over lines. It imports rich: plain text and `--json` do without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
+
+from hpckit.model.states import RunState
+from hpckit.report.escape import escaped
+from hpckit.report.text import Page, harmless
 
 _WHOLE = frozenset({"launch", "run", "index", "stage", "state", "job"})
 _BETWEEN = 2
 """The blanks between two columns."""
+
+_STYLES = {
+    RunState.pending: "yellow",
+    RunState.running: "cyan",
+    RunState.completed: "green",
+    RunState.failed: "bold red",
+    RunState.cancelled: "magenta",
+    RunState.interrupted: "bold yellow",
+    RunState.unknown: "bold magenta",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +41,6 @@ class FittedTable:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     spare: Sequence[str]
-    styled: Callable[[str, str], Text]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, and below it what there was no room for."""
@@ -38,7 +50,7 @@ class FittedTable:
             name = self.header[place]
             table.add_column(name, overflow="fold", no_wrap=name in _WHOLE)
         for row in self.rows:
-            table.add_row(*(self.styled(row[place], self.header[place]) for place in kept))
+            table.add_row(*(_styled(row[place], self.header[place]) for place in kept))
         yield table
         if left_out:
             yield Text(f"no room here for: {', '.join(left_out)} (--json has all)", style="dim")
@@ -59,3 +71,20 @@ class FittedTable:
         lines = [self.header, *self.rows]
         widths = (max(cell_len(line[place]) for line in lines) for place in places)
         return sum(widths) + _BETWEEN * (len(places) - 1)
+
+
+def drawn(page: Page) -> Group:
+    """Return a page for a rich console: tables with coloured states."""
+    parts: list[FittedTable | Text] = []
+    for part in page:
+        if isinstance(part, str):
+            parts.append(Text(escaped(part)))
+            continue
+        sheet = harmless(part)
+        parts.append(FittedTable(header=sheet.header, rows=sheet.rows, spare=sheet.spare))
+    return Group(*parts)
+
+
+def _styled(cell: str, column: str) -> Text:
+    known = column == "state" and cell in RunState.__members__
+    return Text(cell, style=_STYLES[RunState(cell)] if known else "")

@@ -1,7 +1,6 @@
-"""Rows as text, for people: aligned lines everywhere, coloured tables on a terminal.
+"""Rows as text, for people: pages of lines and tables, aligned. Pure; it prints nothing.
 
-Responsible for wording and layout; pure, it must not print. rich is imported only where a
-terminal draws (`drawn`), so that plain text and `--json` start as fast as Python.
+`report.drawing` colours the same pages for a terminal.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpckit.model.counted import counted
 from hpckit.model.failure import Failure
@@ -24,10 +23,6 @@ from hpckit.report.launches import LaunchLine, best
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
 
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.text import Text
-
 TRACEBACK_LINES = 12
 SHOWN_FAILURES = 5
 SHOWN_METRICS = 3
@@ -37,16 +32,6 @@ MESSAGE_CHARACTERS = 1000
 
 _OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
 _FRAME = re.compile(r'\s*File "')
-
-_STYLES = {
-    RunState.pending: "yellow",
-    RunState.running: "cyan",
-    RunState.completed: "green",
-    RunState.failed: "bold red",
-    RunState.cancelled: "magenta",
-    RunState.interrupted: "bold yellow",
-    RunState.unknown: "bold magenta",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,11 +269,12 @@ def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) ->
 def plain(page: Page) -> str:
     """Return a page as lines without colour, the same whatever the width of the terminal."""
     return "\n".join(
-        escaped(part) if isinstance(part, str) else _aligned(_harmless(part)) for part in page
+        escaped(part) if isinstance(part, str) else _aligned(harmless(part)) for part in page
     )
 
 
-def _harmless(sheet: Sheet) -> Sheet:
+def harmless(sheet: Sheet) -> Sheet:
+    """Return a table with its control characters escaped."""
     return Sheet(
         header=tuple(map(escaped_cell, sheet.header)),
         rows=tuple(tuple(map(escaped_cell, row)) for row in sheet.rows),
@@ -303,29 +289,3 @@ def _aligned(sheet: Sheet) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-def drawn(page: Page) -> Group:
-    """Return a page for a rich console: tables with coloured states."""
-    from rich.console import Group  # noqa: PLC0415  # see the module docstring
-    from rich.text import Text  # noqa: PLC0415
-
-    from hpckit.report.drawing import FittedTable  # noqa: PLC0415
-
-    parts: list[FittedTable | Text] = []
-    for part in page:
-        if isinstance(part, str):
-            parts.append(Text(escaped(part)))
-            continue
-        sheet = _harmless(part)
-        parts.append(
-            FittedTable(header=sheet.header, rows=sheet.rows, spare=sheet.spare, styled=_styled)
-        )
-    return Group(*parts)
-
-
-def _styled(cell: str, column: str) -> Text:
-    from rich.text import Text  # noqa: PLC0415  # see the module docstring
-
-    known = column == "state" and cell in RunState.__members__
-    return Text(cell, style=_STYLES[RunState(cell)] if known else "")

@@ -17,6 +17,7 @@ import jinja2
 
 from hpckit.errors import TemplateError
 from hpckit.model.plan import MASK, JobSpec, LaunchPlan, ResourceSpec
+from hpckit.planning.jobs.dependencies import stage_dependency
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted
@@ -146,13 +147,6 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
         python=plan.python,
         dependency=stage_dependency(job),
     )
-
-
-def stage_dependency(job: JobSpec) -> str | None:
-    """Return the dependency on the stage before, with `$JOB0` for what Slurm calls job 0."""
-    if not job.after:
-        return None
-    return f"{job.after[0].kind.slurm}:{':'.join(f'$JOB{one.job}' for one in job.after)}"
 
 
 def _log(folder: str, job: JobSpec) -> str:

@@ -13,10 +13,11 @@ from rich.console import Console
 
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.report.drawing import drawn
 from hpckit.report.launches import LaunchLine
 from hpckit.report.results import make_results
 from hpckit.report.rows import LaunchHead, run_row
-from hpckit.report.text import Page, drawn, head_line, launches_page, results_page
+from hpckit.report.text import Page, head_line, launches_page, results_page
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = [f"{name}-20260101-00000{n}-de6e9f" for n, name in enumerate(("fifty", "python", "charlm"))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpckit.batch import auto_resume
 from hpckit.context import Context
 from hpckit.record.launches import load_launch
 
@@ -20,7 +21,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Resume what may be resumed, once; 0 also if there was nothing to do."""
-    from hpckit.batch import auto_resume  # noqa: PLC0415  # other verbs do not need it
-
     auto_resume.resume_once(load_launch(arguments.folder), arguments.job, context)
     return 0

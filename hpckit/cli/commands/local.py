@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpckit.batch import local_executor
 from hpckit.context import Context
 from hpckit.record.launches import load_launch
 
@@ -22,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Work through jobs of a launch; returns 0 if every run of them completed, else 1."""
-    # Imported here: other verbs need neither, and this one is a parent of the command line.
-    from hpckit.batch import local_executor  # noqa: PLC0415
-    from hpckit.cli.main import main  # noqa: PLC0415
-
     launch = load_launch(arguments.folder)
-    return local_executor.work_through(launch, tuple(arguments.job or ()), context, main)
+    return local_executor.work_through(
+        launch, tuple(arguments.job or ()), context, arguments.program
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpckit.batch import orphaned_run
 from hpckit.context import Context
 from hpckit.record.launches import load_launch
 
@@ -22,8 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Start the run again, or end its job; 0 also if there was nothing to do."""
-    from hpckit.batch import orphaned_run  # noqa: PLC0415  # other verbs do not need it
-
     launch = load_launch(arguments.folder)
     orphaned_run.rescue(launch, arguments.job, arguments.run, arguments.attempt, context)
     return 0

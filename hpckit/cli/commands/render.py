@@ -13,6 +13,7 @@ from hpckit.cli.launch_output import launch_document, script_paths
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.plan import JobSpec
+from hpckit.planning.jobs.dependencies import stage_dependency
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +45,6 @@ def _command(job: JobSpec, script: str, *, chained: bool) -> str:
     """Return what submits a script; where stages follow each other, with what each waits for."""
     if not chained:
         return f"sbatch {script}"
-    from hpckit.slurm.script import stage_dependency  # noqa: PLC0415  # Jinja2 is slow to import
-
     waits = stage_dependency(job)
     options = f" --dependency={waits} --kill-on-invalid-dep=yes" if waits else ""
     return f"JOB{job.index}=$(sbatch --parsable{options} {shlex.quote(script)})"

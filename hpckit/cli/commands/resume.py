@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from hpckit.cli.launch_output import launch_document, script_documents
 from hpckit.cli.options import add_json, add_judgement, add_output_dir, add_reference, output_dir
+from hpckit.cli.terminal.waiting import wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.operations.next_step import reference
@@ -57,8 +58,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     _say(resuming, started, context, as_json=arguments.json)
     if started is None or not arguments.wait:
         return 0
-    from hpckit.cli.terminal.waiting import wait  # noqa: PLC0415  # only where somebody waits
-
     runs = sorted({*resuming.choice.resumed, *started.jobs})
     return wait(started.launch, context, quiet=arguments.json, indices=runs)
 

@@ -24,6 +24,7 @@ from hpckit.cli.options import (
     limited,
     output_dir,
 )
+from hpckit.cli.terminal.live_status import Look, follow, interval
 from hpckit.cli.terminal.pager import launch_head, note_unshown, show_page
 from hpckit.context import Context
 from hpckit.model.counted import counted
@@ -120,8 +121,6 @@ def _never_given(view: LaunchView, now: datetime) -> int:
 
 
 def _watch(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:
-    from hpckit.cli.terminal.live_status import Look, follow, interval  # noqa: PLC0415  # only where asked for
-
     limited((), arguments.limit)
     look = Look(
         indices=None if selection.index is None else (selection.index,),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpckit.batch import supervise
+from hpckit.batch.shared_job import executor
 from hpckit.context import Context
 from hpckit.record.launches import load_launch
 
@@ -21,14 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Supervise one attempt of one run, or all runs that share this job; returns the exit code."""
-    # Imported here: other verbs need neither, and this one is a parent of the command line.
-    from hpckit.batch import supervise  # noqa: PLC0415
-    from hpckit.cli.main import main  # noqa: PLC0415
-
     launch = load_launch(arguments.folder)
     job = supervise.job_of(launch, arguments.job)
     if job.pack is not None and arguments.run is None:
-        from hpckit.batch.shared_job import executor  # noqa: PLC0415  # few jobs share runs
-
-        return executor.work_through(launch, job, context, main)
+        return executor.work_through(launch, job, context, arguments.program)
     return supervise.supervise_run(launch, job, arguments.run, context)

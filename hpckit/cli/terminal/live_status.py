@@ -23,7 +23,6 @@ from hpckit.record.launches import Launch, load_evidence, read_launch_history
 from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter, SortKey, sort_rows
-from hpckit.report.text import drawn
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import launch_view
 from hpckit.views.poller import PollBackoff, Poller
@@ -214,20 +213,18 @@ def _display(live: _Live) -> Iterator[Callable[[], None]]:
     if live.look.as_json or not context.terminal:
         yield _Lines(live=live).show
         return
-    from rich.console import Console  # noqa: PLC0415  # only where a terminal draws
-    from rich.live import Live  # noqa: PLC0415
+    from hpckit.cli.terminal.screen import live_screen  # noqa: PLC0415  # it imports rich
 
-    console = Console(file=context.stdout, highlight=False)
     head = launch_head(live.launch)
 
     def show() -> None:
         rows = live.rows
         progress = live.progress(rows)
-        room = max(console.height - len(set(progress.states)) - _SHOWN, 1)
+        room = max(screen.height - len(set(progress.states)) - _SHOWN, 1)
         shown = live.listed(rows, min(room, _SHOWN))
-        screen.update(drawn(live_page(head, progress, shown)), refresh=True)
+        screen.show(live_page(head, progress, shown))
 
-    with Live(console=console, auto_refresh=False, transient=False) as screen:
+    with live_screen(context.stdout) as screen:
         yield show
 
 

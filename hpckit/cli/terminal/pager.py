@@ -10,7 +10,7 @@ import sys
 from hpckit.context import Context
 from hpckit.record.launches import Launch
 from hpckit.report.rows import Foreign, LaunchHead
-from hpckit.report.text import Page, drawn, plain
+from hpckit.report.text import Page, plain
 
 
 def show_page(page: Page, context: Context, *, paged: bool = False) -> None:
@@ -21,21 +21,15 @@ def show_page(page: Page, context: Context, *, paged: bool = False) -> None:
     if not context.terminal:
         context.say(plain(page))
         return
-    from rich.console import Console  # noqa: PLC0415  # only where a terminal draws
+    from hpckit.cli.terminal.screen import draw  # noqa: PLC0415  # it imports rich
 
-    console = Console(file=context.stdout, highlight=False)
-    if paged and _is_read_at_leisure(plain(page), console.height, context):
-        # Without colours: what a pager makes of them depends on its options.
-        with console.pager(styles=False):
-            console.print(drawn(page))
-    else:
-        console.print(drawn(page))
+    draw(page, context.stdout, lambda height: paged and _needs_pager(page, height, context))
 
 
-def _is_read_at_leisure(text: str, height: int, context: Context) -> bool:
-    """Whether somebody sits there who can leaf through what does not fit the terminal."""
+def _needs_pager(page: Page, height: int, context: Context) -> bool:
+    """Whether a person could leaf through a page that does not fit the terminal."""
     own = context.stdout is sys.stdout and sys.stdin is not None and sys.stdin.isatty()
-    return own and text.count("\n") + 1 >= height
+    return own and plain(page).count("\n") + 1 >= height
 
 
 def note_unshown(total: int, shown: int, context: Context) -> None:

@@ -54,21 +54,15 @@ class _Line:
             self.bar.update(self.task, completed=done, total=total, refresh=True)
 
     def _new(self) -> Progress:
-        from rich.console import Console  # noqa: PLC0415  # most launches are faster than its import
-        from rich.progress import (  # noqa: PLC0415
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        # Imported here: most launches are faster than its import.
+        from rich import console, progress  # noqa: PLC0415
 
-        return Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(file=self.context.stderr, highlight=False),
+        return progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
+            console=console.Console(file=self.context.stderr, highlight=False),
             auto_refresh=False,
             transient=True,
         )

@@ -17,7 +17,7 @@ from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch
 from hpckit.report.rows import RunRow, run_row
-from hpckit.report.text import Page, count_line, drawn, status_page
+from hpckit.report.text import Page, count_line, status_page
 from hpckit.views.poller import Poller
 
 _RECORD_S = 0.5
@@ -62,12 +62,10 @@ def _display(context: Context, *, quiet: bool) -> Iterator[Callable[[Poller], No
     elif not context.terminal:
         yield _Lines(context=context).show
     else:
-        from rich.console import Console  # noqa: PLC0415  # only where a terminal draws
-        from rich.live import Live  # noqa: PLC0415
+        from hpckit.cli.terminal.screen import live_screen  # noqa: PLC0415  # it imports rich
 
-        console = Console(file=context.stdout, highlight=False)
-        with Live(console=console, auto_refresh=False, transient=False) as live:
-            yield lambda watch: live.update(drawn(_page(watch)), refresh=True)
+        with live_screen(context.stdout) as screen:
+            yield lambda watch: screen.show(_page(watch))
 
 
 def _page(watch: Poller) -> Page:

@@ -62,3 +62,10 @@ def _names(main: int, sizes: Mapping[int, int], present: Mapping[int, JobId]) ->
     """Return an array as a whole, or those of its elements whose runs are still with it."""
     own = [str(one) for one in present.values() if one.main == main]
     return [str(main)] if len(own) == sizes.get(main) else own
+
+
+def stage_dependency(job: JobSpec) -> str | None:
+    """Return the dependency on the stage before, with `$JOB0` for what Slurm calls job 0."""
+    if not job.after:
+        return None
+    return f"{job.after[0].kind.slurm}:{':'.join(f'$JOB{one.job}' for one in job.after)}"

@@ -7,27 +7,22 @@ it was kept at; it must not ask the sampler for anything.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from optuna.samplers import BaseSampler, TPESampler
 
 from hpckit.record.store import read_json, write_json
-
-if TYPE_CHECKING:
-    import optuna
 
 VERSION = 1
 _FAR_APART = 1_000_003
 
 
-def restored_sampler(
-    path: Path, seed: int, number: int, *, fresh: bool
-) -> optuna.samplers.BaseSampler:
+def restored_sampler(path: Path, seed: int, number: int, *, fresh: bool) -> BaseSampler:
     """Return a sampler for trial `number`, with its generators where trial `number - 1` left them.
 
     Where that is not known (somebody was killed while he asked), or the trial is not `fresh`, they
     begin anew from the seed and the number, so that no trial repeats another's.
     """
-    from optuna.samplers import TPESampler  # noqa: PLC0415  # slow, and optional
-
     states = _states(path, number) if fresh and number else None
     if states is None and not (fresh and number == 0):
         seed = (seed + _FAR_APART * (number + 1)) % 2**32
@@ -38,7 +33,7 @@ def restored_sampler(
     return sampler
 
 
-def store_state(path: Path, sampler: optuna.samplers.BaseSampler, number: int) -> None:
+def store_state(path: Path, sampler: BaseSampler, number: int) -> None:
     """Keep where the generators stand after trial `number`."""
     states = {}
     for name, generator in _generators(sampler).items():

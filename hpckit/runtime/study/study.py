@@ -1,12 +1,13 @@
-"""The study of an adaptive sweep: the only place that talks to Optuna.
+"""The study of an adaptive sweep: gives runs the values of trials, and tells Optuna how they ended.
 
-Responsible for giving a run the values of a trial, and for telling the study how runs ended; it
-must not decide how they end. Nothing has to stay alive for it: the study is a file in the launch
-folder, opened by whoever begins or ends an attempt. Our own record is the truth: what somebody
-could not tell because he was killed is told by the next one who asks.
+No process has to stay alive for it: the study is a file in the launch folder, which every process
+that begins or ends an attempt opens. Our own record is the truth: what a process could not tell
+because it was killed, the next one that asks tells.
 
-Optuna's random numbers are kept beside the study, so that runs one after another are given exactly
+Optuna's random numbers are kept next to the study, so that runs one after another are given exactly
 the values that a study in one process would have asked for.
+
+Optuna is optional: import this module only through `runtime.study.access`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import TrialState, create_trial
 
 from hpckit.errors import HpckitError, RunError
 from hpckit.model.launch import Pruner
@@ -29,15 +35,10 @@ from hpckit.record.metrics import run_metrics
 from hpckit.record.trials import read_search, read_trial, write_trial
 from hpckit.runtime.study.sampler_state import is_stored, restored_sampler, skip_one, store_state
 
-if TYPE_CHECKING:
-    import optuna
-
 _RUN = "run"
 """The attribute of a trial that says whose it is."""
 _GRACE_S = 60
 """So long a lock may stand without a change before its holder is taken to be dead."""
-
-INSTALL = "pip install 'hpckit-slurm[optuna]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +68,6 @@ class OpenStudy:
         return self._tell(trial, record)
 
     def _tell(self, trial: Trial, record: RunRecord) -> str:
-        from optuna.trial import TrialState  # noqa: PLC0415  # slow, and optional
-
         if record.state is not RunState.completed:
             self.study.tell(trial.number, state=TrialState.FAIL)
             return ""
@@ -87,8 +86,6 @@ class OpenStudy:
 
     def _tell_others(self, index: int) -> None:
         """Tell what those could not who ended before they could."""
-        from optuna.trial import TrialState  # noqa: PLC0415  # likewise
-
         open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         others = [one.user_attrs[_RUN] for one in open_trials if _RUN in one.user_attrs]
         for record in read_runs(self.launch, [other for other in others if other != index]):
@@ -104,8 +101,6 @@ class OpenStudy:
 
     def _asked(self, index: int) -> Trial:
         """Ask for values, or go on with what somebody was killed over."""
-        import optuna  # noqa: PLC0415  # likewise
-
         left = self._left_for(index)
         number = len(self.study.get_trials(deepcopy=False)) if left is None else left.number
         fresh = left is None or not left.params
@@ -121,16 +116,12 @@ class OpenStudy:
 
     def _left_for(self, index: int) -> optuna.trial.FrozenTrial | None:
         """Return a trial that was begun and never written down: for this run, or for nobody yet."""
-        from optuna.trial import TrialState  # noqa: PLC0415  # likewise
-
         open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         mine = [one for one in open_trials if one.user_attrs.get(_RUN, index) == index]
         return mine[-1] if mine else None
 
     def _again(self, index: int, trial: Trial) -> Trial:
         """Begin a further trial with the same values: the run is tried again after a failure."""
-        from optuna.trial import TrialState, create_trial  # noqa: PLC0415  # likewise
-
         before = self._trial(trial.number)
         left = self._left_for(index)
         if left is None:
@@ -156,8 +147,6 @@ class OpenStudy:
         return self.study.get_trials(deepcopy=False)[number]
 
     def _failed(self, number: int) -> bool:
-        from optuna.trial import TrialState  # noqa: PLC0415  # likewise
-
         return self._trial(number).state is TrialState.FAIL
 
 
@@ -177,14 +166,6 @@ def _suggested(trial: optuna.Trial, axis: Axis) -> Any:
 @contextmanager
 def open_study(launch: Launch) -> Iterator[OpenStudy]:
     """Open the study of a launch for one process at a time; raises RunError and OSError."""
-    try:
-        import optuna  # noqa: PLC0415  # slow, and optional
-    except ModuleNotFoundError as error:
-        raise RunError(
-            f"sweep.sampler=optuna, and the Python of the nodes ({launch.python}) has no "
-            f"{error.name}",
-            hint=f"install it there: {INSTALL}",
-        ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     paths = launch.paths
     with _alone(paths.search / "asking", _GRACE_S):
@@ -201,10 +182,6 @@ def open_study(launch: Launch) -> Iterator[OpenStudy]:
 
 def load_study(launch: Launch, search: Search) -> optuna.Study:
     """Return the study of a launch; made where it does not exist."""
-    import optuna  # noqa: PLC0415  # likewise
-    from optuna.storages import JournalStorage  # noqa: PLC0415
-    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock  # noqa: PLC0415
-
     path = str(launch.paths.journal)
     with _alone(launch.paths.journal):
         _end_line(launch.paths.journal)
@@ -222,8 +199,6 @@ def load_study(launch: Launch, search: Search) -> optuna.Study:
 @contextmanager
 def _alone(path: Path, grace_s: int = 30) -> Iterator[None]:
     """Hold the lock file `path`.lock, as Optuna does: made with O_EXCL, which NFS 3 knows."""
-    from optuna.storages.journal import JournalFileOpenLock  # noqa: PLC0415  # likewise
-
     lock = JournalFileOpenLock(str(path), grace_period=grace_s)
     lock.acquire()
     try:
@@ -263,3 +238,14 @@ def tell(launch: Launch, index: int) -> str:
             return study.tell(record)
     except (HpckitError, OSError) as error:
         return f"the study was not told yet how the run ended: {error}"
+
+
+def open_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
+    """Return a run's trial, to report values to, and the steps that have one already."""
+    given = read_trial(launch.paths.run(index).trial)
+    assert given is not None, "an attempt begins by asking"  # noqa: S101
+    study = load_study(launch, read_search(launch.paths))
+    frozen = study.get_trials(deepcopy=False)[given.number]
+    # What an earlier round reported stands: Optuna takes one value for a step.
+    trial = optuna.Trial(study, frozen._trial_id)  # noqa: SLF001  # as in OpenStudy
+    return trial, set(frozen.intermediate_values)

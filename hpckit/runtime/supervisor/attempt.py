@@ -33,6 +33,7 @@ from hpckit.record.working import fill_working_folder, strip_working_folder, wri
 from hpckit.runtime.channel import tcp
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import job_key
+from hpckit.runtime.study.access import ask, tell
 from hpckit.runtime.supervisor.journal import reserve
 from hpckit.runtime.supervisor.patience import patiently
 
@@ -52,8 +53,6 @@ class Attempt:
         self._settle_files(completed=completed)
         if not self.launch.searched:
             return
-        from hpckit.runtime.study.study import tell  # noqa: PLC0415  # as in _ask
-
         warning = tell(self.launch, self.index)
         if warning:
             self._warn(warning)
@@ -132,19 +131,12 @@ def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
     make_folder(run.folder.parent)
     make_folder(run.folder)
     if launch.searched:
-        _ask(launch, index)
+        ask(launch, index)
     settings, config = load_settings(launch, index)
     if not run.config.exists():
         write_json(run.config, config)
     if settings.runtime.cwd is WorkingFolder.run:
         fill_working_folder(launch, index)
-
-
-def _ask(launch: Launch, index: int) -> None:
-    # Imported here: few launches are adaptive sweeps, and Optuna is optional.
-    from hpckit.runtime.study.study import ask  # noqa: PLC0415
-
-    ask(launch, index)
 
 
 def _take_number(run: RunPaths) -> tuple[int, AttemptPaths]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from hpckit.errors import HpckitError
 from hpckit.model.launch import LaunchConfig, Pruner
 from hpckit.record.launches import Launch
-from hpckit.record.trials import read_search, read_trial
 from hpckit.runtime.channel.messages import Reported
+from hpckit.runtime.study.access import open_trial
 from hpckit.runtime.threads import aside
 
 if TYPE_CHECKING:
@@ -60,26 +60,14 @@ class Judge:
         return lambda: self._ask(reports)
 
     def _ask(self, reports: Sequence[Reported]) -> bool:
-        trial = self._trial or self._open()
-        self._trial = trial
+        if self._trial is None:
+            self._trial, self._known = open_trial(self.launch, self.index)
+        trial = self._trial
         for report in reports:
             if report.step not in self._known:
                 trial.report(report.value, report.step)
                 self._known.add(report.step)
         return trial.should_prune()
-
-    def _open(self) -> optuna.Trial:
-        import optuna  # noqa: PLC0415  # slow, and optional
-
-        from hpckit.runtime.study.study import load_study  # noqa: PLC0415
-
-        given = read_trial(self.launch.paths.run(self.index).trial)
-        assert given is not None, "an attempt begins by asking"  # noqa: S101
-        study = load_study(self.launch, read_search(self.launch.paths))
-        frozen = study.get_trials(deepcopy=False)[given.number]
-        # What an earlier round reported stands: Optuna takes one value for a step.
-        self._known |= frozen.intermediate_values.keys()
-        return optuna.Trial(study, frozen._trial_id)  # noqa: SLF001  # as in study.py
 
 
 def judge_of(launch: Launch, index: int, settings: LaunchConfig) -> Judge | None:

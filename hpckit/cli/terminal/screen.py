@@ -1,0 +1,51 @@
+"""Pages drawn on a terminal by rich: once, through a pager, or again and again.
+
+It imports rich, which is slow: import it only once a terminal draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+
+from hpckit.report.drawing import drawn
+from hpckit.report.text import Page
+
+
+def draw(page: Page, stdout: TextIO, may_page: Callable[[int], bool]) -> None:
+    """Draw a page; it goes through $PAGER if it may, given the height of the terminal in lines."""
+    console = Console(file=stdout, highlight=False)
+    if may_page(console.height):
+        # Without colours: what a pager makes of them depends on its options.
+        with console.pager(styles=False):
+            console.print(drawn(page))
+    else:
+        console.print(drawn(page))
+
+
+@contextmanager
+def live_screen(stdout: TextIO) -> Iterator[LiveScreen]:
+    """Give a screen that shows one page after the other; the last one stays."""
+    console = Console(file=stdout, highlight=False)
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        yield LiveScreen(console, live)
+
+
+class LiveScreen:
+    """A terminal that shows the latest page."""
+
+    def __init__(self, console: Console, live: Live) -> None:
+        self._console, self._live = console, live
+
+    @property
+    def height(self) -> int:
+        """How many lines the terminal has."""
+        return self._console.height
+
+    def show(self, page: Page) -> None:
+        """Draw a page in place of the one before."""
+        self._live.update(drawn(page), refresh=True)

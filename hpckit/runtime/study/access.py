@@ -1,0 +1,52 @@
+"""The way to the study of an adaptive sweep, for processes that may have no Optuna.
+
+Few launches are adaptive sweeps, and importing Optuna takes a second.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from hpckit.errors import RunError
+from hpckit.record.launches import Launch
+
+if TYPE_CHECKING:
+    import optuna
+
+INSTALL = "pip install 'hpckit-slurm[optuna]'"
+
+
+def ask(launch: Launch, index: int) -> None:
+    """Give a run its values; raises RunError and OSError."""
+    _study(launch).ask(launch, index)
+
+
+def tell(launch: Launch, index: int) -> str:
+    """Tell the study how a run has ended, if it has; returns what the user should know."""
+    try:
+        warning: str = _study(launch).tell(launch, index)
+    except RunError as error:
+        return f"the study was not told yet how the run ended: {error}"
+    return warning
+
+
+def open_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
+    """Return a run's trial, to report values to, and the steps that have one already.
+
+    Raises RunError and OSError.
+    """
+    trial: tuple[optuna.Trial, set[int]] = _study(launch).open_trial(launch, index)
+    return trial
+
+
+def _study(launch: Launch) -> ModuleType:
+    try:
+        from hpckit.runtime.study import study  # noqa: PLC0415  # slow, and optional
+    except ModuleNotFoundError as error:
+        raise RunError(
+            f"sweep.sampler=optuna, and the Python of the nodes ({launch.python}) has no "
+            f"{error.name}",
+            hint=f"install it there: {INSTALL}",
+        ) from error
+    return study
