@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from hpckit.context import Context
 from hpckit.errors import ChannelError, SchedulerError, UsageError
 from hpckit.model import events
+from hpckit.model.cluster.nodes import expand
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.nodes import expand
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import read_ledger
 from hpckit.record.counted_events import counted_events

@@ -13,10 +13,10 @@ from hpckit.batch.shared_job.member import ALONE, allocation_in_pack, environmen
 from hpckit.batch.stage_gate import REFUSED, may_begin
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, UsageError
-from hpckit.model.allocation import Ending, Limits, Requeued, Wish
+from hpckit.model.cluster.allocation import Ending, Limits, Requeued, Wish
+from hpckit.model.cluster.nodes import expand
 from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
-from hpckit.model.nodes import expand
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor

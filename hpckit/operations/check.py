@@ -12,11 +12,11 @@ from functools import partial
 
 from hpckit.context import Context, login_name
 from hpckit.errors import SchedulerError
+from hpckit.model.cluster.site import NodeGroup, Site
 from hpckit.model.command import command_words
 from hpckit.model.finding import Checked, ExpectedStart, Finding, Severity
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan
-from hpckit.model.site import NodeGroup, Site
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cluster import chosen_of, preflight
 from hpckit.planning.checks.cost import estimate, over_budget

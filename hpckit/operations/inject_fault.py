@@ -15,9 +15,9 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import RunError, SchedulerAwayError, UsageError
+from hpckit.model.cluster.nodes import expand
 from hpckit.model.fault import ON_CHECKPOINTS, ON_NODES, ON_SANDBOX, SIGNALS, Fault, Kind, Target
 from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.model.nodes import expand
 from hpckit.model.run import RunRecord, RunView
 from hpckit.record.launches import Launch, checkpoint_folder
 from hpckit.record.process import this_host

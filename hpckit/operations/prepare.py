@@ -19,9 +19,9 @@ from hpckit.config.search_path import template_folders
 from hpckit.config.typos import slips
 from hpckit.context import Context
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
 from hpckit.planning.jobs.arrays import LEARNING

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError, SchedulerAbsentError, SchedulerAwayError
-from hpckit.model.allocation import Requeued, Wish
+from hpckit.model.cluster.allocation import Requeued, Wish
 from hpckit.model.events import JobAdded, SubmitRefused
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec

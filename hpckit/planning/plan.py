@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.command import command_words
 from hpckit.model.ids import run_id, slug
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
 from hpckit.planning.checks.config import check_points
 from hpckit.planning.jobs.arrays import chunks, throttle

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from hpckit.model.cluster.nodes import expand
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.goodput import Goodput
-from hpckit.model.nodes import expand
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hpckit.model.cluster.nodes import compress
 from hpckit.model.counted import counted
 from hpckit.model.failure import Failure
 from hpckit.model.goodput import Goodput
-from hpckit.model.nodes import compress
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
 from hpckit.report.escape import escaped, escaped_cell, shortened

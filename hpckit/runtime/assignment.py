@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hpckit.model.allocation import Ending, Limits, Requeued, Wish
+from hpckit.model.cluster.allocation import Ending, Limits, Requeued, Wish
 from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from hpckit.errors import RankInfoError
-from hpckit.model.nodes import task_counts
+from hpckit.model.cluster.nodes import task_counts
 from hpckit.model.rank import RankInfo, RankSource
 
 LAST_WILL = "HPCKIT_LAST_WILL"

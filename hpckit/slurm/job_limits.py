@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from hpckit.errors import SchedulerError
-from hpckit.model import allocation
+from hpckit.model.cluster import allocation
 from hpckit.model.failure import Cause
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, StateFlag

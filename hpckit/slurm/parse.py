@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hpckit.model.nodes import expand
+from hpckit.model.cluster.nodes import expand
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, SlurmState, parse_state
 

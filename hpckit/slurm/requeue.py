@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
-from hpckit.model.allocation import Requeued
-from hpckit.model.nodes import compress
+from hpckit.model.cluster.allocation import Requeued
+from hpckit.model.cluster.nodes import compress
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, StateFlag
 from hpckit.slurm.cancel import cancel

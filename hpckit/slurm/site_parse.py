@@ -10,15 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
-from hpckit.model.gres import read_gres
-from hpckit.model.site import (
-    Account,
-    Association,
-    NodeGroup,
-    Partition,
-    Qos,
-    SiteSettings,
-)
+from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.site import Account, Association, NodeGroup, Partition, Qos, SiteSettings
 
 SINFO_FORMAT = "%R|%D|%c|%m|%G|%T"
 """For --format with --exact: partition, nodes, then CPUs, memory in MB, gres and

@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import TypeVar
 
 from hpckit.errors import SchedulerAbsentError, SchedulerError
-from hpckit.model.limits import SubmitLimits
-from hpckit.model.site import Account, Association, NodeGroup, Qos, Site, SiteSettings
+from hpckit.model.cluster.limits import SubmitLimits
+from hpckit.model.cluster.site import Account, Association, NodeGroup, Qos, Site, SiteSettings
 from hpckit.planning.checks import limits
 from hpckit.planning.checks.limits import Chosen
 from hpckit.slurm.commands import SlurmCommands

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpckit.model.nodes import compress
+from hpckit.model.cluster.nodes import compress
 from hpckit.model.plan import ResourceSpec
 
 _NOT_INHERITED = (

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpckit.errors import SchedulerRefusedError
+from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.finding import ExpectedStart, Finding, error, warning
 from hpckit.model.plan import JobSpec
-from hpckit.model.site import NodeGroup
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import moment
 from hpckit.slurm.script import stated_variables

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.commands import SCRIPTS, hpckit, on_path, run
 from hpckit.model import events
-from hpckit.model.nodes import compress
+from hpckit.model.cluster.nodes import compress
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import read_events
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from integration.conftest import Sandbox
 
-from hpckit.model.nodes import expand
+from hpckit.model.cluster.nodes import expand
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState
 from hpckit.slurm.cancel import cancel

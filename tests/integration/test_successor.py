@@ -14,7 +14,7 @@ import pytest
 from integration.project import Project
 
 from hpckit.context import Context
-from hpckit.model.allocation import Wish
+from hpckit.model.cluster.allocation import Wish
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.launches import load_launch, read_runs
 

@@ -16,7 +16,7 @@ import pytest
 
 from hpckit.context import Context
 from hpckit.model import events
-from hpckit.model.allocation import Wish
+from hpckit.model.cluster.allocation import Wish
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.launches import Launch, load_launch, read_launch_history, read_runs
 

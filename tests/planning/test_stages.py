@@ -11,11 +11,11 @@ import pytest
 
 from hpckit.errors import ConfigError
 from hpckit.model import events
+from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.held_up import held_up
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources
-from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.run import Observation, RunRecord, RunView

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hpckit.errors import SchedulerAwayError
+from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.finding import ExpectedStart, Finding, Severity
-from hpckit.model.site import NodeGroup
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.test_only import rehearse
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpckit.batch.shared_job.notes import VARIABLE, PackNotes
 from hpckit.context import Context
-from hpckit.model.allocation import Limits, Requeued
+from hpckit.model.cluster.allocation import Limits, Requeued
 from hpckit.model.plan import PackSpec
 from hpckit.runtime.assignment import Allocation
 from hpckit.slurm.requeue import Answer

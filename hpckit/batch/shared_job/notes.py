@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from hpckit.model.allocation import Ending, Limits
+from hpckit.model.cluster.allocation import Ending, Limits
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import read_json, write_json
 

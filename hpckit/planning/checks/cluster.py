@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
+from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.site import Association, NodeGroup, Partition, Site
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, Severity, error, warning
-from hpckit.model.gres import read_gres
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
-from hpckit.model.site import Association, NodeGroup, Partition, Site
 from hpckit.planning.checks.limits import (
     Chosen,
     association,

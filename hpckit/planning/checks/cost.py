@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
+from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.site import Site
 from hpckit.model.finding import Estimate, Finding, error
-from hpckit.model.gres import read_gres
 from hpckit.model.launch import Budget, ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
-from hpckit.model.site import Site
 from hpckit.planning.checks.limits import Chosen, partition_names
 from hpckit.planning.jobs.packing import packed_resources
 

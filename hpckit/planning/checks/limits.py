@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from hpckit.model.limits import SubmitLimits
-from hpckit.model.site import Association, Partition, Qos, Site
+from hpckit.model.cluster.limits import SubmitLimits
+from hpckit.model.cluster.site import Association, Partition, Qos, Site
 
 NORMAL = "normal"
 """The QOS of a job for which nobody chose one."""

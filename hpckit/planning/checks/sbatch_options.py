@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpckit.model.cluster.nodes import expand
 from hpckit.model.finding import Finding, error
-from hpckit.model.nodes import expand
 from hpckit.model.plan import ResourceSpec
 
 EXCLUSIVE = (

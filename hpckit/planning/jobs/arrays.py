@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.launch import LaunchConfig, Sampler
-from hpckit.model.limits import SubmitLimits
 
 FEEDERS = 1
 """Jobs that hpckit itself queues to hand in what did not fit."""

@@ -13,11 +13,11 @@ from datetime import timedelta
 from statistics import fmean
 
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.failure import Cause
-from hpckit.model.gres import read_gres
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.model.limits import SubmitLimits
 from hpckit.model.plan import JobSpec, LaunchPlan, PackSpec, ResourceSpec
 from hpckit.model.states import RunState
 from hpckit.planning.jobs.arrays import FEEDERS, runs_on

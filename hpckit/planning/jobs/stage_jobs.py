@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hpckit.errors import ConfigError
-from hpckit.model.limits import SubmitLimits
+from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.plan import JobSpec, ResourceSpec, SweepPoint
 from hpckit.model.stages import After, Follows, Stage, place_of
 from hpckit.planning.jobs.arrays import chunks

@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from hpckit.model.cluster.nodes import compress
 from hpckit.model.failure import Cause, Failure, RankExit
-from hpckit.model.nodes import compress
 from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
 

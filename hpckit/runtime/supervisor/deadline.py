@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from hpckit.model.allocation import Limits
+from hpckit.model.cluster.allocation import Limits
 
 _MARGIN = timedelta(seconds=5)
 """For leaving Python, for the agents and for the record, beside the save itself."""

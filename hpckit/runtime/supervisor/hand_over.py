@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpckit.model import events
-from hpckit.model.allocation import Requeued, Wish
+from hpckit.model.cluster.allocation import Requeued, Wish
 from hpckit.model.states import RunState
 from hpckit.planning.recovery.decide import EndAttempt
 from hpckit.runtime.assignment import Assignment

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.model import events
+from hpckit.model.cluster.nodes import compress
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy
-from hpckit.model.nodes import compress
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.states import RunState
 from hpckit.planning.recovery.decide import (

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from hpckit.model.allocation import Limits
+from hpckit.model.cluster.allocation import Limits
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
 from hpckit.runtime.threads import aside

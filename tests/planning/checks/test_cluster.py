@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from hpckit.model.cluster.site import Association, NodeGroup, Partition, Qos, Site, SiteSettings
 from hpckit.model.finding import Finding, Severity
-from hpckit.model.site import Association, NodeGroup, Partition, Qos, Site, SiteSettings
 from hpckit.planning.checks.cluster import preflight
 
 PlanMaker = Callable[..., Any]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from hpckit.model.cluster.site import Partition, Site
 from hpckit.model.finding import Estimate
 from hpckit.model.launch import Budget, ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan, RunSpec
-from hpckit.model.site import Partition, Site
 from hpckit.planning.checks.cost import estimate, over_budget
 
 PlanMaker = Callable[..., LaunchPlan]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.launch import LaunchConfig, Resources, Sweep
-from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.planning.jobs.arrays import FEEDERS, chunks, throttle
 
 BOUND = st.none() | st.integers(1, 300)

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
+from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
+from hpckit.model.cluster.site import Site
 from hpckit.model.failure import Cause
 from hpckit.model.history import LaunchHistory, Resumption
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources, Sweep
-from hpckit.model.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec, LaunchPlan, SweepPoint
-from hpckit.model.site import Site
 from hpckit.model.states import RunState
 from hpckit.planning.checks.config import check_settings
 from hpckit.planning.checks.cost import estimate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hpckit.model.allocation import Limits
+from hpckit.model.cluster.allocation import Limits
 from hpckit.runtime.supervisor.deadline import Deadline
 
 END = 43_200.0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.allocation import Ending, Limits, Requeued
+from hpckit.model.cluster.allocation import Ending, Limits, Requeued
 from hpckit.model.failure import Cause
 from hpckit.model.launch import LaunchConfig
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment

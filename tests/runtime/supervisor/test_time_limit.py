@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpckit.model.allocation import Limits
+from hpckit.model.cluster.allocation import Limits
 from hpckit.runtime.supervisor import time_limit
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.time_limit import TimeLimit

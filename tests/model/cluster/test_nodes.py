@@ -1,4 +1,4 @@
-"""Promises of hpckit.model.nodes."""
+"""Promises of hpckit.model.cluster.nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.nodes import compress, expand, task_counts
+from hpckit.model.cluster.nodes import compress, expand, task_counts
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,6}[0-9]{0,4}", fullmatch=True)
 _FAMILIES = st.builds(

@@ -1,0 +1,31 @@
+"""Guards over the shape of the package: small rooms, and imports where a reader expects them."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "hpckit"
+MOST_FILES = 26
+LAZY_IMPORTS = 25
+"""Fewer than this: for what is slow or optional, where a verb or a rank first needs it."""
+
+
+def test_no_room_holds_more_files_than_one_reads() -> None:
+    """A folder of more Python files than that is two rooms."""
+    sizes = Counter(file.parent for file in PACKAGE.rglob("*.py"))
+    assert {room: size for room, size in sizes.items() if size > MOST_FILES} == {}
+
+
+def test_imports_inside_functions_stay_rare() -> None:
+    """Each hides an arrow between rooms from its reader."""
+    lazy = [
+        f"{file.relative_to(PACKAGE)}:{inner.lineno}"
+        for file in PACKAGE.rglob("*.py")
+        for function in ast.walk(ast.parse(file.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(function)
+        if isinstance(inner, ast.Import | ast.ImportFrom)
+    ]
+    assert len(lazy) < LAZY_IMPORTS, "\n".join(lazy)
