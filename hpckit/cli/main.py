@@ -41,6 +41,7 @@ VERBS = {
     "results": "a table of final metrics over a sweep",
     "ls": "the launches there are",
     "clean": "remove what nobody needs any more, after showing what and how much",
+    "sandbox": "a real Slurm on this machine, to try launches and faults",
     "doctor": "find what a broken submission left behind, and adopt or cancel it",
 }
 HIDDEN_VERBS = {
@@ -166,7 +167,10 @@ def _dispatch(words: Sequence[str], context: Context) -> int:
     module = verb_module(words[0])
     # Overrides may stand anywhere among the flags: `launch a=1 --wait b=2`.
     try:
-        arguments = verb_parser(words[0]).parse_intermixed_args(words[1:])
+        parser = verb_parser(words[0])
+        intermixed = getattr(module, "INTERMIXED", True)
+        parse = parser.parse_intermixed_args if intermixed else parser.parse_args
+        arguments = parse(words[1:])
     except SystemExit as end:  # --help has been answered
         return int(end.code or 0)
     arguments.words = tuple(words)

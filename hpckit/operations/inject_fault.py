@@ -263,7 +263,8 @@ def _sandbox_program(fault: Fault, scene: Scene) -> Path:
         )
     if not program.is_file():
         raise UsageError(
-            f"there is no sandbox program {program}", hint="it is scripts/slurm-sandbox of hpckit"
+            f"there is no sandbox program {program}",
+            hint="it is `hpckit sandbox`, or scripts/slurm-sandbox of a checkout",
         )
     return program
 

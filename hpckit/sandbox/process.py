@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandbox.settings import BIN_DIR, LOG_DIR, MYSQL_SOCKET, PID_DIR, SLURM_CONF, SandboxError
+from hpckit.sandbox.settings import (
+    BIN_DIR,
+    LOG_DIR,
+    MYSQL_SOCKET,
+    PID_DIR,
+    SLURM_CONF,
+    SandboxError,
+)
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DAEMON_ENVIRONMENT = {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-from sandbox import wrappers
-from sandbox.settings import Options
+from hpckit.sandbox import wrappers
+from hpckit.sandbox.settings import Options
 
 
 @pytest.mark.parametrize(("command", "code"), [("sacctmgr", 0), ("squeue", 0), ("sbatch", 1)])

@@ -10,8 +10,8 @@ import shutil
 import sysconfig
 from pathlib import Path
 
-from sandbox import process
-from sandbox.settings import CACHE, MOUNT_NAMESPACE, STATE, Options, SandboxError
+from hpckit.sandbox import process
+from hpckit.sandbox.settings import CACHE, MOUNT_NAMESPACE, STATE, Options, SandboxError
 
 MARK = "etc/hpckit-sandbox-release"
 _INCLUDE = "slurmctld,slurmd,slurmdbd,slurm-client,python3,ca-certificates,hostname,procps"

@@ -9,8 +9,8 @@ import stat
 import sys
 from pathlib import Path
 
-from sandbox import chroot, daemons, network, nodes, packages, process, slurm_conf, wrappers
-from sandbox.settings import (
+from hpckit.sandbox import chroot, daemons, network, nodes, packages, process, slurm_conf, wrappers
+from hpckit.sandbox.settings import (
     BIN_DIR,
     CACHE,
     CLUSTER,
@@ -37,7 +37,7 @@ def required_options() -> Options:
     """Read the options of the sandbox that is up; raises SandboxError when there is none."""
     options = recorded_options()
     if options is None:
-        raise SandboxError("the sandbox is not up: run 'slurm-sandbox up'")
+        raise SandboxError("the sandbox is not up: run `hpckit sandbox up`")
     return options
 
 
@@ -188,4 +188,4 @@ def _purge() -> None:
 
 
 def _tell(text: str) -> None:
-    print(f"slurm-sandbox: {text}", file=sys.stderr, flush=True)
+    print(f"hpckit: {text}", file=sys.stderr, flush=True)

@@ -2,9 +2,9 @@
 
 from typing import TypedDict
 
-from sandbox import daemons, network, nodes, process
-from sandbox.lifecycle import recorded_options
-from sandbox.settings import BIN_DIR, LOG_DIR, SLURM_CONF, Options
+from hpckit.sandbox import daemons, network, nodes, process
+from hpckit.sandbox.lifecycle import recorded_options
+from hpckit.sandbox.settings import BIN_DIR, LOG_DIR, SLURM_CONF, Options
 
 
 class NodeStatus(TypedDict):

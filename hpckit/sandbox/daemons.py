@@ -7,9 +7,9 @@ import shutil
 import socket
 from pathlib import Path
 
-from sandbox import chroot, packages, process
-from sandbox.process import Daemon
-from sandbox.settings import (
+from hpckit.sandbox import chroot, packages, process
+from hpckit.sandbox.process import Daemon
+from hpckit.sandbox.settings import (
     BIN_DIR,
     CONF_DIR,
     CONTROLLER,

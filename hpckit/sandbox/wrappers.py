@@ -6,8 +6,8 @@ release's chroot, or directly again when a job already runs inside that chroot.
 
 from pathlib import Path
 
-from sandbox import chroot, packages
-from sandbox.settings import BIN_DIR, MOUNT_NAMESPACE, SLURM_CONF, Options
+from hpckit.sandbox import chroot, packages
+from hpckit.sandbox.settings import BIN_DIR, MOUNT_NAMESPACE, SLURM_CONF, Options
 
 COMMANDS = (
     "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "sdiag",

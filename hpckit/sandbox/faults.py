@@ -1,8 +1,8 @@
 """Breaks and mends single parts of a running sandbox, as a machine room would."""
 
-from sandbox import daemons, network, nodes, process
-from sandbox.lifecycle import required_options
-from sandbox.settings import Node, SandboxError
+from hpckit.sandbox import daemons, network, nodes, process
+from hpckit.sandbox.lifecycle import required_options
+from hpckit.sandbox.settings import Node, SandboxError
 
 
 def kill_node(name: str) -> str:

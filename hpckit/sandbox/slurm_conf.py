@@ -1,6 +1,6 @@
 """The text of Slurm's configuration files. Pure: options in, text out; it writes nothing."""
 
-from sandbox.settings import (
+from hpckit.sandbox.settings import (
     ACCOUNT,
     CLUSTER,
     CONTROLLER,
@@ -15,7 +15,7 @@ from sandbox.settings import (
 )
 
 _SLURM_CONF = """\
-# Written by slurm-sandbox; `up` writes it anew.
+# Written by `hpckit sandbox up`, each time.
 ClusterName={cluster}
 SlurmctldHost={controller}({controller_address})
 SlurmUser=root
@@ -73,7 +73,7 @@ _NODE = (
 )
 
 _SLURMDBD_CONF = """\
-# Written by slurm-sandbox; `up` writes it anew.
+# Written by `hpckit sandbox up`, each time.
 AuthType=auth/munge
 AuthInfo=socket={munge_socket}
 DbdHost={controller}

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from sandbox import process
-from sandbox.settings import Options, SandboxError
+from hpckit.sandbox import process
+from hpckit.sandbox.settings import Options, SandboxError
 
 _ALWAYS = {
     "munge": "munged",
@@ -24,7 +24,7 @@ _SLURM = {
 }
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _SAVED_POLICY = Path("/usr/sbin/policy-rc.d.hpckit-saved")
-_REFUSE_STARTS = "#!/bin/sh\n# Put here by slurm-sandbox while it installs packages.\nexit 101\n"
+_REFUSE_STARTS = "#!/bin/sh\n# Put here by hpckit sandbox while it installs packages.\nexit 101\n"
 
 
 def is_native(options: Options) -> bool:

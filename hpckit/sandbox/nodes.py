@@ -1,7 +1,7 @@
 """Slurm's view of the nodes, and the way of a mended node back into service."""
 
-from sandbox import process
-from sandbox.settings import BIN_DIR
+from hpckit.sandbox import process
+from hpckit.sandbox.settings import BIN_DIR
 
 _SERVING = {"idle", "mixed", "allocated", "completing", "planned"}
 _HELD_BACK = {"down", "drained", "draining"}

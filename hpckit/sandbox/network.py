@@ -6,8 +6,8 @@ is ever removed.
 
 from pathlib import Path
 
-from sandbox import process
-from sandbox.settings import (
+from hpckit.sandbox import process
+from hpckit.sandbox.settings import (
     BRIDGE,
     CONTROLLER,
     CONTROLLER_ADDRESS,

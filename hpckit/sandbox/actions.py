@@ -1,4 +1,4 @@
-"""The command line: verbs and options in, a line or a table out, errors as one line and a code.
+"""The actions of `hpckit sandbox`: options in, a line or a table out, an error as one line.
 
 Exit codes: 0 done (for `status`: up), 1 something failed, 2 wrong usage, 3 `status`: not (all) up.
 """
@@ -10,11 +10,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sandbox import faults, lifecycle, status
-from sandbox.settings import BIN_DIR, MAX_NODES, SLURM_CONF, SUITES, Options, SandboxError
+from hpckit.sandbox import faults, lifecycle, status
+from hpckit.sandbox.settings import BIN_DIR, MAX_NODES, SLURM_CONF, SUITES, Options, SandboxError
 
 _LOCKED = Path("/run")  # a folder can be locked too, and leaves no lock file behind
 _NODE_VERBS: dict[str, Callable[[str], str]] = {
@@ -29,31 +29,30 @@ _CONTROLLER_VERBS: dict[str, Callable[[], str]] = {
 }
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one verb; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+def run_action(arguments: argparse.Namespace) -> int:
+    """Run one action; returns the exit code."""
     try:
         return _run(arguments)
     except SandboxError as error:
-        print(f"slurm-sandbox: {error}", file=sys.stderr)
+        print(f"hpckit: error: {error}", file=sys.stderr)
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("slurm-sandbox: interrupted; 'down' tidies up", file=sys.stderr)
+        print("hpckit: interrupted; `hpckit sandbox down` tidies up", file=sys.stderr)
     return 1
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.verb == "status":
+    if arguments.action == "status":
         return _status(as_json=arguments.json)
-    if arguments.verb == "env":
+    if arguments.action == "env":
         return _env()
     with _sole_use():
         return _change(arguments)
 
 
 def _change(arguments: argparse.Namespace) -> int:
-    verb: str = arguments.verb
+    verb: str = arguments.action
     if verb == "up":
         return _up(arguments)
     if verb == "down":
@@ -73,7 +72,7 @@ def _up(arguments: argparse.Namespace) -> int:
     lifecycle.bring_up(options)
     took = time.monotonic() - started
     print(f"Slurm {options.release} is up: {options.nodes} nodes, after {took:.1f} s")
-    print('use it with: eval "$(scripts/slurm-sandbox env)", or cluster=sandbox in hpckit')
+    print('use it with: eval "$(hpckit sandbox env)", or cluster=sandbox in hpckit')
     return 0
 
 
@@ -99,7 +98,7 @@ def _sole_use() -> Iterator[None]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print("slurm-sandbox: waiting for another slurm-sandbox command", file=sys.stderr)
+        print("hpckit: waiting for another `hpckit sandbox`", file=sys.stderr)
         fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         yield
@@ -107,22 +106,25 @@ def _sole_use() -> Iterator[None]:
         os.close(lock)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="slurm-sandbox", description="A real Slurm of several nodes on this machine."
+def add_actions(parser: argparse.ArgumentParser) -> None:
+    """Add the actions and their options."""
+    verbs = parser.add_subparsers(
+        dest="action",
+        required=True,
+        metavar="ACTION",
+        help="what to do (`hpckit sandbox ACTION --help` says more)",
+        parser_class=argparse.ArgumentParser,
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     _add_up(verbs.add_parser("up", help="make it what the options say; installs what is missing"))
     down = verbs.add_parser("down", help="stop it and leave nothing behind")
     down.add_argument("--purge", action="store_true", help="also delete its state and caches")
     show = verbs.add_parser("status", help="what is alive; exit code 0 when all is, else 3")
     show.add_argument("--json", action="store_true", help="one JSON object")
-    verbs.add_parser("env", help='print exports for a shell: eval "$(slurm-sandbox env)"')
+    verbs.add_parser("env", help='print exports for a shell: eval "$(hpckit sandbox env)"')
     for name, act in _NODE_VERBS.items():
         verbs.add_parser(name, help=_as_help(act.__doc__)).add_argument("node", metavar="NODE")
     for name, control in _CONTROLLER_VERBS.items():
         verbs.add_parser(name, help=_as_help(control.__doc__))
-    return parser
 
 
 def _as_help(text: str | None) -> str:
