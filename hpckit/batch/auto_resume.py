@@ -15,15 +15,15 @@ from hpckit.model.counted import counted
 from hpckit.operations.add_job import alone
 from hpckit.operations.feed import feed
 from hpckit.operations.resume import Order, Resuming, left_alone, prepare_resume, start
-from hpckit.operations.service_jobs import keep_feeder, queue_janitor
+from hpckit.operations.service_jobs import keep_backlog_job, queue_auto_resume_job
 from hpckit.operations.started import Started, on_slurm
 from hpckit.operations.submit import slurm_commands
-from hpckit.planning.jobs.service_jobs import JANITOR_TIME
+from hpckit.planning.jobs.service_jobs import AUTO_RESUME_TIME
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.report.rows import count_states
 
-PATIENCE = JANITOR_TIME - timedelta(minutes=2)
-"""How long a janitor waits for a Slurm that does not answer, or for somebody who resumes."""
+PATIENCE = AUTO_RESUME_TIME - timedelta(minutes=2)
+"""How long an auto-resume job waits for a Slurm that does not answer, or for another resume."""
 
 _LOOK_S = 15.0
 
@@ -43,24 +43,24 @@ def resume_once(launch: Launch, mine: int, context: Context) -> None:
         except (SchedulerAwayError, HeldError) as error:
             if context.now() >= deadline:
                 raise
-            context.note(f"{error.message}; the janitor tries again")
+            context.note(f"{error.message}; the auto-resume job tries again")
             context.sleep(_LOOK_S)
         else:
             return
 
 
 def _resume_alone(launch: Launch, mine: int, context: Context) -> None:
-    """Resume alone, and see to the next janitor whatever became of that."""
+    """Resume alone, and see to the next auto-resume job whatever became of that."""
     commands = slurm_commands(launch.cluster.bin_dir, context)
     with alone(launch, context) as fresh:
         fed = feed(fresh, commands, context)
         if fed.main_jobs:
             context.say(f"handed in {counted(len(fed.jobs), 'run')}: {on_slurm(fed.main_jobs)}")
         history = read_launch_history(fresh)
-        if history.feeder is not None:
-            feeder = keep_feeder(fresh, commands, context)
+        if history.backlog is not None:
+            backlog = keep_backlog_job(fresh, commands, context)
             context.say(
-                "all runs are handed in" if feeder is None else f"next feeder: job {feeder}"
+                "all runs are handed in" if backlog is None else f"next backlog job: job {backlog}"
             )
         if not history.resumes(mine):
             return
@@ -73,7 +73,7 @@ def _resume_alone(launch: Launch, mine: int, context: Context) -> None:
             refusal = error
         _say(resuming, started, context)
         history = read_launch_history(load_launch(launch.folder))
-        if resuming.janitor is None or history.janitor == mine:
+        if resuming.auto_resume is None or history.auto_resume == mine:
             _queue_next(resuming, context, pause=started is None)
     if refusal is not None:
         raise refusal
@@ -82,9 +82,10 @@ def _resume_alone(launch: Launch, mine: int, context: Context) -> None:
 def _queue_next(resuming: Resuming, context: Context, *, pause: bool) -> None:
     jobs = _living_jobs(resuming)
     if not jobs:
-        context.say("no run goes on: this was the last janitor")
+        context.say("no run goes on: this was the last auto-resume job")
         return
-    context.say(f"next janitor: job {queue_janitor(resuming.launch, jobs, context, pause=pause)}")
+    queued = queue_auto_resume_job(resuming.launch, jobs, context, pause=pause)
+    context.say(f"next auto-resume job: {queued}")
 
 
 def _living_jobs(resuming: Resuming) -> list[str]:

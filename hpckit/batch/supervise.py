@@ -9,7 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hpckit.batch.shared_job.member import ALONE, allocation_in_pack, environment_in_pack
+from hpckit.batch.shared_job.member import (
+    ALONE,
+    allocation_in_shared_job,
+    environment_in_shared_job,
+)
 from hpckit.batch.stage_gate import REFUSED, may_begin
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, UsageError
@@ -40,7 +44,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
         index = _index(job, context.environ)
     settings, _ = load_settings(launch, index)
     _, restarts = job_key(context.environ)
-    again = restarts or settings.recovery.successor or job.pack
+    again = restarts or settings.recovery.successor or job.shared_job
     if again and _has_completed(launch, index):
         # Nobody asked for this: a requeue that came too late, or a successor left in the queue.
         context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
@@ -49,12 +53,12 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
         return REFUSED
     on_slurm = launch.cluster.kind is ClusterKind.slurm
     agents = _agent_command(launch, job, context.environ)
-    alone = on_slurm and job.pack is None
+    alone = on_slurm and job.shared_job is None
     if alone and (job.requeue or settings.recovery.successor):
         will = launch.command(
-            "orphaned", str(launch.folder), f"--job={job.index}", f"--run={index}"
+            "supervisor-lost", str(launch.folder), f"--job={job.index}", f"--run={index}"
         )
-        agents = replace(agents, last_will=tuple(will))
+        agents = replace(agents, on_supervisor_lost=tuple(will))
     assignment = Assignment(
         launch=launch,
         index=index,
@@ -78,9 +82,9 @@ def _supervise_here(assignment: Assignment) -> int:
 
 
 def _allocation(launch: Launch, index: int, job: JobSpec, context: Context) -> Allocation | None:
-    if job.pack is None:
+    if job.shared_job is None:
         return _SlurmJob.of(launch, index, job, context)
-    return allocation_in_pack(job.pack, context)
+    return allocation_in_shared_job(job.shared_job, context)
 
 
 def _has_completed(launch: Launch, index: int) -> bool:
@@ -197,8 +201,8 @@ def _index(job: JobSpec, environ: Mapping[str, str]) -> int:
 
 def _agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> AgentCommand:
     environ = without_rank(environ)
-    if job.pack is not None:
-        return AgentCommand(prefix=(), environ=environment_in_pack(job.pack, environ))
+    if job.shared_job is not None:
+        return AgentCommand(prefix=(), environ=environment_in_shared_job(job.shared_job, environ))
     if launch.cluster.kind is not ClusterKind.slurm:
         return AgentCommand(prefix=(), environ={**environ, **ALONE})
     if "SLURM_JOB_ID" not in environ:

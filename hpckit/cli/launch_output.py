@@ -30,7 +30,7 @@ def nothing_left(
     count = len(prepared.plan.runs)
     what = "the run is" if count == 1 else f"all {count} runs are"
     if arguments.json:
-        nobody = dict.fromkeys(("launch", "dir", "janitor", "feeder"))
+        nobody = dict.fromkeys(("launch", "dir", "auto_resume_job", "backlog_job"))
         more = {**division.documents, "left_out": prepared.snapshot.left_out}
         context.say_json({**nobody, "runs": [], "jobs": [], **more})
     else:
@@ -140,15 +140,15 @@ def say_started(
     launch = started.launch
     if as_json:
         document = launch_document(launch, started.jobs, started.main_jobs)
-        later = {"janitor": started.janitor, "feeder": started.feeder}
+        later = {"auto_resume_job": started.auto_resume_job, "backlog_job": started.backlog_job}
         context.say_json({**document, **later, **more})
         return
     count = len(launch.runs)
     context.say(f"launched {launch.id}: {counted(count, 'run')}")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
-    if started.feeder is not None:
-        context.say(f"  later   {started.left} runs: job {started.feeder} hands them in")
-    if started.janitor is not None:
-        context.say(f"  then    janitor, job {started.janitor}: resumes what can be")
+    if started.backlog_job is not None:
+        context.say(f"  later   {started.left} runs: job {started.backlog_job} hands them in")
+    if started.auto_resume_job is not None:
+        context.say(f"  then    auto-resume job {started.auto_resume_job} resumes interrupted runs")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")

@@ -47,8 +47,8 @@ VERBS = {
 HIDDEN_VERBS = {
     "supervise": "work through one attempt of a run (batch scripts call this)",
     "local": "work through a launch on this machine (launch calls this)",
-    "orphaned": "see to a run whose supervisor is gone (agents call this)",
-    "janitor": "resume what can be of a launch, once (its janitor's batch script calls this)",
+    "supervisor-lost": "rescue a run whose supervisor is gone (agents call this)",
+    "auto-resume": "resume what can be of a launch, once (auto-resume jobs call this)",
 }
 INTERRUPTED = 130
 """After Ctrl-C, as shells have it. A view that was left so has said that the runs go on."""
@@ -114,7 +114,7 @@ def verb_module(verb: str) -> ModuleType:
             f"there is no verb {verb!r}; there are {', '.join(VERBS)}",
             hint=f"did you mean `hpckit {near[0]}`?" if near else "`hpckit --help` lists them",
         )
-    return importlib.import_module(f"hpckit.cli.commands.{verb}")
+    return importlib.import_module(f"hpckit.cli.commands.{verb.replace('-', '_')}")
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:

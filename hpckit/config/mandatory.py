@@ -19,7 +19,7 @@ from hpckit.model.launch import MISSING
 
 
 def declared_missing(folders: Sequence[Path], defaults: Sequence[ResultDefault]) -> frozenset[str]:
-    """Return the keys whose last word in these files, looked for in `folders`, is `???`."""
+    """Return the keys whose final event in these files, looked for in `folders`, is `???`."""
     missing: set[str] = set()
     for default in defaults:
         path = str(default.config_path)

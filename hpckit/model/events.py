@@ -66,7 +66,7 @@ class JobAdded(Event):
 
     It takes back what was asked of these runs earlier: a cancellation, and other executors' turn.
     `fresh` is whether somebody asked for it, so that failures before it count no more. With
-    `successor` it only waits for the end of the run's present job. With `feeder` it has no runs,
+    `successor` it only waits for the end of the run's present job. With `backlog` it has no runs,
     and hands in what did not fit into the queue.
     """
 
@@ -75,7 +75,7 @@ class JobAdded(Event):
     after: tuple[int, ...]
     fresh: bool = False
     successor: bool = False
-    feeder: bool = False
+    backlog: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ class NoticeHeard(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(Event):
-    """The supervisor's last word on an attempt.
+    """The supervisor's final event on an attempt.
 
     `reason` says why a run completed before all was done: `pruned`, or `returned at step 40 of
     100` where its own code did; empty otherwise.

@@ -31,9 +31,9 @@ class LaunchHistory:
     scheduler's reason; `executors` the local executor whose turn a run is. `successors` wait for
     the end of a run's present job. `fresh` is how many attempts came before somebody last resumed
     the run by hand, `idle` how many jobs in a row it was given since and never began in.
-    `janitor` is the index of the latest job that resumes others, `feeder` of the latest that hands
-    in what did not fit; `untouched` are frozen jobs that nobody has tried to hand in, or that have
-    to wait for their turn.
+    `auto_resume` is the index of the latest job that resumes others, `backlog` of the latest that
+    hands in what did not fit; `untouched` are frozen jobs that nobody has tried to hand in, or
+    that have to wait for their turn.
     """
 
     jobs: list[JobSpec]
@@ -46,9 +46,9 @@ class LaunchHistory:
     successors: dict[int, Resumption] = field(default_factory=dict)
     fresh: dict[int, int] = field(default_factory=dict)
     idle: dict[int, int] = field(default_factory=dict)
-    janitor: int | None = None
-    feeder: int | None = None
-    feeders: set[int] = field(default_factory=set)
+    auto_resume: int | None = None
+    backlog: int | None = None
+    backlog_jobs: set[int] = field(default_factory=set)
     untouched: set[int] = field(default_factory=set)
 
     def waiting(self) -> tuple[JobSpec, ...]:
@@ -59,7 +59,7 @@ class LaunchHistory:
 
     def resumes(self, job_index: int) -> bool:
         """Whether this job without runs resumes others, and does not only hand in."""
-        return job_index not in self.feeders
+        return job_index not in self.backlog_jobs
 
     def job_of(self, run: int) -> JobSpec:
         """Return the job that a run was given to last."""
@@ -79,14 +79,14 @@ class LaunchHistory:
         return None if successor is None else self.accepted.get(successor.job_index)
 
     @property
-    def feeder_job(self) -> str | None:
-        """What Slurm calls the latest feeder, None where it never had one."""
-        return None if self.feeder is None else self.accepted.get(self.feeder)
+    def backlog_job(self) -> str | None:
+        """What Slurm calls the latest backlog job, None where it never had one."""
+        return None if self.backlog is None else self.accepted.get(self.backlog)
 
     @property
-    def janitor_job(self) -> str | None:
-        """What Slurm calls the latest janitor, None where it never had one."""
-        return None if self.janitor is None else self.accepted.get(self.janitor)
+    def auto_resume_job(self) -> str | None:
+        """What Slurm calls the latest auto-resume job, None where it never had one."""
+        return None if self.auto_resume is None else self.accepted.get(self.auto_resume)
 
     def take(self, event: events.Event) -> None:
         """Take the next event into account; one about a job nobody knows changes nothing."""
@@ -116,11 +116,11 @@ class LaunchHistory:
         if job.index > len(self.jobs) or self.jobs[job.index] != job:
             return
         self.untouched.discard(job.index)
-        if event.feeder:
-            self.feeder = job.index
-            self.feeders.add(job.index)
+        if event.backlog:
+            self.backlog = job.index
+            self.backlog_jobs.add(job.index)
         elif not job.runs:
-            self.janitor = job.index
+            self.auto_resume = job.index
         for run, after in zip(job.runs, event.after, strict=False):
             given = Resumption(job_index=job.index, after=after)
             if event.successor:
@@ -202,9 +202,9 @@ def read_history(jobs: Iterable[JobSpec], history: Iterable[events.Event]) -> La
 def job_ids(job: JobSpec, main: str) -> dict[int, str]:
     """Return the Slurm job of each run of a submitted job: `123`, or `123_4` in an array.
 
-    Whichever element of a pack takes a run, it waits for all of them.
+    Whichever element of a shared job takes a run, it waits for all of them.
     """
     number = JobId.parse(main).main
-    if not job.is_array or job.pack is not None:
+    if not job.is_array or job.shared_job is not None:
         return dict.fromkeys(job.runs, str(number))
     return {run: str(JobId(number, element)) for element, run in enumerate(job.runs)}

@@ -125,7 +125,7 @@ class ResourceSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackSpec:
+class SharedJobSpec:
     """How runs share jobs: `jobs` of them, each with `slots` for one run at a time.
 
     `runs_per_job`, `runs_per_gpu` and `at_a_time` (over all jobs) are what was asked for, and
@@ -148,8 +148,8 @@ class PackSpec:
 class JobSpec:
     """One sbatch: a job of one run, or an array whose element i is run `runs[i]`.
 
-    With `pack` its elements work through the runs together, in their order, and `resources` are
-    those of an element. `after` are the jobs of the stage before that it waits for.
+    With `shared_job` its elements work through the runs together, in their order, and `resources`
+    are those of an element. `after` are the jobs of the stage before that it waits for.
     """
 
     index: int
@@ -157,13 +157,13 @@ class JobSpec:
     runs: tuple[int, ...]
     resources: ResourceSpec
     requeue: bool
-    pack: PackSpec | None = None
+    shared_job: SharedJobSpec | None = None
     after: tuple[Follows, ...] = ()
 
     @property
     def elements(self) -> int:
         """How many jobs Slurm sees."""
-        return len(self.runs) if self.pack is None else self.pack.jobs
+        return len(self.runs) if self.shared_job is None else self.shared_job.jobs
 
     @property
     def is_array(self) -> bool:

@@ -26,7 +26,7 @@ class Pool:
 
 def read_pools(history: LaunchHistory, runs: Iterable[int]) -> dict[int, Pool]:
     """Return the pool of each of these runs that is in one."""
-    packed = [job for job in history.jobs if job.pack is not None]
+    packed = [job for job in history.jobs if job.shared_job is not None]
     pools: dict[int, Pool] = {}
     for job in packed:
         pool = Pool(jobs=element_jobs(job, history.accepted.get(job.index)))

@@ -165,14 +165,14 @@ class RunView:
     `asked` is whether Slurm answered about this run's job: with no observation it then does not
     know the job any more. `alive` is whether the process that carries the run exists, where that
     can be known (same host): its supervisor, or the local executor while the run waits for it.
-    `held_up` says why the run will not begin, where a run of the stage before did not complete.
+    `blocked` says why the run will not begin, where a run of the stage before did not complete.
     """
 
     record: RunRecord
     observation: Observation | None = None
     asked: bool = False
     alive: bool | None = None
-    held_up: str = ""
+    blocked: str = ""
 
     @property
     def state(self) -> RunState:
@@ -182,7 +182,7 @@ class RunView:
         be written (node crash, SIGKILL), that it waits again after a requeue, and what stood
         behind an end that came from outside (a signal seen by a rank may be a preemption).
         """
-        if self.held_up:
+        if self.blocked:
             return RunState.cancelled
         if self.observation is None:
             return self._without_slurm()

@@ -24,8 +24,8 @@ from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import find_by_name
 from hpckit.views.launch_view import (
-    Carrier,
     LaunchView,
+    RecordedProcess,
     local_executors,
     unconfirmed,
 )
@@ -97,9 +97,9 @@ def _noted(errors: list[HpckitError]) -> Iterator[None]:
 
 
 def _behind(asked: Cancellation) -> list[str]:
-    """Return the jobs that wait for others to end: successors of these runs, and the janitor."""
+    """Return the jobs that wait for others: successors of these runs, and auto-resume jobs."""
     history = read_launch_history(asked.launch)
-    jobs = [history.janitor_job] if asked.whole else []
+    jobs = [history.auto_resume_job] if asked.whole else []
     jobs += [history.successor_of(one.record.index) for one in asked.views]
     return [job for job in jobs if job is not None]
 
@@ -127,7 +127,7 @@ def _known_jobs(asked: Cancellation) -> Iterator[str | None]:
     shared = read_pools(history, [one.record.index for one in asked.targets])
     yield from (one.record.job for one in asked.targets if one.record.index not in shared)
     if asked.whole:
-        packed = [job.index for job in history.jobs if job.pack is not None]
+        packed = [job.index for job in history.jobs if job.shared_job is not None]
         yield from (history.accepted.get(job) for job in packed if asked.targets)
 
 
@@ -160,7 +160,7 @@ def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) 
         )
 
 
-def _stop(carrier: Carrier) -> bool:
+def _stop(carrier: RecordedProcess) -> bool:
     """Signal a process if it still is the one recorded; False where it is on another host."""
     host, pid, mark = carrier
     lives = alive(host, pid, mark)

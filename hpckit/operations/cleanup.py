@@ -31,7 +31,7 @@ from hpckit.record.snapshot.changes import foreign_files
 from hpckit.report.selection import Filter
 from hpckit.runtime.checkpoint import journal
 from hpckit.runtime.checkpoint.errors import ForeignFolderError
-from hpckit.runtime.checkpoint.folder import Entry, Shelf
+from hpckit.runtime.checkpoint.folder import CheckpointFolder, Entry
 from hpckit.runtime.checkpoint.journal import History
 from hpckit.runtime.checkpoint.retention import Extent, clearable
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, unconfirmed
@@ -48,7 +48,7 @@ class Category(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class CleanupRequest:
     """What is to be cleaned, of which runs, and which checkpoints."""
 
     categories: frozenset[Category]
@@ -76,7 +76,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clearing:
+class Cleanup:
     """What may go of a launch, and what is left alone."""
 
     selection: Selection
@@ -89,7 +89,9 @@ class Clearing:
         return self.selection.launch
 
 
-def look(selections: Sequence[Selection], demand: Demand, context: Context) -> list[Clearing]:
+def look(
+    selections: Sequence[Selection], request: CleanupRequest, context: Context
+) -> list[Cleanup]:
     """Return what may go of launches, or of one run of each; nothing of runs that may be alive.
 
     Slurm is asked once, about all of them.
@@ -98,16 +100,16 @@ def look(selections: Sequence[Selection], demand: Demand, context: Context) -> l
     views = launch_views(questions, context, ask=Ask.open_runs)
     for warning in dict.fromkeys(view.warning for view in views if view.warning):
         context.note(f"warning: {warning}")
-    return [_look(one, view, demand) for one, view in zip(selections, views, strict=True)]
+    return [_look(one, view, request) for one, view in zip(selections, views, strict=True)]
 
 
-def _look(selection: Selection, view: LaunchView, demand: Demand) -> Clearing:
+def _look(selection: Selection, view: LaunchView, request: CleanupRequest) -> Cleanup:
     launch = selection.launch
-    meant = [one for one in view.runs if _is_meant(one, selection, demand.wanted)]
-    found: list[Item | Left] = list(_of_runs(launch, meant, demand))
-    if Category.code in demand.categories and len(meant) == len(view.runs):
+    meant = [one for one in view.runs if _is_meant(one, selection, request.wanted)]
+    found: list[Item | Left] = list(_of_runs(launch, meant, request))
+    if Category.code in request.categories and len(meant) == len(view.runs):
         found += _code(launch, meant)
-    return Clearing(
+    return Cleanup(
         selection=selection,
         items=tuple(one for one in found if isinstance(one, Item)),
         left=tuple(one for one in found if isinstance(one, Left)),
@@ -120,7 +122,9 @@ def _is_meant(view: RunView, selection: Selection, wanted: Filter) -> bool:
     return wanted.takes(view.state, view.record.overrides)
 
 
-def _of_runs(launch: Launch, views: Sequence[RunView], demand: Demand) -> Iterator[Item | Left]:
+def _of_runs(
+    launch: Launch, views: Sequence[RunView], request: CleanupRequest
+) -> Iterator[Item | Left]:
     of_slurm = launch.cluster.kind is ClusterKind.slurm
     doubtful = {run for job in unconfirmed(launch) for run in job.runs}
     for view in views:
@@ -129,17 +133,17 @@ def _of_runs(launch: Launch, views: Sequence[RunView], demand: Demand) -> Iterat
             yield Left(name=view.record.id, reason=reason)
             continue
         try:
-            yield from list(_of_run(launch, view, demand))
+            yield from list(_of_run(launch, view, request))
         except OSError as error:
             yield Left(name=view.record.id, reason=f"it cannot be read: {error}")
 
 
-def _of_run(launch: Launch, view: RunView, demand: Demand) -> Iterator[Item | Left]:
-    if Category.attempts in demand.categories:
+def _of_run(launch: Launch, view: RunView, request: CleanupRequest) -> Iterator[Item | Left]:
+    if Category.attempts in request.categories:
         yield from _attempts(launch, view.record)
-    if Category.checkpoints in demand.categories:
+    if Category.checkpoints in request.categories:
         completed = view.state is RunState.completed
-        extent = min(demand.extent, Extent.all if completed else Extent.old, key=_EXTENTS.index)
+        extent = min(request.extent, Extent.all if completed else Extent.old, key=_EXTENTS.index)
         yield from _checkpoints(launch, view.record, extent)
 
 
@@ -172,16 +176,16 @@ def _checkpoints(launch: Launch, record: RunRecord, extent: Extent) -> Iterator[
         if folder.exists():
             yield Left(name=record.id, reason="its checkpoints are behind a link")
         return
-    shelf = Shelf(folder, checkpoint_base(settings.checkpoint))
+    checkpoints = CheckpointFolder(folder, checkpoint_base(settings.checkpoint))
     try:
-        found = shelf.entries()
+        found = checkpoints.entries()
     except ForeignFolderError as error:
         yield Left(name=record.id, reason=error.message)
         return
     # An attempt that has begun since the run was looked at may be saving right now.
     mine = (one for one in found if one.epoch <= record.attempt)
     entries = [one for one in mine if is_plain(one.folder, base)]
-    history = journal.read(shelf.journal)
+    history = journal.read(checkpoints.journal)
     for entry in clearable(entries, history, extent):
         yield _item(Category.checkpoints, entry.folder, _why(entry, history), record.id)
     for path in leftovers(folder):

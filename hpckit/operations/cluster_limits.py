@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpckit.context import login_name
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.plan import JobSpec, ResourceSpec
-from hpckit.planning.jobs.arrays import FEEDERS
+from hpckit.planning.jobs.arrays import BACKLOG_JOBS
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import count_queued
 from hpckit.slurm.site_query import Heard, submit_limits
@@ -24,14 +24,14 @@ def limits_for(
 def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple[JobSpec, ...]:
     """Return those of the jobs, from the first, that may be queued beside `queued` others.
 
-    Room is left for the feeder where not all of them may.
+    Room is left for the backlog job where not all of them may.
     """
     if limits.queued is None:
         return tuple(jobs)
     elements = sum(job.elements for job in jobs)
     room = limits.queued - queued
     if elements > room:
-        room -= FEEDERS
+        room -= BACKLOG_JOBS
     taken: list[JobSpec] = []
     for job in jobs:
         room -= job.elements

@@ -21,7 +21,7 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.run import RunRecord, RunView
 from hpckit.record.launches import Launch, checkpoint_folder
 from hpckit.record.process import this_host
-from hpckit.runtime.checkpoint.folder import Shelf
+from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.manifest import NAME, Manifest
 from hpckit.runtime.processes import Wanted, send
 from hpckit.slurm import faults
@@ -171,7 +171,8 @@ def _check_host(scene: Scene) -> None:
 def _damage(fault: Fault, scene: Scene) -> str:
     folder = checkpoint_folder(scene.launch, scene.record.index, scene.settings)
     newest: tuple[Path, Manifest] | None = next(
-        ((one.folder, one.manifest) for one in Shelf(folder).entries() if one.manifest), None
+        ((one.folder, one.manifest) for one in CheckpointFolder(folder).entries() if one.manifest),
+        None,
     )
     if newest is None:
         raise MissedError(f"there is no committed checkpoint in {folder}")

@@ -17,10 +17,10 @@ from hpckit.operations.cluster_limits import what_fits
 from hpckit.operations.feed import is_chained
 from hpckit.operations.next_step import only_a_view, reference
 from hpckit.operations.prepare import Prepared, write
-from hpckit.operations.service_jobs import keep_feeder, queue_janitor
+from hpckit.operations.service_jobs import keep_backlog_job, queue_auto_resume_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
 from hpckit.operations.submit import Submission, slurm_commands
-from hpckit.planning.jobs.service_jobs import SERVICE_HINT, janitor_job
+from hpckit.planning.jobs.service_jobs import SERVICE_HINT, auto_resume_job
 from hpckit.record.launches import Launch
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import render
@@ -28,11 +28,11 @@ from hpckit.slurm.site_query import PATIENCE as LIMITS
 from hpckit.slurm.test_only import rehearse
 
 _OTHERS = timedelta(minutes=2)
-"""How long supervisors that have begun may add their successors before the janitor is queued."""
+"""How long supervisors that have begun may add their successors before that job is queued."""
 
 
 def auto_resume_script(prepared: Prepared) -> str:
-    """Return the script of the first janitor, with names for the ids that Slurm has yet to give.
+    """Return the script of the first auto-resume job, with names for ids that Slurm will give.
 
     Raises UsageError if there can be none.
     """
@@ -42,19 +42,19 @@ def auto_resume_script(prepared: Prepared) -> str:
             f"{prepared.plan.cluster.kind})",
             hint="`hpckit watch` resumes here what can be, for as long as it runs",
         )
-    return _first_janitor(prepared)[1]
+    return _first_auto_resume_job(prepared)[1]
 
 
 def rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
-    """Raise SchedulerRefusedError if Slurm would not take the janitor; nothing is done yet."""
-    job, text = _first_janitor(prepared, waits=False)
-    rehearse_janitor(job, text, prepared.plan.cluster, context)
+    """Raise SchedulerRefusedError if Slurm would refuse the auto-resume job; nothing is done."""
+    job, text = _first_auto_resume_job(prepared, waits=False)
+    rehearse_auto_resume_job(job, text, prepared.plan.cluster, context)
 
 
-def _first_janitor(prepared: Prepared, *, waits: bool = True) -> tuple[JobSpec, str]:
-    """Return the first janitor and its script, which may be one that waits for no other job."""
+def _first_auto_resume_job(prepared: Prepared, *, waits: bool = True) -> tuple[JobSpec, str]:
+    """Return the first auto-resume job and its script; without `waits` it waits for no job."""
     plan, jobs = prepared.plan, prepared.plan.jobs
-    job = janitor_job(
+    job = auto_resume_job(
         plan.id,
         index=len(jobs),
         like=jobs[0].resources,
@@ -64,12 +64,12 @@ def _first_janitor(prepared: Prepared, *, waits: bool = True) -> tuple[JobSpec, 
     return job, render(plan, job, prepared.templates)
 
 
-def _with_janitor(started: Started, context: Context) -> Started:
-    """Queue the first janitor; raises SchedulerError where it cannot be, and the runs go on."""
+def _with_auto_resume_job(started: Started, context: Context) -> Started:
+    """Queue the first auto-resume job; if that fails (SchedulerError), the runs continue."""
     launch = started.launch
     try:
         with alone(launch, context, patience=_OTHERS) as fresh:
-            janitor = queue_janitor(fresh, started.main_jobs, context)
+            job = queue_auto_resume_job(fresh, started.main_jobs, context)
     except SchedulerError as error:
         raise type(error)(
             f"{launch.id} is under way ({started.where}), but nothing will resume it by itself: "
@@ -77,7 +77,7 @@ def _with_janitor(started: Started, context: Context) -> Started:
             hint=f"`hpckit watch {reference(launch, context)}` does, for as long as it runs; "
             f"{SERVICE_HINT}",
         ) from error
-    return replace(started, janitor=janitor)
+    return replace(started, auto_resume_job=job)
 
 
 def start(prepared: Prepared, context: Context, *, auto_resume: bool = False) -> Started:
@@ -89,8 +89,8 @@ def start(prepared: Prepared, context: Context, *, auto_resume: bool = False) ->
         return _start_here(prepared, context)
     started = _start_on_slurm(prepared, context)
     if started.left:
-        started = _with_feeder(started, context)
-    return _with_janitor(started, context) if auto_resume else started
+        started = _with_backlog_job(started, context)
+    return _with_auto_resume_job(started, context) if auto_resume else started
 
 
 def _start_here(prepared: Prepared, context: Context) -> Started:
@@ -133,13 +133,13 @@ def _first_jobs(launch: Launch, commands: SlurmCommands, context: Context) -> Se
     return what_fits(launch.jobs, commands, context.heard) or launch.jobs[:1]
 
 
-def _with_feeder(started: Started, context: Context) -> Started:
+def _with_backlog_job(started: Started, context: Context) -> Started:
     """Queue what hands in the rest; where that cannot be, say who can, and the runs go on."""
     launch = started.launch
     try:
         commands = slurm_commands(launch.cluster.bin_dir, context)
         with alone(launch, context, patience=_OTHERS) as fresh:
-            return replace(started, feeder=keep_feeder(fresh, commands, context))
+            return replace(started, backlog_job=keep_backlog_job(fresh, commands, context))
     except SchedulerError as error:
         context.note(
             f"warning: nothing will hand in the other {started.left} runs by itself: "
@@ -149,8 +149,8 @@ def _with_feeder(started: Started, context: Context) -> Started:
         return started
 
 
-def rehearse_janitor(job: JobSpec, text: str, cluster: Cluster, context: Context) -> None:
-    """Raise SchedulerRefusedError where Slurm would refuse such a janitor; without an answer, not.
+def rehearse_auto_resume_job(job: JobSpec, text: str, cluster: Cluster, context: Context) -> None:
+    """Raise SchedulerRefusedError if Slurm says that it would refuse such a job.
 
     Where its nodes are only away, it would wait for them.
     """

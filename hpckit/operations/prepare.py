@@ -25,7 +25,7 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
 from hpckit.planning.jobs.arrays import LEARNING
-from hpckit.planning.jobs.packing import in_order, is_packed
+from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
 from hpckit.planning.masking import exposed_keys, masked_words
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
 from hpckit.record.durations import durations
@@ -172,7 +172,7 @@ def _plan(
         python=settings.cluster.python or sys.executable,
         limits=_limits(points, context),
     )
-    if not is_packed(settings):
+    if not shares_jobs(settings):
         return plan
     wanted = {run.signature for run in plan.runs}
     return in_order(plan, durations(Path(plan.folder).parent, slug(plan.name), wanted))

@@ -53,7 +53,7 @@ def spent_of(view: LaunchView, choice: Choice, history: LaunchHistory) -> Mappin
 
 def _reason(launch: Launch, view: RunView, history: LaunchHistory) -> str | None:
     index = view.record.index
-    if view.state in {RunState.pending, RunState.completed} or view.held_up:
+    if view.state in {RunState.pending, RunState.completed} or view.blocked:
         # Nobody was ever given this one, or it is no failure of its own.
         return None
     return spent(

@@ -18,7 +18,7 @@ from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.feed import feed
 from hpckit.operations.frozen_script import rendered
 from hpckit.operations.resumable import check_unchanged, known_of, spent_of
-from hpckit.operations.service_jobs import keep_feeder, keep_janitor
+from hpckit.operations.service_jobs import keep_auto_resume_job, keep_backlog_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
 from hpckit.operations.submit import Submission, slurm_commands
 from hpckit.planning.recovery.resume import (
@@ -58,7 +58,7 @@ class Order:
 class Resuming:
     """What would be submitted again: `attempts` is how many each resumed run has had.
 
-    `janitor` is the job that resumes runs by itself, while Slurm has one.
+    `auto_resume` is the job that resumes runs by itself, while Slurm has one.
     """
 
     launch: Launch
@@ -68,7 +68,7 @@ class Resuming:
     jobs: tuple[JobSpec, ...]
     scripts: dict[int, str]
     attempts: dict[int, int]
-    janitor: Observation | None
+    auto_resume: Observation | None
 
 
 def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, Started | None]:
@@ -82,8 +82,8 @@ def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, St
         resuming = prepare_resume(load_launch(fresh.folder), order, context)
         started = start(resuming, context) if resuming.jobs else fed
         on_cluster = launch.cluster.kind is ClusterKind.slurm
-        if started is not None and on_cluster and resuming.janitor is None:
-            keep_janitor(launch, started.main_jobs, context)
+        if started is not None and on_cluster and resuming.auto_resume is None:
+            keep_auto_resume_job(launch, started.main_jobs, context)
         return resuming, started
 
 
@@ -102,7 +102,7 @@ def _feed(launch: Launch, context: Context) -> Started | None:
         return None
     commands = slurm_commands(launch.cluster.bin_dir, context)
     fed = feed(launch, commands, context)
-    feeder = keep_feeder(launch, commands, context) if fed.left else None
+    backlog = keep_backlog_job(launch, commands, context) if fed.left else None
     if not fed.main_jobs:
         return None
     return Started(
@@ -110,7 +110,7 @@ def _feed(launch: Launch, context: Context) -> Started | None:
         jobs=fed.jobs,
         main_jobs=fed.main_jobs,
         where=on_slurm(fed.main_jobs),
-        feeder=feeder,
+        backlog_job=backlog,
         left=sum(len(job.runs) for job in fed.left),
     )
 
@@ -146,7 +146,7 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         jobs=jobs,
         scripts=scripts,
         attempts=attempts,
-        janitor=view.janitor,
+        auto_resume=view.auto_resume,
     )
 
 
@@ -175,7 +175,7 @@ def _added(
 
 def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
     """Return how long runs have taken until now, where that decides who goes first."""
-    if not any(job.pack for job in launch.jobs):
+    if not any(job.shared_job for job in launch.jobs):
         return {}
     known = {run: time_taken(launch, run) for run in runs}
     return {run: took for run, took in known.items() if took is not None}

@@ -13,14 +13,14 @@ from hpckit.model.history import LaunchHistory
 from hpckit.operations.add_job import add_job
 from hpckit.operations.frozen_script import rendered
 from hpckit.operations.submit import Submission, slurm_commands
-from hpckit.planning.jobs.service_jobs import feeder_job, janitor_job
+from hpckit.planning.jobs.service_jobs import auto_resume_job, backlog_job
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs
 
 
-def keep_feeder(launch: Launch, commands: SlurmCommands, context: Context) -> str | None:
-    """Queue a feeder where something is left and none is queued; return what Slurm calls it.
+def keep_backlog_job(launch: Launch, commands: SlurmCommands, context: Context) -> str | None:
+    """Queue a backlog job where something is left and none is queued; return what Slurm calls it.
 
     The caller is `alone`. It starts when the first of the jobs that are queued has ended. Raises
     SchedulerError.
@@ -30,12 +30,12 @@ def keep_feeder(launch: Launch, commands: SlurmCommands, context: Context) -> st
     if not history.waiting():
         return None
     living = queued_jobs(commands)
-    if history.feeder_job in living and history.feeder_job != _own(context):
+    if history.backlog_job in living and history.backlog_job != _own(context):
         return None
     after = [main for main in _mains(history) if main in living][:1]
     index, like = len(launch.jobs), launch.jobs[0].resources
-    job = feeder_job(launch.id, index=index, like=like, cluster=launch.cluster, after=after)
-    return hand_in(launch, JobAdded(at=context.now(), job=job, after=(), feeder=True), context)
+    job = backlog_job(launch.id, index=index, like=like, cluster=launch.cluster, after=after)
+    return hand_in(launch, JobAdded(at=context.now(), job=job, after=(), backlog=True), context)
 
 
 def hand_in(launch: Launch, added: JobAdded, context: Context) -> str:
@@ -56,7 +56,7 @@ def hand_in(launch: Launch, added: JobAdded, context: Context) -> str:
 
 
 def _own(context: Context) -> str | None:
-    """Return the job this process runs in: a feeder is alive, and yet no help any more."""
+    """Return the job this process runs in: a backlog job is alive, and yet no help any more."""
     return context.environ.get("SLURM_JOB_ID")
 
 
@@ -65,30 +65,30 @@ def _mains(history: LaunchHistory) -> list[str]:
     return [main for index, main in history.accepted.items() if history.jobs[index].runs]
 
 
-def keep_janitor(launch: Launch, main_jobs: Iterable[str], context: Context) -> None:
-    """Queue a janitor behind jobs just resumed, if the launch ever had one; Slurm has none now.
+def keep_auto_resume_job(launch: Launch, main_jobs: Iterable[str], context: Context) -> None:
+    """Queue an auto-resume job behind jobs just resumed, if the launch had one before.
 
     The caller is `alone`.
     """
     launch = load_launch(launch.folder)
-    if read_launch_history(launch).janitor is None:
+    if read_launch_history(launch).auto_resume is None:
         return
     try:
-        queue_janitor(launch, main_jobs, context)
+        queue_auto_resume_job(launch, main_jobs, context)
     except SchedulerError as error:
-        context.note(f"warning: the launch has no janitor any more: {error.message}")
+        context.note(f"warning: the launch has no auto-resume job any more: {error.message}")
 
 
-def queue_janitor(
+def queue_auto_resume_job(
     launch: Launch, jobs: Iterable[str], context: Context, *, pause: bool = False
 ) -> str:
-    """Queue a janitor behind these jobs and return what Slurm calls it; the caller is `alone`.
+    """Queue an auto-resume job behind these jobs and return its id; the caller is `alone`.
 
     With `pause` it does not start within the next minute. Raises SchedulerError, UsageError.
     """
     launch = load_launch(launch.folder)
     index, like = len(launch.jobs), launch.jobs[0].resources
-    job = janitor_job(
+    job = auto_resume_job(
         launch.id, index=index, like=like, cluster=launch.cluster, after=jobs, pause=pause
     )
     return hand_in(launch, JobAdded(at=context.now(), job=job, after=()), context)

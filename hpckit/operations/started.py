@@ -13,16 +13,16 @@ from hpckit.record.launches import Launch
 class Started:
     """A launch under way: the Slurm job of each run, the main jobs, and where it goes on.
 
-    `janitor` is the job that will resume runs by itself, `feeder` the one that will hand in the
-    runs that are `left`; null without one.
+    `auto_resume_job` is the job that will resume runs by itself, `backlog_job` the one that will
+    hand in the runs that are `left`; null without one.
     """
 
     launch: Launch
     jobs: Mapping[int, str]
     main_jobs: tuple[str, ...]
     where: str
-    janitor: str | None = None
-    feeder: str | None = None
+    auto_resume_job: str | None = None
+    backlog_job: str | None = None
     left: int = 0
 
 

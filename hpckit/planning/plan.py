@@ -19,7 +19,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
 from hpckit.planning.checks.config import check_points
 from hpckit.planning.jobs.arrays import chunks, throttle
-from hpckit.planning.jobs.packing import is_packed, pack, packed_job
+from hpckit.planning.jobs.shared_jobs import merged_job, shared_job, shares_jobs
 from hpckit.planning.jobs.stage_jobs import Asked, check_stages, stage_jobs
 from hpckit.planning.signature import frozen_signature
 from hpckit.planning.stages import planned_stages, with_earlier
@@ -106,8 +106,8 @@ def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tu
     groups: dict[Asked, list[int]] = {}
     for index, point in enumerate(points):
         groups.setdefault(_asked(point.settings), []).append(index)
-    if is_packed(points[0].settings):
-        return _packs(launch, points, groups, limits)
+    if shares_jobs(points[0].settings):
+        return _shared_jobs(launch, points, groups, limits)
     parts = [(key, part) for key, runs in groups.items() for part in chunks(runs, limits)]
     return tuple(
         JobSpec(
@@ -121,7 +121,7 @@ def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tu
     )
 
 
-def _packs(
+def _shared_jobs(
     launch: str,
     points: Sequence[SweepPoint],
     groups: Mapping[tuple[ResourceSpec, bool], Sequence[int]],
@@ -129,11 +129,11 @@ def _packs(
 ) -> tuple[JobSpec, ...]:
     """Return one job for all runs that ask for the same; its elements share them."""
     return tuple(
-        packed_job(
+        merged_job(
             index,
             launch if index == 0 else f"{launch}-{index}",
             runs,
-            pack(len(runs), points[runs[0]].settings, each, limits),
+            shared_job(len(runs), points[runs[0]].settings, each, limits),
             requeue=requeue,
         )
         for index, ((each, requeue), runs) in enumerate(groups.items())

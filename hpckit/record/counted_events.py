@@ -1,7 +1,7 @@
 """The events of a run's attempts that count against its budgets.
 
 Responsible for leaving out what was before somebody started the run again by hand, and for giving
-an end to attempts that could not say a last word; it must not count (planning.ledger does).
+an end to attempts that could not say a final event; it must not count (planning.ledger does).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpckit.model import events
+from hpckit.model.final_event import missing_final_event
 from hpckit.model.history import LaunchHistory
-from hpckit.model.last_word import missing_last_word
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, progress_step, read_attempts, read_launch_history
 from hpckit.record.layout import AttemptPaths
@@ -22,8 +22,8 @@ def counted_events(
     """Return the events of a run's attempts that count, oldest first, for planning.ledger.
 
     With `before`, of the attempts before that one; each of them is over. Else of all, and of the
-    latest it is not said that it is. An attempt that is over without a last word gets one: what it
-    was told, else that its supervisor was lost, at the latest step it has noted.
+    latest it is not said that it is. An attempt that is over without a final event gets one: what
+    it was told, else that its supervisor was lost, at the latest step it has noted.
     """
     known = read_launch_history(launch) if history is None else history
     first = known.fresh.get(index, 0) + 1
@@ -37,13 +37,13 @@ def counted_events(
     for number, told in attempts:
         found += told
         if number != last:
-            found += _last_word(told, launch.paths.run(index).attempt(number))
+            found += _final_event(told, launch.paths.run(index).attempt(number))
     return tuple(found)
 
 
-def _last_word(told: Sequence[events.Event], attempt: AttemptPaths) -> Iterator[events.Event]:
+def _final_event(told: Sequence[events.Event], attempt: AttemptPaths) -> Iterator[events.Event]:
     """Yield the end of an attempt that began and has none."""
-    failure = missing_last_word(told)
+    failure = missing_final_event(told)
     if failure is None:
         return
     rounds = [event.round for event in told if isinstance(event, events.RoundStarted)]

@@ -83,7 +83,7 @@ class AttemptPaths:
 
     @property
     def reserve(self) -> Path:
-        """Room on the disk for the last word, until there is one."""
+        """Room on the disk for the final event, until there is one."""
         return self.folder / "reserve"
 
     @property

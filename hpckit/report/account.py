@@ -14,7 +14,7 @@ from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, Parts
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
-from hpckit.report.text import Page, Sheet, duration, percent
+from hpckit.report.text import Page, TextTable, duration, percent
 
 SHOWN_INTERRUPTIONS = 10
 _BAR_CELLS = 24
@@ -34,16 +34,16 @@ _LABELS = {
 
 def account_page(row: RunRow) -> Page:
     """Return what stands below the table of a single run: its warnings, history and account."""
-    page: list[Sheet | str] = [f"warning: {message}" for message in row.warnings]
+    page: list[TextTable | str] = [f"warning: {message}" for message in row.warnings]
     account = row.goodput
     if account is None or not account.parts.wall:
         return page
     if account.interruptions:
-        page += ["\n" + _counts_line(account), _history_sheet(account)]
+        page += ["\n" + _counts_line(account), _history_table(account)]
     if len(account.interruptions) > SHOWN_INTERRUPTIONS:
         earlier = len(account.interruptions) - SHOWN_INTERRUPTIONS
         page.append(f"… and {earlier} earlier; `hpckit status {row.run} --json` has all")
-    return [*page, "\n" + _shares_line(account), _parts_sheet(account.parts), *_remarks(account)]
+    return [*page, "\n" + _shares_line(account), _parts_table(account.parts), *_remarks(account)]
 
 
 def _shares_line(account: Goodput) -> str:
@@ -57,14 +57,14 @@ def _shares_line(account: Goodput) -> str:
     return f"{words}  (since the first step {since}; by the formula {formula})"
 
 
-def _parts_sheet(parts: Parts) -> Sheet:
+def _parts_table(parts: Parts) -> TextTable:
     spans = {field.name: getattr(parts, field.name) for field in fields(parts)}
     rows = [
         (_LABELS[name], span_text(span), f"{percent(share):>7}", bar(share))
         for name, span in spans.items()
         if (share := span / parts.wall)
     ]
-    return Sheet(
+    return TextTable(
         header=("part", "time", "share", ""),
         rows=(*rows, ("wall", span_text(parts.wall), "", "")),
     )
@@ -86,9 +86,9 @@ def _causes(counts: Mapping[Cause, int]) -> str:
     return ", ".join(f"{count} {cause}" for cause, count in counts.items())
 
 
-def _history_sheet(account: Goodput) -> Sheet:
+def _history_table(account: Goodput) -> TextTable:
     latest = account.interruptions[-SHOWN_INTERRUPTIONS:]
-    return Sheet(
+    return TextTable(
         header=("at", "round", "cause", "where", "step", "then", "what"),
         rows=tuple(map(_interruption_cells, latest)),
     )

@@ -14,7 +14,7 @@ from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.report.account import bar
 from hpckit.report.rows import LaunchHead, RunRow, count_states
-from hpckit.report.text import Page, Sheet, count_line, duration, head_line, percent, runs_sheet
+from hpckit.report.text import Page, TextTable, count_line, duration, head_line, percent, runs_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Listed:
 def live_page(head: LaunchHead, progress: Progress, listed: Listed) -> Page:
     """Return the page: the states, how far it is, and these of the runs."""
     counts, total = count_states(progress.states), len(progress.states)
-    states = Sheet(
+    states = TextTable(
         header=("state", "runs", "share", ""),
         rows=tuple(
             (state.value, str(count), f"{percent(count / total):>7}", bar(count / total))
@@ -64,7 +64,7 @@ def _queue(progress: Progress) -> str:
 def _runs(listed: Listed, now: datetime) -> Page:
     if not listed.rows:
         return []
-    sheet, last = runs_sheet(listed.rows, now), listed.first + len(listed.rows)
+    sheet, last = runs_table(listed.rows, now), listed.first + len(listed.rows)
     if len(listed.rows) == listed.total:
         return [sheet]
     place = f"{listed.first + 1} to {last} of {listed.total}"

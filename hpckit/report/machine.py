@@ -42,7 +42,7 @@ def run_object(row: RunRow) -> dict[str, Any]:
     """Return one run as it stands in `runs` of `status --json`."""
     own = {name: to_plain(getattr(row, name)) for name in _RUN_FIELDS}
     account = None if row.goodput is None else goodput_object(row.goodput)
-    later = {"stage": row.stage, "held_up": row.held_up or None, "reason": row.early}
+    later = {"stage": row.stage, "blocked": row.blocked or None, "reason": row.early}
     return {**own, "goodput": account, **later}
 
 

@@ -30,7 +30,7 @@ class ResultRow:
     """One run: its differing overrides, its last value per metric, and its account.
 
     `wall_s` is how long its latest attempt has run; `reason` says why it completed before all was
-    done, empty where it did not; `held_up` why it never began, where an earlier stage did not
+    done, empty where it did not; `blocked` why it never began, where an earlier stage did not
     complete.
     """
 
@@ -45,7 +45,7 @@ class ResultRow:
     launch: str = ""
     attempt: int = 0
     stage: str | None = None
-    held_up: str | None = None
+    blocked: str | None = None
     reason: str = ""
 
 
@@ -101,7 +101,7 @@ def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> Res
         attempt=row.attempt,
         reason=row.early,
         stage=row.stage,
-        held_up=row.held_up or None,
+        blocked=row.blocked or None,
     )
 
 

@@ -47,7 +47,7 @@ class RunRow:
     """One run, flat. `note` says where our record and Slurm disagree, or what is being waited for.
 
     `slurm_state` is Slurm's own wording, None where Slurm said nothing; `attempt` is 0 before the
-    first; `goodput` is the run's account, where one was asked for; `held_up` why it never began,
+    first; `goodput` is the run's account, where one was asked for; `blocked` why it never began,
     where a stage before its own did not complete; `early` why it completed before all was done.
     """
 
@@ -71,7 +71,7 @@ class RunRow:
     warnings: tuple[str, ...] = ()
     goodput: Goodput | None = None
     stage: str | None = None
-    held_up: str = ""
+    blocked: str = ""
     early: str = ""
 
     def elapsed(self, now: datetime) -> timedelta | None:
@@ -107,7 +107,7 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         warnings=record.warnings,
         goodput=goodput,
         stage=record.stage,
-        held_up=view.held_up,
+        blocked=view.blocked,
         early=record.reason,
     )
 
@@ -143,7 +143,7 @@ def _carrier_lost(view: RunView) -> Failure:
     host = view.record.supervisor[0] if view.record.supervisor else None
     return Failure(
         cause=Cause.launcher_lost,
-        message=f"its {carrier} is gone without a last word: killed, or its machine went down",
+        message=f"its {carrier} is gone without a final event: killed, or its machine went down",
         node=host,
         step=view.record.step,
     )
@@ -154,7 +154,7 @@ def _by_slurm(view: RunView, seen: Observation) -> Failure:
         message = "the batch script could not read its frozen folder; its log names node and folder"
         return Failure(cause=Cause.frozen_folder, message=message, node=seen.nodes or None)
     lost = seen.state.base in {BaseState.node_fail, BaseState.boot_fail}
-    begun = "without a last word" if view.record.begun else "before its supervisor started"
+    begun = "without a final event" if view.record.begun else "before its supervisor started"
     return Failure(
         cause=Cause.node_lost if lost else Cause.scheduler,
         message=f"Slurm says {_words(seen)}: the run ended {begun}",
@@ -184,7 +184,7 @@ _GOING_ON = "Slurm still has its job: a new attempt is being asked for, or the j
 def note(view: RunView) -> str:
     """Return one line on a disagreement between our record and Slurm; empty where there is none."""
     seen, record = view.observation, view.record
-    if view.held_up:
+    if view.blocked:
         return ""
     if seen is None:
         return _unseen_note(view)
@@ -204,5 +204,5 @@ def _unseen_note(view: RunView) -> str:
     if view.asked and not record.state.ended:
         return f"our record says {record.state}, Slurm does not know job {record.job} any more"
     if view.alive is False and record.begun:
-        return "its supervisor is gone without a last word"
+        return "its supervisor is gone without a final event"
     return "its local executor is gone; nothing will start it" if view.alive is False else ""

@@ -17,8 +17,8 @@ from hpckit.model.failure import Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
+from hpckit.report.blocked import blocked_lines
 from hpckit.report.escape import escaped, escaped_cell, shortened
-from hpckit.report.held_up import held_up_lines
 from hpckit.report.launches import LaunchLine, best
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
@@ -35,7 +35,7 @@ _FRAME = re.compile(r'\s*File "')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
+class TextTable:
     """A table of cells already worded; `spare` columns give way on a narrow terminal, in order."""
 
     header: tuple[str, ...]
@@ -43,17 +43,17 @@ class Sheet:
     spare: tuple[str, ...] = ()
 
 
-Page = Sequence[Sheet | str]
+Page = Sequence[TextTable | str]
 """What is shown, top to bottom."""
 
 
 def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
     """Return the page of `status`: the launch, its runs, their counts, what failed and why."""
     failed = [row for row in rows if row.failure is not None]
-    page: list[Sheet | str] = [head_line(head, now), runs_sheet(rows, now)]
+    page: list[TextTable | str] = [head_line(head, now), runs_table(rows, now)]
     page.append(count_line([row.state for row in rows]))
     page += [f"note: {row.run}: {row.note}" for row in rows if row.note]
-    page += held_up_lines(rows)
+    page += blocked_lines(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]
     page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_FAILURES]]
     page += ["\n" + failure_text(row) for row in failed[:SHOWN_FAILURES]]
@@ -91,11 +91,11 @@ _STATUS_HEADER = (
 )
 
 
-def runs_sheet(rows: Iterable[RunRow], now: datetime) -> Sheet:
+def runs_table(rows: Iterable[RunRow], now: datetime) -> TextTable:
     """Return the table of runs, without columns in which nothing stands."""
     lines = [_status_cells(row, now) for row in rows]
     kept = [place for place in range(len(_STATUS_HEADER)) if any(line[place] for line in lines)]
-    return Sheet(
+    return TextTable(
         header=tuple(_STATUS_HEADER[place] for place in kept),
         rows=tuple(tuple(line[place] for place in kept) for line in lines),
     )
@@ -232,8 +232,8 @@ def results_page(results: sweep.Results) -> Page:
     ]
     rows = tuple(tuple(line[place] for place in shown) for line in lines)
     names = tuple(header[place] for place in shown)
-    sheet = Sheet(header=names, rows=rows, spare=(*_SPARE, *results.metrics[:0:-1]))
-    return [sheet, *held_up_lines(results.rows)]
+    sheet = TextTable(header=names, rows=rows, spare=(*_SPARE, *results.metrics[:0:-1]))
+    return [sheet, *blocked_lines(results.rows)]
 
 
 _SPARE = ("failures", "goodput", "time", "attempt", "step")
@@ -263,7 +263,7 @@ def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) ->
     column = (key.column,) if shown and key is not None else ()
     whose = ("of",) if strange else ()
     header = ("launch", "created", "runs", *column, *whose, "folder")
-    return [Sheet(header=header, rows=rows, spare=("folder", "created"))]
+    return [TextTable(header=header, rows=rows, spare=("folder", "created"))]
 
 
 def plain(page: Page) -> str:
@@ -273,16 +273,16 @@ def plain(page: Page) -> str:
     )
 
 
-def harmless(sheet: Sheet) -> Sheet:
+def harmless(sheet: TextTable) -> TextTable:
     """Return a table with its control characters escaped."""
-    return Sheet(
+    return TextTable(
         header=tuple(map(escaped_cell, sheet.header)),
         rows=tuple(tuple(map(escaped_cell, row)) for row in sheet.rows),
         spare=tuple(map(escaped_cell, sheet.spare)),
     )
 
 
-def _aligned(sheet: Sheet) -> str:
+def _aligned(sheet: TextTable) -> str:
     lines = [tuple(name.upper() for name in sheet.header), *sheet.rows]
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return "\n".join(

@@ -35,8 +35,9 @@ ReadyAgent = Callable[[Sequence[str], Mapping[str, str], Path], Step]
 class AgentCommand:
     """How agents are started: words put in front of the agent's own, and the environment.
 
-    `nodes` are the names that should come, as far as they are known; `last_will` is what an agent
-    runs, with the number of the attempt behind it, when it finds the supervisor gone for good;
+    `nodes` are the names that should come, as far as they are known; `on_supervisor_lost` is what
+    an agent runs, with the number of the attempt behind it, when it finds the supervisor gone for
+     good;
     `ready` is used instead where an agent waits already. `again` gives the words for some nodes
     whose agents have ended; null where they are the same.
     """
@@ -44,7 +45,7 @@ class AgentCommand:
     prefix: tuple[str, ...]
     environ: Mapping[str, str]
     nodes: tuple[str, ...] = ()
-    last_will: tuple[str, ...] = ()
+    on_supervisor_lost: tuple[str, ...] = ()
     ready: ReadyAgent | None = None
     again: Callable[[Sequence[str]], tuple[str, ...]] | None = None
 

@@ -13,7 +13,7 @@ from hpckit.errors import RankInfoError
 from hpckit.model.cluster.nodes import task_counts
 from hpckit.model.rank import RankInfo, RankSource
 
-LAST_WILL = "HPCKIT_LAST_WILL"
+ON_SUPERVISOR_LOST = "HPCKIT_ON_SUPERVISOR_LOST"
 """For agents: the words to run when their supervisor is gone, as JSON."""
 
 _HIGHEST_STEP = 0xFFFFFFF0
@@ -276,5 +276,5 @@ def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
 
 def without_agent(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what is true of the agent only."""
-    left_out = {*_OF_THE_AGENT, LAST_WILL}
+    left_out = {*_OF_THE_AGENT, ON_SUPERVISOR_LOST}
     return {name: value for name, value in environ.items() if name not in left_out}

@@ -50,7 +50,7 @@ class Daemon:
 def run(
     argv: Sequence[str], *, check: bool = True, timeout: float = 60.0, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; a failure becomes a SandboxError quoting its last words."""
+    """Run a command to its end; a failure becomes a SandboxError quoting its final events."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": _search_path()}
     try:
         done = subprocess.run(
@@ -179,14 +179,14 @@ def wait_until(ready: Callable[[], bool], patience: float, *, interval: float = 
 
 
 def await_daemon(name: str, ready: Callable[[], bool], patience: float) -> None:
-    """Wait for a daemon to serve; raises SandboxError with its last words when it does not."""
+    """Wait for a daemon to serve; raises SandboxError with its final events when it does not."""
     if wait_until(lambda: ready() or recorded_pid(name) is None, patience) and ready():
         return
     state = "does not answer" if recorded_pid(name) else "ended at once"
-    raise SandboxError(f"{name} {state}: {_last_words(name)} (logs: {LOG_DIR})")
+    raise SandboxError(f"{name} {state}: {_final_events(name)} (logs: {LOG_DIR})")
 
 
-def _last_words(name: str) -> str:
+def _final_events(name: str) -> str:
     for suffix in ("log", "out"):
         path = LOG_DIR / f"{name}.{suffix}"
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []

@@ -109,7 +109,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class CheckpointFolder:
     """The folder of one user's answers from one cluster, as seen from one host."""
 
     folder: Path
@@ -166,7 +166,9 @@ class Shelf:
         return self.folder / f"{program}.json"
 
 
-def find_shelf(environ: Mapping[str, str], bin_dir: str | None, *, make: bool) -> Shelf | None:
+def find_checkpoint_folder(
+    environ: Mapping[str, str], bin_dir: str | None, *, make: bool
+) -> CheckpointFolder | None:
     """Return the shelf for the Slurm that is found here; None where there is no safe place for one.
 
     Two clusters may share a home and the paths of their programs, so that every host has its own.
@@ -185,7 +187,7 @@ def find_shelf(environ: Mapping[str, str], bin_dir: str | None, *, make: bool) -
     except OSError:
         return None
     own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-    return Shelf(folder=folder) if own and not about.st_mode & _NOBODY_ELSE else None
+    return CheckpointFolder(folder=folder) if own and not about.st_mode & _NOBODY_ELSE else None
 
 
 def _base(environ: Mapping[str, str]) -> Path | None:

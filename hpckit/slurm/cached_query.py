@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from hpckit.errors import SchedulerAbsentError, SchedulerError
 from hpckit.model.run import Observation
 from hpckit.model.states import parse_state
-from hpckit.slurm.answer_cache import Answer, Answers, Shelf, find_shelf
+from hpckit.slurm.answer_cache import Answer, Answers, CheckpointFolder, find_checkpoint_folder
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import read_sacct, read_squeue
 from hpckit.slurm.query import ask_accounting, ask_queue, mains, observe_through
@@ -55,26 +55,32 @@ def observe_shared(
 
     Raises SchedulerAwayError where neither squeue nor sacct answers, or did lately.
     """
-    shelf = find_shelf(commands.environ, commands.bin_dir, make=True)
-    if shelf is None:
+    checkpoint_folder = find_checkpoint_folder(commands.environ, commands.bin_dir, make=True)
+    if checkpoint_folder is None:
         return None
-    source = _Shared(shelf=shelf, commands=commands, clock=clock, wish=wish, began=clock())
+    source = _Shared(
+        checkpoint_folder=checkpoint_folder,
+        commands=commands,
+        clock=clock,
+        wish=wish,
+        began=clock(),
+    )
     observations = observe_through(source, jobs, source.began)
     return Heard(observations=observations, asked_at=source.asked_at)
 
 
 def forget(commands: SlurmCommands) -> None:
     """Let no answer from before this moment be shown: the user's jobs have changed."""
-    shelf = find_shelf(commands.environ, commands.bin_dir, make=False)
-    if shelf is not None:
-        shelf.change(datetime.now(UTC))
+    checkpoint_folder = find_checkpoint_folder(commands.environ, commands.bin_dir, make=False)
+    if checkpoint_folder is not None:
+        checkpoint_folder.change(datetime.now(UTC))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Shared:
     """squeue and sacct, through the shelf."""
 
-    shelf: Shelf
+    checkpoint_folder: CheckpointFolder
     commands: SlurmCommands
     clock: Callable[[], datetime]
     wish: Wish
@@ -108,10 +114,10 @@ class _Shared:
         question: Callable[[Sequence[str]], Mapping[str, str]],
     ) -> Mapping[str, Answer]:
         """Return the answers to `keys`; the question is asked of those that are too old."""
-        known = self.shelf.load(program)
+        known = self.checkpoint_folder.load(program)
         if self._missing(known, keys):
-            with self.shelf.one_at_a_time(self.commands.timeout + _PATIENCE):
-                known = self.shelf.load(program)
+            with self.checkpoint_folder.one_at_a_time(self.commands.timeout + _PATIENCE):
+                known = self.checkpoint_folder.load(program)
                 missing = self._missing(known, keys)
                 if missing:
                     self._check_rested(known)
@@ -127,12 +133,12 @@ class _Shared:
         except SchedulerAbsentError:
             raise
         except SchedulerError as error:
-            self.shelf.save(program, known.failed(error, self.clock(), _since(began)))
+            self.checkpoint_folder.save(program, known.failed(error, self.clock(), _since(began)))
             raise
         # What slurmctld has forgotten and the accounting calls ended does not change any more.
         final = {key for key, text in found.items() if key != _ALL and _all_ended(text)}
         known = known.heard(found, at, _since(began), final=final)
-        self.shelf.save(program, known)
+        self.checkpoint_folder.save(program, known)
         return known
 
     def _check_rested(self, known: Answers) -> None:
@@ -150,7 +156,7 @@ class _Shared:
 
     def _holds(self, one: Answer, allowed: timedelta, now: datetime) -> bool:
         floors = (
-            self.shelf.changed_at,
+            self.checkpoint_folder.changed_at,
             self.wish.not_before,
             self.began if self.wish.now else None,
         )

@@ -25,7 +25,7 @@ from hpckit.slurm.quoting import FILTERS, only_quoted
 SHIPPED = "hpckit"
 """The prefix by which a user's template reaches the shipped one: `hpckit/job.sbatch.j2`."""
 
-JANITOR = "janitor.sbatch.j2"
+AUTO_RESUME = "auto_resume.sbatch.j2"
 """The template of jobs without runs; it extends that of the launch's jobs."""
 
 _STATED = {
@@ -87,8 +87,8 @@ class ScriptFields:
 def render(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
     """Return the batch script of a job; raises TemplateError.
 
-    `template_folders` are searched in order for `cluster.template`, or for that of the janitor; the
-    last is the shipped one.
+    `template_folders` are searched in order for `cluster.template`, or for that of auto-resume
+    jobs; the last is the shipped one.
     """
     name = plan.cluster.template
     folders = list(template_folders)
@@ -96,7 +96,9 @@ def render(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> 
         folders.insert(0, Path(name).parent)
         name = Path(name).name
     fields = script_fields(plan, job)
-    text = _render(name, folders, fields) if job.runs else _render_janitor(name, folders, fields)
+    text = (
+        _render(name, folders, fields) if job.runs else _render_auto_resume(name, folders, fields)
+    )
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -113,12 +115,12 @@ def stated_variables(text: str) -> tuple[str, ...]:
     return tuple(f"SBATCH_{name.upper()}" for name in _PLACED.findall(text))
 
 
-def _render_janitor(name: str, folders: Sequence[Path], fields: ScriptFields) -> str:
-    text = _render(JANITOR, folders, fields, job_template=name)
-    if "hpckit janitor" not in text:
+def _render_auto_resume(name: str, folders: Sequence[Path], fields: ScriptFields) -> str:
+    text = _render(AUTO_RESUME, folders, fields, job_template=name)
+    if "hpckit auto-resume" not in text:
         raise TemplateError(
-            f"template {name} has no block `run` in which the janitor's command could stand",
-            hint=f"extend {SHIPPED}/job.sbatch.j2, or put a {JANITOR} of your own beside it",
+            f"template {name} has no block `run` for the command of auto-resume jobs",
+            hint=f"extend {SHIPPED}/job.sbatch.j2, or put a {AUTO_RESUME} of your own beside it",
         )
     return text
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from hpckit.context import Context
+from hpckit.model.blocked import blocked_runs
 from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
-from hpckit.model.held_up import held_up
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
@@ -34,15 +34,16 @@ from hpckit.views.scheduler import Answer, Scheduler, ask_scheduler
 class LaunchView:
     """All runs of a launch, and how the scheduler was; `warning` says why it is away.
 
-    `janitor` is the job that will resume runs when all have ended, while Slurm has it; `asked_at`
-    is when Slurm was asked, null where it did not answer. `kept` is the index, where one was used.
+    `auto_resume` is the job that will resume runs when all have ended, while Slurm has it;
+    `asked_at` is when Slurm was asked, null where it did not answer. `kept` is the index, where
+    one was used.
     """
 
     launch: Launch
     runs: tuple[RunView, ...]
     scheduler: Scheduler
     warning: str = ""
-    janitor: Observation | None = None
+    auto_resume: Observation | None = None
     asked_at: datetime | None = None
     kept: RunIndex | None = None
 
@@ -55,7 +56,7 @@ class Ask(StrEnum):
     all_runs = "all_runs"
 
 
-Carrier = tuple[str, int, str]
+RecordedProcess = tuple[str, int, str]
 """The process that carries a run: host, pid, start mark."""
 
 
@@ -153,13 +154,13 @@ class _Reading:
             runs = _of_stages(runs, self.launch, self.history, self.meant)
         if self.kept is not None:
             self.kept.save()
-        janitor = answer.observations.get(self.history.janitor_job or "")
+        auto_resume = answer.observations.get(self.history.auto_resume_job or "")
         return LaunchView(
             launch=self.launch,
             runs=runs,
             scheduler=answer.scheduler,
             warning=answer.warning,
-            janitor=None if janitor is None or janitor.state.ended else janitor,
+            auto_resume=None if auto_resume is None or auto_resume.state.ended else auto_resume,
             asked_at=answer.asked_at,
             kept=self.kept,
         )
@@ -214,7 +215,7 @@ def _of_stages(
     """Return the views that were meant, with what earlier stages did to them."""
     of_slurm = launch.cluster.kind is ClusterKind.slurm
     waiting = history.waiting() if of_slurm else ()
-    known = held_up(
+    known = blocked_runs(
         runs,
         launch.stages,
         unborn=[run for job in waiting for run in job.runs],
@@ -252,7 +253,7 @@ class _World:
     observations: Mapping[str, Observation]
     asked: frozenset[str]
     executors: Mapping[int, LocalStarted]
-    living: Mapping[Carrier, bool | None]
+    living: Mapping[RecordedProcess, bool | None]
     successors: Mapping[int, str]
     pools: Mapping[int, Pool]
 
@@ -284,7 +285,7 @@ def _is_older(seen: Observation, record: RunRecord) -> bool:
     )
 
 
-def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> Carrier | None:
+def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> RecordedProcess | None:
     """Return the process that carries a run: the executor while it waits, then its supervisor."""
     if record.state.ended:
         return None
@@ -296,7 +297,7 @@ def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> Carrie
 
 def _living(
     executors: Mapping[int, LocalStarted], records: Iterable[RunRecord]
-) -> Mapping[Carrier, bool | None]:
+) -> Mapping[RecordedProcess, bool | None]:
     carriers = {_carrier(record, executors) for record in records} - {None}
     return {carrier: alive(*carrier) for carrier in carriers if carrier is not None}
 
@@ -304,7 +305,7 @@ def _living(
 def _jobs(
     records: Iterable[RunRecord], history: LaunchHistory, pools: Mapping[int, Pool], ask: Ask
 ) -> tuple[str, ...]:
-    """Return the jobs to ask about: of these runs, of their successors, and the janitor."""
+    """Return the jobs to ask about: of these runs, of their successors, and auto-resume jobs."""
     if ask is Ask.nothing:
         return ()
     asked = [one for one in records if ask is Ask.all_runs or one.state is not RunState.completed]
@@ -312,5 +313,5 @@ def _jobs(
     shared = {pools[one.index] for one in asked if one.index in pools}
     jobs += [job for pool in shared for job in pool.jobs]
     jobs += [history.successor_of(one.index) for one in asked]
-    jobs += [history.janitor_job] if any(jobs) else []
+    jobs += [history.auto_resume_job] if any(jobs) else []
     return tuple(dict.fromkeys(job for job in jobs if job is not None))

@@ -44,7 +44,12 @@ def bench_rows(folder: Path) -> None:
     _say("python -c pass", [sys.executable, "-c", "pass"], environ)
     _say("status", hpckit("status"), environ)
     _say("results", hpckit("results"), environ)
-    _say("resume --dry-run (a janitor's look)", hpckit("resume", "--dry-run"), environ, code=None)
+    _say(
+        "resume --dry-run (an auto-resume job's look)",
+        hpckit("resume", "--dry-run"),
+        environ,
+        code=None,
+    )
     _say("is it cancelled? (a supervisor)", [sys.executable, "-c", _CANCELLED, str(found)], environ)
     attempt.last_metrics.unlink()
     _say("status, last values lost", hpckit("status"), environ)

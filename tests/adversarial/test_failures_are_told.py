@@ -21,7 +21,7 @@ def failure(shell: Any, *words: str) -> dict[str, Any]:
 
 
 def test_failing_program_is_told_by_what_it_printed_last(shell: Any) -> None:
-    """Of a command that is no Python, the exit code and its last words are the message."""
+    """Of a command that is no Python, the exit code and its final events are the message."""
     told = failure(shell, "experiment=command", "command=[bash,-c,'echo oops >&2; exit 3']")
     assert told["cause"] == "exit_code"
     assert told["message"] == "rank 0 ended with exit code 3; it printed last:\noops"

@@ -82,25 +82,25 @@ def test_save_behind_an_unreadable_fence_is_refused_and_training_goes_on(
     """Such a save commits nothing and removes nothing, says so, and the next one succeeds."""
     away = attempts.with_name("away")
     folder = tmp_path / "checkpoints"
-    keeper = Checkpointer(
+    checkpoints = Checkpointer(
         folder, Settings(epoch=2, keep=2), may_commit=lambda: is_latest(attempts, 2)
     )
     model = {"model": torch.nn.Linear(2, 2)}
     for step in (1, 2):
-        keeper.save(model, step, 0, wait=True)
+        checkpoints.save(model, step, 0, wait=True)
     attempts.rename(away)
-    outcome = keeper.save(model, 3, 0, wait=True)
+    outcome = checkpoints.save(model, 3, 0, wait=True)
     assert outcome is not None
     assert not outcome.committed
     assert "whether attempt 2 still owns the run cannot be read" in outcome.warning
     assert _committed(folder) == [1, 2]
     away.rename(attempts)
-    keeper.save(model, 4, 0, wait=True)
+    checkpoints.save(model, 4, 0, wait=True)
     assert _committed(folder) == [2, 4]
     attempts.rename(away)
     with pytest.raises(UnsavedStateError, match="the last state, of step 5"):
-        keeper.save(model, 5, 0, wait=True, patience=timedelta(seconds=1))
-    keeper.close()
+        checkpoints.save(model, 5, 0, wait=True, patience=timedelta(seconds=1))
+    checkpoints.close()
     assert _committed(folder) == [2, 4]
 
 

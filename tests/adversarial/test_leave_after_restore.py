@@ -15,8 +15,8 @@ from hpckit.model.failure import Kept, Reason, ToldBy
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
-from hpckit.runtime.rank.checkpointing import Keeper
-from hpckit.runtime.rank.save_interval import Cadence
+from hpckit.runtime.rank.checkpointing import StepCheckpoints
+from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Boundary
 from hpckit.runtime.rank.steps import StepLoop
 
@@ -43,10 +43,10 @@ class Attempts:
         self.epoch += 1
         checkpointer = Checkpointer(self.folder, Settings(epoch=self.epoch))
         self.opened.append(checkpointer)
-        keeper = Keeper(
+        checkpoints = StepCheckpoints(
             checkpointer=checkpointer,
             objects={"model": torch.nn.Linear(2, 2)},
-            cadence=Cadence(settings=Checkpoint(interval_steps=4), clock=time.monotonic),
+            save_interval=SaveInterval(settings=Checkpoint(interval_steps=4), clock=time.monotonic),
             on_outcome=lambda _: None,
             on_attempt=lambda _name, _others: None,
             logger=logging.getLogger("test"),
@@ -55,7 +55,7 @@ class Attempts:
             total=20,
             samples_per_step=1,
             boundary=Boundary(info=ALONE, link=None),
-            keeper=keeper,
+            checkpoints=checkpoints,
             logger=logging.getLogger("test"),
             grace=timedelta(seconds=5),
         )

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, Kept, RankExit, Reason, ToldBy
+from hpckit.model.final_event import missing_final_event
 from hpckit.model.history import LaunchHistory, read_history
-from hpckit.model.last_word import missing_last_word
 from hpckit.model.launch import Recovery
 from hpckit.model.plan import JobSpec, ResourceSpec
 from hpckit.model.run import RunRecord, RunView
@@ -243,7 +243,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             self.end_attempt(action)
 
     def end_attempt(self, action: EndAttempt) -> None:
-        """Record the last word; Slurm starts the run again where that was asked, or preempted."""
+        """Record the final event; Slurm starts the run again where that was asked, or preempted."""
         self.attempts[-1].append(attempt_ended(action, self.tick()))
         assert (action.exit_code == 0) == (action.state is RunState.completed)
         self.alive = False
@@ -361,9 +361,9 @@ class RecoveryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule()
     def lose_the_supervisor(self) -> None:
-        """Lose the supervisor, without a last word."""
+        """Lose the supervisor, without a final event."""
         self.alive = False
-        failure = missing_last_word(self.attempts[-1])
+        failure = missing_final_event(self.attempts[-1])
         assert failure is not None
         if self.step is not None:
             reached = events.StepReached(at=self.tick(), round=self.round, step=self.step)
@@ -375,7 +375,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts and not self.alive and not self.waits)
     @rule(by_hand=st.booleans())
     def resume(self, by_hand: bool) -> None:  # noqa: FBT001  # drawn
-        """`hpckit resume`, or the janitor: what chooses is the same, what counts is not."""
+        """`hpckit resume`, or the auto-resume job: what chooses is the same, what counts is not."""
         view, before = self.view, self.past
         why = None if by_hand else spent(view, self.counted, POLICY)
         known = Known(spent={} if why is None else {0: why})
@@ -403,7 +403,7 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     def close_the_record(self) -> None:
         """Give the latest attempt the end it could not say itself (record.ledgers does so)."""
-        failure = missing_last_word(self.attempts[-1])
+        failure = missing_final_event(self.attempts[-1])
         if failure is None:
             return
         ended = events.RoundEnded(

@@ -119,8 +119,8 @@ def test_security_refuses_to_act_on_a_strangers_launch(
     [
         ("supervise", "{folder}", "--job", "0"),
         ("local", "{folder}"),
-        ("janitor", "{folder}", "--job", "0"),
-        ("orphaned", "{folder}", "--job", "0", "--run", "0", "1"),
+        ("auto-resume", "{folder}", "--job", "0"),
+        ("supervisor-lost", "{folder}", "--job", "0", "--run", "0", "1"),
     ],
     ids=lambda words: words[0],
 )

@@ -51,7 +51,7 @@ def test_user_keys_are_swept_like_ours(request_for: Requester, write_conf: Write
 
 
 def test_user_choice_on_the_command_line_wins(request_for: Requester, write_conf: Writer) -> None:
-    """An experiment may choose resources; the command line has the last word."""
+    """An experiment may choose resources; the command line has the final event."""
     write_conf({"experiment/mine": _MINE})
     (point,) = compose(request_for("experiment=mine", "resources=cpu"))
     assert point.settings.resources.gpus_per_node == 0

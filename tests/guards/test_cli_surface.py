@@ -65,7 +65,7 @@ def test_surface_of_a_reading_verb_holds_what_is_promised(verb: str) -> None:
 def test_surface_has_these_verbs() -> None:
     """The verbs that people type, and those only scripts do."""
     assert set(VERBS) == SURFACE.keys() | AT_LEAST.keys()
-    assert set(HIDDEN_VERBS) == {"supervise", "local", "janitor", "orphaned"}
+    assert set(HIDDEN_VERBS) == {"supervise", "local", "auto-resume", "supervisor-lost"}
 
 
 @pytest.mark.parametrize("verb", [*VERBS, *HIDDEN_VERBS])

@@ -237,7 +237,7 @@ def test_job_whose_batch_host_died_is_started_anew_by_another_node(queue: Queue)
 
 @pytest.mark.parametrize("run", ["exec sleep 300", "trap '' TERM; sleep 300 & wait; sleep 300"])
 def test_cancelled_job_is_not_brought_back(queue: Queue, run: str) -> None:
-    """A user's scancel stays the last word, also while processes of the job are left."""
+    """A user's scancel stays the final event, also while processes of the job are left."""
     job = queue.submit("--requeue", run=run)
     queue.runs(job)
     queue.sandbox.slurm("scancel", job)

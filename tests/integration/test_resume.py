@@ -88,7 +88,7 @@ def test_resume_by_two_at_once_submits_once(sandbox: Any, project: Any) -> None:
 
 @pytest.mark.main
 def test_resume_goes_on_after_a_batch_host_lost_its_supervisor(sandbox: Any, project: Any) -> None:
-    """A run whose supervisor was killed without a last word is resumed as its next attempt."""
+    """A run whose supervisor was killed without a final event is resumed as its next attempt."""
     script = "until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.2; done"
     launched = project.json("launch", *COMMAND, f"command=[sh,-c,'{script}']", "recovery=never")
     (job,) = launched["jobs"]

@@ -85,7 +85,7 @@ def test_stages_with_a_failing_middle_are_resumed_where_they_failed(
         ("evaluate", "cancelled"),
         ("report", "completed"),
     ]
-    held = project.json("status")["runs"][4]["held_up"]
+    held = project.json("status")["runs"][4]["blocked"]
     assert held.startswith("stage train failed (run 2: exit_code")
     (project.folder / "mended").touch()
     resumed = project.json("resume")

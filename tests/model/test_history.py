@@ -125,15 +125,15 @@ def test_history_forgets_a_successor_that_was_dropped_or_overtaken(
     assert resumed.successors == {}
 
 
-def test_history_takes_a_job_without_runs_for_the_janitor(job: JobSpec) -> None:
+def test_history_takes_a_job_without_runs_for_the_auto_resume_job(job: JobSpec) -> None:
     """The latest one counts, and it is nobody's job."""
-    janitors = [replace(job, index=index, name="j", runs=()) for index in (1, 2)]
-    first, second = (events.JobAdded(at=AT, job=one, after=()) for one in janitors)
+    auto_resume_jobs = [replace(job, index=index, name="j", runs=()) for index in (1, 2)]
+    first, second = (events.JobAdded(at=AT, job=one, after=()) for one in auto_resume_jobs)
     queued = events.Submitted(at=AT, job_index=1, job="9")
-    assert told(job, first).janitor_job is None
-    assert told(job, first, queued).janitor_job == "9"
+    assert told(job, first).auto_resume_job is None
+    assert told(job, first, queued).auto_resume_job == "9"
     history = told(job, first, queued, second)
-    assert (history.janitor, history.janitor_job) == (2, None)
+    assert (history.auto_resume, history.auto_resume_job) == (2, None)
     assert history.slurm_jobs == {0: "7_0", 1: "7_1", 2: "7_2"}
 
 

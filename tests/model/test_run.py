@@ -237,7 +237,7 @@ AFTER_CANCEL = [
     (PENDING, False, None, RunState.pending),  # Slurm is away: scancel did not reach it
     (RUNNING, False, True, RunState.running),  # being stopped
     (RUNNING, False, None, RunState.running),
-    (RUNNING, False, False, RunState.cancelled),  # stopped without a last word
+    (RUNNING, False, False, RunState.cancelled),  # stopped without a final event
     (RUNNING, True, None, RunState.cancelled),
     (STOPPED, False, None, RunState.cancelled),  # its supervisor heard a signal only
     (KILLED, False, None, RunState.cancelled),

@@ -16,7 +16,14 @@ pytestmark = pytest.mark.slow
 
 SAY = ("experiment=command", "command=[sh,say.sh,'${params.i}']", "cluster=local")
 SWEEP = ("-m", *SAY, "+params.i=0,1,2")
-EMPTY = {"launch": None, "dir": None, "runs": [], "jobs": [], "janitor": None, "feeder": None}
+EMPTY = {
+    "launch": None,
+    "dir": None,
+    "runs": [],
+    "jobs": [],
+    "auto_resume_job": None,
+    "backlog_job": None,
+}
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 
 from hpckit.errors import ConfigError
 from hpckit.model import events
+from hpckit.model.blocked import blocked_runs
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.held_up import held_up
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources
 from hpckit.model.plain import to_plain
@@ -108,7 +108,7 @@ def failing_middle(made: LaunchPlan) -> tuple[RunView, ...]:
         view(made, 4, PENDING, slurm="CANCELLED"),
         view(made, 5, DONE, slurm="COMPLETED"),
     ]
-    return held_up(seen, made.stages)
+    return blocked_runs(seen, made.stages)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_runs_behind_a_failed_one_are_cancelled_with_the_reason() -> None:
     """Only the evaluation of the failed training is, and it says which one that was."""
     seen = failing_middle(plan(points(2)))
     assert [one.state for one in seen] == [DONE, DONE, FAILED, DONE, RunState.cancelled, DONE]
-    assert seen[4].held_up == "stage train failed (run 2: exception: boom)"
-    assert [one.held_up for one in seen if one.record.index != 4] == [""] * 5
+    assert seen[4].blocked == "stage train failed (run 2: exception: boom)"
+    assert [one.blocked for one in seen if one.record.index != 4] == [""] * 5
 
 
 def test_runs_behind_a_failed_one_name_the_first_cause() -> None:
@@ -242,19 +242,19 @@ def test_runs_behind_a_failed_one_name_the_first_cause() -> None:
     made = plan(given)
     seen = [view(made, 0, FAILED, slurm="FAILED")]
     seen += [view(made, run, PENDING, slurm="CANCELLED") for run in (1, 2, 3)]
-    reasons = {one.held_up for one in held_up(seen, made.stages)[1:]}
+    reasons = {one.blocked for one in blocked_runs(seen, made.stages)[1:]}
     assert reasons == {"stage prepare failed (run 0: exception: boom)"}
 
 
-def test_runs_that_still_wait_are_not_held_up() -> None:
+def test_runs_that_still_wait_are_not_blocked() -> None:
     """As long as Slurm has the job, or it is still to be handed in, nothing is said of its run."""
     made = plan(points(1))
     failed = view(made, 1, FAILED, slurm="FAILED")
     queued = view(made, 2, PENDING, slurm="PENDING")
     unborn = replace(queued, observation=None)
-    assert held_up([failed, queued], made.stages)[1].state is PENDING
-    (_, known) = held_up([failed, unborn], made.stages, unborn=[2])
-    assert known.held_up == ""
+    assert blocked_runs([failed, queued], made.stages)[1].state is PENDING
+    (_, known) = blocked_runs([failed, unborn], made.stages, unborn=[2])
+    assert known.blocked == ""
 
 
 def test_resume_picks_up_at_the_failed_stage() -> None:
@@ -287,10 +287,10 @@ def test_run_that_waited_for_an_earlier_job_is_resumed_after_all() -> None:
         view(made, 1, RunState.running, slurm="RUNNING"),
         view(made, 2, PENDING, slurm="CANCELLED"),
     ]
-    known = held_up(seen, made.stages, resumed={1: 4})
-    assert known[2].held_up == "stage train had not completed in time (run 1, resumed since)"
+    known = blocked_runs(seen, made.stages, resumed={1: 4})
+    assert known[2].blocked == "stage train had not completed in time (run 1, resumed since)"
     assert choose(known, Known(), cancelled=False, stages=made.stages).resumed == (2,)
-    assert held_up(seen, made.stages, resumed={1: 4, 2: 5})[2].held_up == ""
+    assert blocked_runs(seen, made.stages, resumed={1: 4, 2: 5})[2].blocked == ""
 
 
 def test_resume_leaves_what_follows_a_run_that_is_spent() -> None:

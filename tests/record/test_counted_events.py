@@ -26,7 +26,7 @@ def launch(frozen: Callable[[], Launch]) -> Launch:
 
 
 def begin(launch: Launch, number: int, *, step: int | None = None, end: bool = False) -> None:
-    """Write an attempt, at a step, that has said its last word or not."""
+    """Write an attempt, at a step, that has said its final event or not."""
     paths = launch.paths.run(0).attempt(number)
     make_folder(paths.folder)
     at = AT + timedelta(minutes=number)
@@ -47,7 +47,7 @@ def told(history: tuple[events.Event, ...]) -> list[str]:
     return [event.kind for event in history]
 
 
-def test_attempts_without_a_last_word_are_given_one(launch: Launch) -> None:
+def test_attempts_without_a_final_event_are_given_one(launch: Launch) -> None:
     """Those that are over, at the step they had noted; the latest may still go on."""
     begin(launch, 1, step=7)
     begin(launch, 2, end=True)

@@ -11,7 +11,7 @@ from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Sweep
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.states import RunState
-from hpckit.planning.jobs.packing import in_order
+from hpckit.planning.jobs.shared_jobs import in_order
 from hpckit.planning.plan import LaunchIdentity, make_plan
 from hpckit.record.durations import durations, time_taken
 from hpckit.record.freeze import freeze

@@ -14,7 +14,7 @@ from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.report.rows import LaunchHead, run_row
 from hpckit.report.text import (
-    Sheet,
+    TextTable,
     duration,
     metrics_text,
     number,
@@ -30,13 +30,13 @@ HEAD = LaunchHead(id="demo-1", name="demo", folder="/shared/demo-1", created_at=
 
 def test_plain_page_is_aligned_and_complete() -> None:
     """Cells of a column start at the same place, whatever stands in them."""
-    sheet = Sheet(header=("run", "state"), rows=(("0", "running"), ("10", "completed")))
+    sheet = TextTable(header=("run", "state"), rows=(("0", "running"), ("10", "completed")))
     assert plain([sheet, "end"]) == "RUN  STATE\n0    running\n10   completed\nend"
 
 
 def test_plain_page_of_no_rows_is_its_header() -> None:
     """An empty table still says what it would hold."""
-    assert plain([Sheet(header=("run",), rows=())]) == "RUN"
+    assert plain([TextTable(header=("run",), rows=())]) == "RUN"
 
 
 def test_status_page_leaves_empty_columns_out() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hpckit.errors import SchedulerAwayError
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState
-from hpckit.slurm.answer_cache import LONGEST, Answers, find_shelf
+from hpckit.slurm.answer_cache import LONGEST, Answers, find_checkpoint_folder
 from hpckit.slurm.cached_query import Wish, forget, observe_shared
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import observe_through
@@ -229,7 +229,7 @@ def test_cache_is_the_users_alone(cluster: Cluster) -> None:
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     folder.chmod(0o755)
     environ, bin_dir = cluster.commands.environ, cluster.commands.bin_dir
-    assert find_shelf(environ, bin_dir, make=True) is None
+    assert find_checkpoint_folder(environ, bin_dir, make=True) is None
     wish = Wish(least=LEAST)
     assert observe_shared(["7"], cluster.commands, lambda: cluster.now, wish) is None
 
@@ -238,13 +238,13 @@ def test_answers_are_those_of_one_cluster(cluster: Cluster, tmp_path: Path) -> N
     """Another cluster.bin_dir, SLURM_CONF or host has its own answers."""
     environ = dict(cluster.commands.environ)
     given = [
-        find_shelf(environ, str(tmp_path / "bin"), make=False),
-        find_shelf({**environ, "SLURM_CONF": "/x"}, str(tmp_path / "bin"), make=True),
-        find_shelf(environ, str(tmp_path / "other"), make=True),
+        find_checkpoint_folder(environ, str(tmp_path / "bin"), make=False),
+        find_checkpoint_folder({**environ, "SLURM_CONF": "/x"}, str(tmp_path / "bin"), make=True),
+        find_checkpoint_folder(environ, str(tmp_path / "other"), make=True),
     ]
     assert given[0] is None
     assert len({one.folder for one in given if one is not None}) == 2
-    assert find_shelf({"PATH": "/bin"}, None, make=True) is None
+    assert find_checkpoint_folder({"PATH": "/bin"}, None, make=True) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

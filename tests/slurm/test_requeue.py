@@ -241,7 +241,7 @@ def test_nodes_that_cannot_be_excluded_any_more_are_a_warning(slurm: OneJob) -> 
     assert "no longer pending" in outcome.warning
 
 
-def test_attempt_that_is_fenced_after_its_wish_was_granted_was_requeued(slurm: OneJob) -> None:
+def test_attempt_that_is_fenced_after_its_request_was_granted_was_requeued(slurm: OneJob) -> None:
     """What happened is said; only the nodes to leave out are somebody else's matter now."""
     answers = iter([True, True, False])
     outcome = slurm.requeue("n2", owns_run=lambda: next(answers))
@@ -266,7 +266,7 @@ def test_as_many_nodes_are_left_as_the_job_asks_for(slurm: OneJob) -> None:
     assert outcome.warning.startswith("n[4,3] not excluded")
 
 
-def test_orphaned_job_that_may_not_be_requeued_is_cancelled(slurm: OneJob) -> None:
+def test_job_that_may_not_be_requeued_is_cancelled(slurm: OneJob) -> None:
     """A --no-kill job without its supervisor is ended where it cannot be started anew."""
     slurm.set(refusal=DISABLED)
     attempt = Attempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
@@ -276,7 +276,7 @@ def test_orphaned_job_that_may_not_be_requeued_is_cancelled(slurm: OneJob) -> No
     assert slurm.asked("scancel") == ["scancel 7"]
 
 
-def test_orphaned_job_is_requeued_and_not_cancelled(slurm: OneJob) -> None:
+def test_job_is_requeued_and_not_cancelled(slurm: OneJob) -> None:
     """Where Slurm requeues it, nothing is cancelled."""
     attempt = Attempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
     assert requeue_or_cancel(slurm.commands, attempt).answer is Answer.requeued

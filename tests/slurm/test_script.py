@@ -15,7 +15,7 @@ import pytest
 from hpckit.errors import TemplateError
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.stages import After, Follows
-from hpckit.planning.jobs.service_jobs import janitor_job
+from hpckit.planning.jobs.service_jobs import auto_resume_job
 from hpckit.slurm.script import render
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
@@ -249,28 +249,28 @@ def test_what_cannot_be_written_is_refused(
     assert caught.value.exit_code == 2
 
 
-def test_janitor_s_script_is_the_golden_text(plan_of_one_job: PlanMaker) -> None:
+def test_auto_resume_job_s_script_is_the_golden_text(plan_of_one_job: PlanMaker) -> None:
     """It prepares the node as the launch's jobs do, and runs another command."""
     plan = plan_of_one_job(FOLDER, modules=["cuda/12.4"], setup=["source ~/venv/bin/activate"])
     like = plan.jobs[0].resources
-    job = janitor_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7_0", "9"])
+    job = auto_resume_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7_0", "9"])
     text = render(plan, job, [SHIPPED])
-    golden = GOLDEN / "janitor.sbatch"
+    golden = GOLDEN / "auto_resume.sbatch"
     if os.environ.get(UPDATE):
         golden.write_text(text, encoding="utf-8")
     assert text == golden.read_text(encoding="utf-8")
 
 
-def test_janitor_s_script_keeps_the_user_s_own_preparation(
+def test_auto_resume_job_s_script_keeps_the_user_s_own_preparation(
     plan_of_one_job: PlanMaker, tmp_path: Path
 ) -> None:
-    """What a template of the user's adds for the site's jobs, the janitor has too."""
+    """What a template of the user's adds for the site's jobs, the auto-resume job has too."""
     own = '{% extends "hpckit/job.sbatch.j2" %}{% block modules %}# ours\n{% endblock %}\n'
     (tmp_path / "own.j2").write_text(own)
     plan = plan_of_one_job(FOLDER, template="own.j2")
     like = plan.jobs[0].resources
-    job = janitor_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7"])
+    job = auto_resume_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7"])
     text = render(plan, job, [tmp_path, SHIPPED])
     assert "# ours\n" in text
-    assert 'hpckit janitor "$folder" --job 1\n' in text
+    assert 'hpckit auto-resume "$folder" --job 1\n' in text
     assert "supervise" not in text

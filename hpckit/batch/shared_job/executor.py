@@ -22,16 +22,16 @@ from functools import partial
 from pathlib import Path
 
 from hpckit.batch.shared_job.mps import mps
-from hpckit.batch.shared_job.notes import VARIABLE, PackNotes
-from hpckit.batch.shared_job.notices import PackNotices
-from hpckit.batch.shared_job.settle import PackEnds
+from hpckit.batch.shared_job.notes import VARIABLE, SharedJobNotes
+from hpckit.batch.shared_job.notices import SharedJobNotices
+from hpckit.batch.shared_job.settle import SharedJobEnds
 from hpckit.batch.shared_job.slots import Slot, make_slots
 from hpckit.batch.start_supervisor import signal_supervisor, start_supervisor
 from hpckit.context import Context
 from hpckit.errors import HpckitError
 from hpckit.model.history import LaunchHistory
-from hpckit.model.plan import JobSpec, PackSpec
-from hpckit.planning.jobs.packing import due
+from hpckit.model.plan import JobSpec, SharedJobSpec
+from hpckit.planning.jobs.shared_jobs import due
 from hpckit.record.claims import Holder, claimed, held_before, take
 from hpckit.record.launch_events import Mark, events_mark, renew_listing
 from hpckit.record.launches import Launch, latest_attempt, read_launch_history
@@ -66,7 +66,7 @@ def work_through(launch: Launch, job: JobSpec, context: Context, program: Progra
     )
     # On the node, 0700, and whatever runs leave in it goes with the job.
     with tempfile.TemporaryDirectory(prefix="hpckit-", ignore_cleanup_errors=True) as folder:
-        made = _Pack(
+        made = _SharedJob(
             launch=launch,
             job=job,
             context=context,
@@ -78,7 +78,7 @@ def work_through(launch: Launch, job: JobSpec, context: Context, program: Progra
 
 
 @dataclass(slots=True, kw_only=True)
-class _Pack:
+class _SharedJob:
     """The slots of one job. `running` holds the supervisor of each run in one of them."""
 
     launch: Launch
@@ -97,11 +97,11 @@ class _Pack:
     history: tuple[Mark, LaunchHistory] | None = field(default=None, init=False)
 
     @property
-    def spec(self) -> PackSpec:
+    def spec(self) -> SharedJobSpec:
         """How the runs share the job."""
-        if self.job.pack is None:
+        if self.job.shared_job is None:
             raise AssertionError(f"job {self.job.index} is not shared")
-        return self.job.pack
+        return self.job.shared_job
 
     @property
     def claims(self) -> Path:
@@ -109,19 +109,19 @@ class _Pack:
         return self.launch.paths.claims(self.job.index)
 
     @property
-    def ends(self) -> PackEnds:
+    def ends(self) -> SharedJobEnds:
         """What becomes of runs whose attempt has ended."""
-        return PackEnds(launch=self.launch, job=self.job, claims=self.claims)
+        return SharedJobEnds(launch=self.launch, job=self.job, claims=self.claims)
 
     async def work(self) -> int:
         """Fill the slots until nothing is left, or the job is to end."""
-        notices = PackNotices(
+        notices = SharedJobNotices(
             holder=self.holder,
             bin_dir=self.launch.cluster.bin_dir,
             environ=self.context.environ,
             requeues=self.job.requeue,
             takes=None if self.spec.timeout is None else self.spec.each.timeout,
-            notes=PackNotes(self.folder),
+            notes=SharedJobNotes(self.folder),
             deadline=Deadline(
                 lead=timedelta(),
                 warn=self._say,

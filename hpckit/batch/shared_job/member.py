@@ -1,7 +1,7 @@
 """What the supervisor of a run finds in a job that it shares with others.
 
 Responsible for its stand-ins of an allocation of its own; it must not start or end anything. The
-pack asks Slurm for all of its runs, and starts them again itself.
+shared job asks Slurm for all of its runs, and starts them again itself.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hpckit.batch.shared_job.notes import VARIABLE, PackNotes
+from hpckit.batch.shared_job.notes import VARIABLE, SharedJobNotes
 from hpckit.context import Context
 from hpckit.model.cluster.allocation import Limits, Requeued
-from hpckit.model.plan import PackSpec
+from hpckit.model.plan import SharedJobSpec
 from hpckit.runtime.assignment import Allocation
 from hpckit.slurm.requeue import Answer
 from hpckit.slurm.step import step_environment
@@ -23,12 +23,12 @@ ALONE = {"HPCKIT_RANK": "0", "HPCKIT_WORLD_SIZE": "1"}
 """The place of an agent that no launcher counts."""
 
 
-def allocation_in_pack(spec: PackSpec, context: Context) -> Allocation | None:
+def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocation | None:
     """Return what the supervisor of such a run may ask for; None where nobody tells."""
     folder = context.environ.get(VARIABLE)
     if folder is None:
         return None
-    notes, each = PackNotes(Path(folder)), spec.each.timeout
+    notes, each = SharedJobNotes(Path(folder)), spec.each.timeout
     own_end = None if each is None else time.monotonic() + each.total_seconds()
 
     def limits() -> Limits:
@@ -46,7 +46,7 @@ def allocation_in_pack(spec: PackSpec, context: Context) -> Allocation | None:
     )
 
 
-def environment_in_pack(spec: PackSpec, environ: Mapping[str, str]) -> dict[str, str]:
+def environment_in_shared_job(spec: SharedJobSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the agent: without what Slurm says of the job as a whole."""
     left = {name: value for name, value in environ.items() if name != VARIABLE}
     cpus = {"SLURM_CPUS_PER_TASK": str(spec.each.cpus_per_task)}

@@ -1,4 +1,4 @@
-"""What a pack tells the supervisors of its runs: how long the job has, and why it is ended.
+"""What a shared job tells the supervisors of its runs: how long the job has, and why it is ended.
 
 Responsible for two small files in the job's private folder, so that one process asks the scheduler
 for all of them; it must not ask.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class PackNotes:
+class SharedJobNotes:
     """The notes in a folder."""
 
     folder: Path

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from hpckit.batch.shared_job.notes import PackNotes
+from hpckit.batch.shared_job.notes import SharedJobNotes
 from hpckit.record.claims import Holder
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
@@ -41,7 +41,7 @@ _GRACE_AT_MOST_S = 900.0
 
 
 @dataclass(slots=True, kw_only=True)
-class PackNotices:
+class SharedJobNotices:
     """Hears for one job. `tell` passes a signal on and ends it, `close` has no further run begun.
 
     By its `deadline` a warning far from the time limit is known for a wish that runs save now: it
@@ -56,7 +56,7 @@ class PackNotices:
     environ: Mapping[str, str]
     requeues: bool
     takes: timedelta | None
-    notes: PackNotes
+    notes: SharedJobNotes
     deadline: Deadline
     tell: Callable[[signal.Signals], None]
     pass_on: Callable[[signal.Signals], None]

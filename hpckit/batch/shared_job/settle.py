@@ -1,7 +1,7 @@
 """What becomes of a run in a shared job when its attempt has ended: over, or back to the others.
 
-Responsible for the last word of supervisors that were killed, and for giving claims back; it must
-not start anything (cli/pack does), nor choose (planning/packing does).
+Responsible for the final event of supervisors that were killed, and for giving claims back; it must
+not start anything (cli/shared job does), nor choose (planning/packing does).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
-from hpckit.planning.jobs.packing import EndedAttempt, comes_back
+from hpckit.planning.jobs.shared_jobs import EndedAttempt, comes_back
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import read_ledger
 from hpckit.record.claims import give_back
@@ -28,7 +28,7 @@ from hpckit.slurm.requeue import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackEnds:
+class SharedJobEnds:
     """Sees to the runs of one job whose attempts have ended."""
 
     launch: Launch
@@ -59,7 +59,7 @@ class PackEnds:
     def _settle(self, run: int, number: int, *, code: int, stopped: bool) -> bool:
         told = tuple(read_events(self._paths(run, number).events))
         ends = [event for event in told if isinstance(event, events.AttemptEnded)]
-        end = ends[-1] if ends else self._last_word(run, number, told, code=code)
+        end = ends[-1] if ends else self._final_event(run, number, told, code=code)
         ended = EndedAttempt(
             state=end.state,
             cause=None if end.failure is None else end.failure.cause,
@@ -67,19 +67,23 @@ class PackEnds:
             took=_took(told, end.at),
             stopped=stopped,
         )
-        if self.job.requeue and self.job.pack is not None and comes_back(ended, self.job.pack):
+        if (
+            self.job.requeue
+            and self.job.shared_job is not None
+            and comes_back(ended, self.job.shared_job)
+        ):
             give_back(self.claims, run)
             return True
         return end.state is RunState.completed
 
-    def _last_word(
+    def _final_event(
         self, run: int, number: int, told: Sequence[events.Event], *, code: int
     ) -> events.AttemptEnded:
         """Say for a supervisor that was killed how its attempt ended, within the run's budgets."""
         paths, at = self._paths(run, number), datetime.now(UTC)
         heard = [event.cause for event in told if isinstance(event, events.NoticeHeard)]
         cause = heard[-1] if heard else Cause.launcher_lost
-        how = f"killed by signal {-code}" if code < 0 else "lost without a last word"
+        how = f"killed by signal {-code}" if code < 0 else "lost without a final event"
         failure = Failure(cause=cause, message=f"its supervisor was {how}", signature=cause)
         ended = events.RoundEnded(
             at=at,

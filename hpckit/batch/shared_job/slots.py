@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpckit.model.plan import PackSpec
+from hpckit.model.plan import SharedJobSpec
 
 DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 """What Slurm names the devices of a job in: numbers, or UUIDs as of MIG instances."""
@@ -28,7 +28,7 @@ class Slot:
 
 
 def make_slots(
-    spec: PackSpec,
+    spec: SharedJobSpec,
     environ: Mapping[str, str],
     cpus: Sequence[int],
     core_of: Callable[[int], tuple[int, int]] | None = None,
@@ -51,7 +51,7 @@ def core(cpu: int) -> tuple[int, int]:
         return 0, cpu
 
 
-def _variables(spec: PackSpec, environ: Mapping[str, str], number: int) -> dict[str, str]:
+def _variables(spec: SharedJobSpec, environ: Mapping[str, str], number: int) -> dict[str, str]:
     per_run = spec.each.tasks_per_node * spec.each.cpus_per_task
     counts = {
         "SLURM_CPUS_ON_NODE": str(per_run),
@@ -62,7 +62,7 @@ def _variables(spec: PackSpec, environ: Mapping[str, str], number: int) -> dict[
     return counts | devices
 
 
-def _devices(spec: PackSpec, given: Sequence[str], number: int) -> Sequence[str]:
+def _devices(spec: SharedJobSpec, given: Sequence[str], number: int) -> Sequence[str]:
     if spec.runs_per_gpu > 1:
         return [given[number // spec.runs_per_gpu % len(given)]]
     share = len(given) // spec.slots
@@ -70,7 +70,7 @@ def _devices(spec: PackSpec, given: Sequence[str], number: int) -> Sequence[str]
 
 
 def _cpu_shares(
-    spec: PackSpec, environ: Mapping[str, str], cpus: Sequence[int]
+    spec: SharedJobSpec, environ: Mapping[str, str], cpus: Sequence[int]
 ) -> Sequence[tuple[int, ...]]:
     """Return the CPUs of each slot; none where the job is not bound to just what it was given.
 

@@ -25,11 +25,11 @@ from hpckit.context import Context
 from hpckit.errors import HpckitError, RunError, UsageError
 from hpckit.model.counted import counted
 from hpckit.operations.add_job import alone
-from hpckit.operations.cleanup import Category, Clearing, Demand, Item, look
+from hpckit.operations.cleanup import Category, Cleanup, CleanupRequest, Item, look
 from hpckit.record.lookup import Selection
 from hpckit.record.remove import remove
 from hpckit.report.account import size_text
-from hpckit.report.text import Page, Sheet
+from hpckit.report.text import Page, TextTable
 from hpckit.runtime.checkpoint.retention import Extent
 
 _SHOWN_LEFT = 5
@@ -65,14 +65,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
     Raises RunError where something that was to go is still there.
     """
-    demand = _demand(arguments)
-    found = look(list(launches_of(arguments, context, all_of="clean")), demand, context)
+    request = _request(arguments)
+    found = look(list(launches_of(arguments, context, all_of="clean")), request, context)
     items = [item for one in found for item in one.items]
     if not arguments.json:
         show_page(_page(found), context)
     agreed = bool(items) and _agreed(arguments, items, context)
     failed: list[str] = []
-    removed = list(_remove(found, demand, context, failed)) if agreed else []
+    removed = list(_remove(found, request, context, failed)) if agreed else []
     if failed:
         raise RunError(
             f"{counted(len(failed), 'thing')} could not be removed: {failed[0]} "
@@ -86,9 +86,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def _demand(arguments: argparse.Namespace) -> Demand:
+def _request(arguments: argparse.Namespace) -> CleanupRequest:
     chosen = {one for one in Category if getattr(arguments, one)}
-    return Demand(
+    return CleanupRequest(
         categories=frozenset(chosen or Category),
         extent=_extent(arguments),
         wanted=filter_of(arguments),
@@ -125,19 +125,19 @@ def _agreed(arguments: argparse.Namespace, items: Sequence[Item], context: Conte
 
 
 def _remove(
-    found: Sequence[Clearing], demand: Demand, context: Context, failed: list[str]
+    found: Sequence[Cleanup], request: CleanupRequest, context: Context, failed: list[str]
 ) -> Iterator[Item]:
     """Remove what was found and still may go, and yield it; say in `failed` what is still there."""
     with ExitStack() as locks:
-        held: list[tuple[Clearing, Selection]] = []
-        for clearing in (one for one in found if one.items):
+        held: list[tuple[Cleanup, Selection]] = []
+        for cleanup in (one for one in found if one.items):
             with _noted(failed):
-                fresh = locks.enter_context(alone(clearing.launch, context))
-                held.append((clearing, Selection(launch=fresh, index=clearing.selection.index)))
+                fresh = locks.enter_context(alone(cleanup.launch, context))
+                held.append((cleanup, Selection(launch=fresh, index=cleanup.selection.index)))
         # Looked at anew: a run may have been resumed while somebody thought about it.
-        again = look([selection for _, selection in held], demand, context)
-        for (clearing, _), now in zip(held, again, strict=True):
-            yield from _gone(now.items, {item.path for item in clearing.items}, failed)
+        again = look([selection for _, selection in held], request, context)
+        for (cleanup, _), now in zip(held, again, strict=True):
+            yield from _gone(now.items, {item.path for item in cleanup.items}, failed)
 
 
 def _gone(items: Sequence[Item], agreed: Collection[Path], failed: list[str]) -> Iterator[Item]:
@@ -163,20 +163,20 @@ def _amount(items: Sequence[Item]) -> str:
     return f"{counted(len(items), 'item')}, {size}"
 
 
-def _page(found: Sequence[Clearing]) -> Page:
+def _page(found: Sequence[Cleanup]) -> Page:
     """Return how much of what may go of which launch, and what is left alone."""
     cells = [
-        (clearing.launch.id, category.value, *_sums(clearing.items, category))
-        for clearing in found
+        (cleanup.launch.id, category.value, *_sums(cleanup.items, category))
+        for cleanup in found
         for category in Category
-        if any(item.category is category for item in clearing.items)
+        if any(item.category is category for item in cleanup.items)
     ]
     items = [item for one in found for item in one.items]
-    page: list[Sheet | str] = ["nothing to remove"]
+    page: list[TextTable | str] = ["nothing to remove"]
     if items:
         total = ("all", "", str(len(items)), size_text(sum(item.size for item in items)))
         header = ("launch", "what", "items", "size")
-        page = [Sheet(header=header, rows=(*cells, *([total] if len(cells) > 1 else [])))]
+        page = [TextTable(header=header, rows=(*cells, *([total] if len(cells) > 1 else [])))]
     if any(item.category is Category.code for item in items):
         page.append(
             "note: without code/ a launch is not resumed any more; launch anew from the project's "
@@ -190,15 +190,15 @@ def _sums(items: Sequence[Item], category: Category) -> tuple[str, str]:
     return str(len(some)), size_text(sum(item.size for item in some))
 
 
-def _left(found: Sequence[Clearing]) -> Iterator[str]:
-    left = [one for clearing in found for one in clearing.left]
+def _left(found: Sequence[Cleanup]) -> Iterator[str]:
+    left = [one for cleanup in found for one in cleanup.left]
     for reason in dict.fromkeys(one.reason for one in left):
         names = [one.name for one in left if one.reason == reason]
         more = f" and {len(names) - _SHOWN_LEFT} more" if len(names) > _SHOWN_LEFT else ""
         yield f"left alone: {', '.join(names[:_SHOWN_LEFT])}{more}: {reason}"
 
 
-def _document(found: Sequence[Clearing], removed: Collection[Path]) -> dict[str, object]:
+def _document(found: Sequence[Cleanup], removed: Collection[Path]) -> dict[str, object]:
     items = [item for one in found for item in one.items]
     return {
         "launches": [

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hpckit.cli.options import add_json, add_output_dir, output_dir
 from hpckit.context import Context
-from hpckit.operations.orphan_jobs import OrphanJob, SettledAs, find_orphans, settle
+from hpckit.operations.unconfirmed_jobs import SettledAs, UnconfirmedJob, find_unconfirmed, settle
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import find, list_launches
 
@@ -25,13 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show orphans and, where asked to, settle them; always 0 where Slurm answered."""
+    """Show unconfirmed jobs and, where asked to, settle them; always 0 where Slurm answered."""
     settled = [
-        (orphan, _settled(orphan, arguments, context))
-        for orphan in find_orphans(_launches(arguments, context), context)
+        (found, _settled(found, arguments, context))
+        for found in find_unconfirmed(_launches(arguments, context), context)
     ]
     if arguments.json:
-        context.say_json({"orphans": [_document(*each) for each in settled]})
+        context.say_json({"unconfirmed": [_document(*each) for each in settled]})
     elif not settled:
         context.say("every submission is accounted for")
     else:
@@ -39,10 +39,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def _settled(orphan: OrphanJob, arguments: argparse.Namespace, context: Context) -> SettledAs:
+def _settled(found: UnconfirmedJob, arguments: argparse.Namespace, context: Context) -> SettledAs:
     if not (arguments.adopt or arguments.cancel):
         return SettledAs.untouched
-    return settle(orphan, context, adopt=arguments.adopt)
+    return settle(found, context, adopt=arguments.adopt)
 
 
 def _launches(arguments: argparse.Namespace, context: Context) -> Iterator[Launch]:
@@ -53,21 +53,21 @@ def _launches(arguments: argparse.Namespace, context: Context) -> Iterator[Launc
         yield find(arguments.reference, folder, cwd=context.cwd).launch
 
 
-def _document(orphan: OrphanJob, outcome: SettledAs) -> dict[str, object]:
+def _document(found: UnconfirmedJob, outcome: SettledAs) -> dict[str, object]:
     return {
-        "launch": orphan.launch.id,
-        "dir": str(orphan.launch.folder),
-        "job_index": orphan.job.index,
-        "job_name": orphan.job.name,
-        "jobs": orphan.jobs,
+        "launch": found.launch.id,
+        "dir": str(found.launch.folder),
+        "job_index": found.job.index,
+        "job_name": found.job.name,
+        "jobs": found.jobs,
         "outcome": outcome,
     }
 
 
-def _say(settled: Sequence[tuple[OrphanJob, SettledAs]], context: Context) -> None:
-    for orphan, outcome in settled:
-        known = f"Slurm has it as {', '.join(orphan.jobs)}" if orphan.jobs else "Slurm has none"
-        context.say(f"{orphan.launch.id}: job {orphan.job.name}: {known}; {outcome}")
+def _say(settled: Sequence[tuple[UnconfirmedJob, SettledAs]], context: Context) -> None:
+    for found, outcome in settled:
+        known = f"Slurm has it as {', '.join(found.jobs)}" if found.jobs else "Slurm has none"
+        context.say(f"{found.launch.id}: job {found.job.name}: {known}; {outcome}")
     if any(outcome is SettledAs.untouched for _, outcome in settled):
         context.say(
             "`hpckit doctor --adopt` keeps these jobs, `hpckit doctor --cancel` cancels them"

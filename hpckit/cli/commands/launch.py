@@ -76,18 +76,18 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if prepared is None:
         return nothing_left(whole, division, context, arguments)
     more = {**division.documents, "left_out": prepared.snapshot.left_out}
-    janitor = launch.auto_resume_script(prepared) if arguments.auto_resume else None
+    auto_resume = launch.auto_resume_script(prepared) if arguments.auto_resume else None
     if arguments.dry_run:
-        if janitor is not None:
+        if auto_resume is not None:
             prepared = replace(
-                prepared, scripts={**prepared.scripts, len(prepared.plan.jobs): janitor}
+                prepared, scripts={**prepared.scripts, len(prepared.plan.jobs): auto_resume}
             )
         print_scripts(prepared, context, as_json=quiet, more=more)
         return 0
     if not arguments.no_check:
         if not say_checked(check.check_launch(prepared, context), context):
             return 2
-        if janitor is not None:
+        if auto_resume is not None:
             launch.rehearse_auto_resume(prepared, context)
     started = launch.start(prepared, context, auto_resume=arguments.auto_resume)
     say_started(started, context, as_json=quiet, more=more)

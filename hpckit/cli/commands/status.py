@@ -151,19 +151,20 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         some = [one for one in view.runs if one.record.index in indices]
         kept = accounts(view.launch, some, now, view.kept)
         shown = [replace(row, goodput=kept.get(row.index)) for row in shown]
-    janitor = None if view.janitor is None else view.janitor.job
+    auto_resume = None if view.auto_resume is None else view.auto_resume.job
     if arguments.json:
         document = status_document(view.launch.id, shown, view.scheduler)
         counts = {"total": len(view.runs), "matching": len(rows)}
         age_s = None if view.asked_at is None else (now - view.asked_at).total_seconds()
         foreign = foreign_object(launch_head(view.launch))
-        more = {"janitor": janitor, **counts, "queue_age_s": age_s, "foreign": foreign}
+        more = {"auto_resume_job": auto_resume, **counts, "queue_age_s": age_s, "foreign": foreign}
         context.say_json({**document, **more})
     else:
         page = [*status_page(launch_head(view.launch), shown, now)]
         if len(shown) < len(view.runs):
             page.append(f"of all {count_line([one.state for one in view.runs])}")
-        page += [] if janitor is None else [f"janitor: job {janitor}, resumes what can be"]
+        if auto_resume is not None:
+            page += [f"auto-resume job {auto_resume} resumes interrupted runs"]
         page += account_page(shown[0]) if single and shown else ()
         page += _age(view, now)
         show_page(page, context, paged=True)

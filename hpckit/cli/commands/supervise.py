@@ -25,6 +25,6 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Supervise one attempt of one run, or all runs that share this job; returns the exit code."""
     launch = load_launch(arguments.folder)
     job = supervise.job_of(launch, arguments.job)
-    if job.pack is not None and arguments.run is None:
+    if job.shared_job is not None and arguments.run is None:
         return executor.work_through(launch, job, context, arguments.program)
     return supervise.supervise_run(launch, job, arguments.run, context)

@@ -105,8 +105,8 @@ def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]
 class _Live:
     """A launch while it is looked at, and the `page` of its runs.
 
-    `mark` is that of its events when it was last read whole, `janitor_at` when a job that resumes
-    runs was last seen.
+    `mark` is that of its events when it was last read whole, `auto_resume_at` when a job that
+    resumes runs was last seen.
     """
 
     launch: Launch
@@ -114,7 +114,7 @@ class _Live:
     context: Context
     watch: Poller = field(init=False)
     mark: Mark = field(default=(), init=False)
-    janitor_at: datetime | None = field(default=None, init=False)
+    auto_resume_at: datetime | None = field(default=None, init=False)
     looks: int = field(default=0, init=False)
     page: int = field(default=0, init=False)
 
@@ -156,14 +156,14 @@ class _Live:
             return True
         views = self.watch.views
         left = [view.record.index for view in views if view.state is not RunState.completed]
-        if not left or read_launch_history(self.launch).janitor_job is None:
+        if not left or read_launch_history(self.launch).auto_resume_job is None:
             return False
         now = self.context.now()
-        if self.janitor_at is not None and now - self.janitor_at < POLL_BACKOFF.first:
+        if self.auto_resume_at is not None and now - self.auto_resume_at < POLL_BACKOFF.first:
             return True
-        self.janitor_at = now
+        self.auto_resume_at = now
         seen = launch_view(self.launch, self.context, indices=left[:1], freshness=Freshness())
-        waits = seen.janitor is not None or seen.scheduler is Scheduler.away
+        waits = seen.auto_resume is not None or seen.scheduler is Scheduler.away
         return waits or self._events_mark != self.mark
 
     def progress(self, rows: Sequence[RunRow]) -> Progress:

@@ -15,7 +15,7 @@ from hpckit.model.command import command_words
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.checks.recovery_settings import check_recovery
-from hpckit.planning.jobs.packing import check_packing
+from hpckit.planning.jobs.shared_jobs import check_shared_jobs
 
 SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep")
 """What all runs of one launch have in common: one folder, one snapshot, one scheduler,
@@ -67,7 +67,7 @@ def check_settings(settings: LaunchConfig) -> None:
     _check_devices(settings.resources, settings.cluster)
     _check_partition(settings.resources, settings.cluster)
     check_recovery(settings)
-    check_packing(settings)
+    check_shared_jobs(settings)
 
 
 def _check_shared(points: Sequence[SweepPoint]) -> None:

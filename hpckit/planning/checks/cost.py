@@ -16,7 +16,7 @@ from hpckit.model.finding import Estimate, Finding, error
 from hpckit.model.launch import Budget, ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import Chosen, partition_names
-from hpckit.planning.jobs.packing import packed_resources
+from hpckit.planning.jobs.shared_jobs import merged_resources
 
 _HOUR = timedelta(hours=1)
 
@@ -99,9 +99,9 @@ def _hours(plan: LaunchPlan, job: JobSpec, site: Site) -> float | None:
 
 def _limit(job: JobSpec) -> timedelta | None:
     """Return how long a job can take; one that is shared may be queued again, until all is done."""
-    if job.pack is None:
+    if job.shared_job is None:
         return job.resources.timeout
-    return packed_resources(replace(job.pack, timeout=None), len(job.runs)).timeout
+    return merged_resources(replace(job.shared_job, timeout=None), len(job.runs)).timeout
 
 
 def _default_time(resources: ResourceSpec, site: Site) -> timedelta | None:

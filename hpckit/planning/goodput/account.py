@@ -34,7 +34,7 @@ def account(
 
     `submissions` are the moments at which it was given to an executor, `progress` the latest step
     of each attempt. `until` is now for a run that goes on or waits, null for one that is over;
-    `alive` is whether its latest attempt goes on. An attempt without a last word ends with its
+    `alive` is whether its latest attempt goes on. An attempt without a final event ends with its
     last sign of life. The parts add up to the time from the first submission (or attempt) to the
     end.
     """

@@ -221,7 +221,7 @@ class Timeline:
         self._open, self._round, self._phase = False, None, Phase.queue
 
     def _lose_open(self, bound: datetime | None) -> None:
-        """End an attempt that said no last word, at its last sign of life."""
+        """End an attempt that said no final event, at its last sign of life."""
         if not self._open:
             return
         said = self.progress.get(self._attempt)
@@ -229,7 +229,7 @@ class Timeline:
             at = utc(said.at)
             self._pass(at if bound is None else min(at, utc(bound)))
         self._reach_progress()
-        message = "its supervisor is gone without a last word"
+        message = "its supervisor is gone without a final event"
         failure = Failure(cause=self._told or Cause.launcher_lost, message=message)
         self._interrupt(failure, None if self._round is None else self._round.number, "")
         self._open, self._round, self._phase = False, None, Phase.queue

@@ -12,11 +12,11 @@ from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.launch import LaunchConfig, Sampler
 
-FEEDERS = 1
+BACKLOG_JOBS = 1
 """Jobs that hpckit itself queues to hand in what did not fit."""
 
 _OURS = 3
-"""Jobs of hpckit's own beside two arrays: the feeder that runs, the next one, and a janitor."""
+"""Jobs of our own next to two arrays: the backlog job, the next one, and an auto-resume job."""
 
 LEARNING = 4
 """Runs of an adaptive sweep at a time, unless said otherwise: all at once could learn nothing."""
@@ -37,7 +37,7 @@ def _size(count: int, limits: SubmitLimits) -> int:
     if limits.array is not None:
         sizes.append(limits.array)
     bounds = [bound for bound in (limits.queued, limits.jobs) if bound is not None]
-    if bounds and count > min(bounds) - FEEDERS:
+    if bounds and count > min(bounds) - BACKLOG_JOBS:
         sizes.append((min(bounds) - _OURS) // 2)
     return max(1, min(sizes))
 

@@ -1,4 +1,4 @@
-"""The jobs that hpckit itself adds behind others: a launch's janitor, a run's successor. Pure.
+"""The jobs that hpckit itself adds behind others: auto-resume, backlog, successors. Pure.
 
 Responsible for what they ask of Slurm; it must not submit them, nor decide when they are needed.
 """
@@ -13,10 +13,10 @@ from hpckit.model.ids import JobId
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, ResourceSpec
 
-JANITOR_TIME = timedelta(minutes=10)
-_JANITOR_MEM_GB = 1.0
+AUTO_RESUME_TIME = timedelta(minutes=10)
+_AUTO_RESUME_MEM_GB = 1.0
 _PAUSE = ("begin", "now+60")
-"""What Slurm waits before it starts a janitor whose predecessor found nothing to do."""
+"""What Slurm waits before it starts an auto-resume job whose predecessor found nothing to do."""
 
 SERVICE_HINT = (
     "where the partition takes no small jobs without GPUs, name one that does: "
@@ -28,7 +28,7 @@ _KEPT = frozenset({"licenses", "mcs-label", "wckey"})
 file system may be a license: without it, a job starts while that is away."""
 
 
-def janitor_job(
+def auto_resume_job(
     launch: str,
     *,
     index: int,
@@ -62,12 +62,12 @@ def janitor_job(
         mail_type=None,
         mail_user=None,
         array_parallelism=1,
-        mem_gb=_JANITOR_MEM_GB,
-        timeout=JANITOR_TIME,
+        mem_gb=_AUTO_RESUME_MEM_GB,
+        timeout=AUTO_RESUME_TIME,
         dependency=f"afterany:{':'.join(mains)}" if mains else None,
         additional_parameters=(*_kept(like), _PAUSE) if pause else _kept(like),
     )
-    name = f"{launch}-janitor-{index}"
+    name = f"{launch}-auto-resume-{index}"
     return JobSpec(index=index, name=name, runs=(), resources=resources, requeue=True)
 
 
@@ -87,12 +87,14 @@ def _kept(asked: ResourceSpec) -> tuple[tuple[str, str | bool | None], ...]:
     return tuple((key, value) for key, value in given if key.replace("_", "-") in _KEPT)
 
 
-def feeder_job(
+def backlog_job(
     launch: str, *, index: int, like: ResourceSpec, cluster: Cluster, after: Sequence[str]
 ) -> JobSpec:
     """Return a job without runs that hands in what did not fit, when these jobs have ended."""
-    job = janitor_job(launch, index=index, like=like, cluster=cluster, after=after, pause=not after)
-    return replace(job, name=f"{launch}-feeder-{index}")
+    job = auto_resume_job(
+        launch, index=index, like=like, cluster=cluster, after=after, pause=not after
+    )
+    return replace(job, name=f"{launch}-backlog-{index}")
 
 
 def _main(job: str) -> str:

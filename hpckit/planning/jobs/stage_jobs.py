@@ -14,7 +14,7 @@ from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.plan import JobSpec, ResourceSpec, SweepPoint
 from hpckit.model.stages import After, Follows, Stage, place_of
 from hpckit.planning.jobs.arrays import chunks
-from hpckit.planning.jobs.packing import is_packed
+from hpckit.planning.jobs.shared_jobs import shares_jobs
 
 Asked = tuple[ResourceSpec, bool]
 """What one run asks of Slurm, and whether its job is requeued."""
@@ -145,7 +145,7 @@ def check_stages(points: Sequence[SweepPoint]) -> None:
     last = points[-1].stage
     for point in points:
         settings = point.settings
-        if point.stage is not None and is_packed(settings):
+        if point.stage is not None and shares_jobs(settings):
             raise ConfigError(
                 "sweep.runs_per_job and runs_per_gpu let runs share a job, and those of stage "
                 f"{point.stage} follow others, or are followed, one by one",

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.last_word import lost, missing_last_word
+from hpckit.model.final_event import lost, missing_final_event
 from hpckit.model.launch import Recovery
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import BaseState, RunState
@@ -28,7 +28,7 @@ _SAID_BY_SLURM = {
     BaseState.out_of_memory: Cause.host_oom,
     BaseState.cancelled: Cause.notice,
 }
-"""What Slurm's states mean where our own record has no last word."""
+"""What Slurm's states mean where our own record has no final event."""
 
 _NEVER_BEGAN = "never began"
 _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
@@ -55,7 +55,7 @@ def whole_ledger(
 ) -> tuple[Ledger, Failure]:
     """Return the ledger of a run that has ended, and its latest failure, which is in it."""
     record, ledger = view.record, read_ledger(history)
-    missing = missing_last_word(history)
+    missing = missing_final_event(history)
     if not record.begun:
         if missing is not None:
             ledger = _with(ledger, record, missing, record.attempt)

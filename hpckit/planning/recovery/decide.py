@@ -258,7 +258,7 @@ def round_ended(view: RoundView, failure: Failure | None, action: str) -> events
 
 
 def attempt_ended(end: EndAttempt, at: datetime) -> events.AttemptEnded:
-    """Return the last word on an attempt."""
+    """Return the final event on an attempt."""
     return events.AttemptEnded(
         at=at,
         state=end.state,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from hpckit.model.plan import JobSpec, PackSpec, ResourceSpec
+from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunView
 from hpckit.model.stages import Stage
 from hpckit.model.states import RunState
-from hpckit.planning.jobs.packing import longest_first, packed_job, repacked
+from hpckit.planning.jobs.shared_jobs import longest_first, merged_job, shared_again
 from hpckit.planning.jobs.stage_jobs import Asked, added_stage_jobs
 from hpckit.planning.recovery.resume_stages import with_stages
 
@@ -131,10 +131,10 @@ def added_jobs(
     know those jobs any more. `first_index` is the number of jobs the launch has by now, `lasted`
     how long runs have taken until now: those that share jobs go on with the longest.
     """
-    groups: dict[tuple[ResourceSpec, bool, PackSpec | None], list[int]] = {}
+    groups: dict[tuple[ResourceSpec, bool, SharedJobSpec | None], list[int]] = {}
     for run in runs:
         job = job_of(run)
-        asked = job.resources if job.pack is None else job.pack.each
+        asked = job.resources if job.shared_job is None else job.shared_job.each
         resources = _without_dependency(asked) if run in begun else asked
         groups.setdefault((resources, job.requeue, _wish(job, resources)), []).append(run)
     return tuple(
@@ -146,20 +146,20 @@ def added_jobs(
             requeue=requeue,
         )
         if wish is None
-        else packed_job(
+        else merged_job(
             index,
             f"{launch}-{index}",
             longest_first(members, lasted or {}),
-            repacked(wish, len(members)),
+            shared_again(wish, len(members)),
             requeue=requeue,
         )
         for index, ((resources, requeue, wish), members) in enumerate(groups.items(), first_index)
     )
 
 
-def _wish(job: JobSpec, each: ResourceSpec) -> PackSpec | None:
+def _wish(job: JobSpec, each: ResourceSpec) -> SharedJobSpec | None:
     """Return how runs of a job want to share jobs, whatever their number."""
-    return None if job.pack is None else replace(job.pack, each=each, slots=1, jobs=1)
+    return None if job.shared_job is None else replace(job.shared_job, each=each, slots=1, jobs=1)
 
 
 def _without_dependency(resources: ResourceSpec) -> ResourceSpec:

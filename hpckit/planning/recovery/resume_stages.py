@@ -16,9 +16,9 @@ Reasons = dict[int, tuple[RunView, str | None]]
 
 
 def with_stages(reasons: Reasons, stages: Sequence[Stage], going_on: Collection[str]) -> Reasons:
-    """Return the reasons with the later stages in: those held up go on, reports are made anew.
+    """Return the reasons with the later stages in: those blocked go on, reports are made anew.
 
-    `going_on` are the reasons of runs that are under way. A run that was held up is submitted again
+    `going_on` are the reasons of runs that are under way. A run that was blocked is submitted again
     where every run it follows has completed, is under way or is submitted again itself; one that
     has reported on all runs of a stage, where one of these is submitted again.
     """
@@ -28,9 +28,9 @@ def with_stages(reasons: Reasons, stages: Sequence[Stage], going_on: Collection[
         view, reason = found[index]
         kind = kind_of(stages, index)
         before = followed(stages, index)
-        if view.held_up:
+        if view.blocked:
             if before not in known:
-                known[before] = _held(before, found, going_on, view.held_up)
+                known[before] = _held(before, found, going_on, view.blocked)
             found[index] = (view, known[before])
         elif kind is After.any and view.state is RunState.completed:
             again = any(_is_again(found, run) for run in before)

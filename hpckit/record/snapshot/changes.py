@@ -123,7 +123,7 @@ def _changed_checkout(
         yield f"the project {project} is gone"
         return
     if commit is None or not git.installed:
-        # Outside git nothing was recorded to compare with; a node without git (where a janitor
+        # Outside git nothing was recorded to compare with; a node without git (where such a
         # runs) cannot tell, and must not take its ignorance for a change.
         return
     state = git.state(project)

@@ -22,7 +22,7 @@ from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import PRIVATE_FILE, read_json
 
 _ENDING_BYTES = 16 * 1024
-"""The last word of an attempt is shorter, unless it quotes a long traceback: no good end then."""
+"""The final event of an attempt is shorter, unless it quotes a long traceback: no good end then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def _signatures(paths: LaunchPaths) -> Sequence[str]:
 
 
 def ended_well(paths: LaunchPaths, index: int) -> bool:
-    """Whether the last word of a run's latest attempt is that it completed."""
+    """Whether the final event of a run's latest attempt is that it completed."""
     # Texts, not Paths: of ten thousand runs, half of the time went into making them.
     attempts = str(paths.run(index).attempts)
     try:

@@ -31,7 +31,7 @@ from hpckit.runtime.agent.silence import Silence
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
-from hpckit.runtime.environ import LAST_WILL, environment, rank_info
+from hpckit.runtime.environ import ON_SUPERVISOR_LOST, environment, rank_info
 
 FOLDER_WAIT_S = 30.0
 """How long a node may take to see files that another has just written (NFS attribute caches
@@ -236,7 +236,7 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
 
 async def execute_will(environ: Mapping[str, str], place: int) -> None:
     """Run what the supervisor left for the case that it is gone; the first agents go first."""
-    words = json.loads(environ.get(LAST_WILL, "[]"))
+    words = json.loads(environ.get(ON_SUPERVISOR_LOST, "[]"))
     if words:
         await asyncio.sleep(_TURN_S * place)
         process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)

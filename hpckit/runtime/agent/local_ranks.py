@@ -316,7 +316,7 @@ class LocalRanks:
         ended_at = now()
         self.hangs.ended(rank)
         self._end_children(rank)
-        # Its last words came before its end; what holds the line open now is none of the rank.
+        # Its final events came before its end; what holds the line open now is none of the rank.
         await asyncio.wait({listening}, timeout=0.2)
         listening.cancel()
         record = await self._exit_record(rank, code, ended_at)

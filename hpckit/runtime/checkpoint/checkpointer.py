@@ -16,7 +16,7 @@ from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
 
-from hpckit.runtime.checkpoint.folder import Shelf
+from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group
 from hpckit.runtime.checkpoint.loading import Loader, OnAttempt, Restored
 from hpckit.runtime.checkpoint.retention import FEWEST
@@ -61,17 +61,20 @@ class Checkpointer:
         shared: Path | None = None,
     ) -> None:
         self._group = Group(settings.timeout)
-        shelf = Shelf(folder, shared)
+        checkpoint_folder = CheckpointFolder(folder, shared)
         self._saver = Saver(
-            shelf=shelf,
+            checkpoint_folder=checkpoint_folder,
             group=self._group,
             epoch=settings.epoch,
             keep=settings.keep,
             may_commit=may_commit,
-            found=shelf.folders() if self._group.rank == 0 else frozenset(),
+            found=checkpoint_folder.folders() if self._group.rank == 0 else frozenset(),
         )
         self._loader = Loader(
-            shelf=shelf, group=self._group, epoch=settings.epoch, seed=settings.seed
+            checkpoint_folder=checkpoint_folder,
+            group=self._group,
+            epoch=settings.epoch,
+            seed=settings.seed,
         )
         self._stager = Stager()
         self._flight: Future[SaveOutcome] | None = None

@@ -54,7 +54,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Shelf:
+class CheckpointFolder:
     """The checkpoints of one run.
 
     `shared` is the folder above them that others may write to, too; null where that is the one

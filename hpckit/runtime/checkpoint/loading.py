@@ -14,7 +14,7 @@ from typing import Any
 
 from hpckit.runtime.checkpoint import journal, manifest, rng, sharding, state, storage
 from hpckit.runtime.checkpoint.errors import NoCheckpointError, StateError
-from hpckit.runtime.checkpoint.folder import Entry, Shelf
+from hpckit.runtime.checkpoint.folder import CheckpointFolder, Entry
 from hpckit.runtime.checkpoint.group import Group, Problem, first_problem
 from hpckit.runtime.checkpoint.journal import Fate, History
 from hpckit.runtime.checkpoint.manifest import Manifest
@@ -63,7 +63,7 @@ class _Choice:
 class Loader:
     """Loads from the folder of a run's checkpoints."""
 
-    shelf: Shelf
+    checkpoint_folder: CheckpointFolder
     group: Group
     epoch: int
     seed: int
@@ -77,7 +77,7 @@ class Loader:
         Raises StateError where the objects are not those that were saved, NoCheckpointError
         where there are committed checkpoints and none can be loaded.
         """
-        choice = self.group.first(self._choose).result(f"listing {self.shelf.folder}")
+        choice = self.group.first(self._choose).result(f"listing {self.checkpoint_folder.folder}")
         for place, (entry, record) in enumerate(choice.candidates):
             others = [one for one, _ in choice.candidates[place + 1 :]]
             left = sum(one.name not in choice.fatal for one in others)
@@ -88,21 +88,23 @@ class Loader:
             choice.reasons[entry.name] = problem
         if all(one.torn for one in choice.entries):
             return None
-        raise _none_left(self.shelf.folder, choice)
+        raise _none_left(self.checkpoint_folder.folder, choice)
 
     def prove(self, folder: Path) -> None:
         """Record that training went on from this checkpoint."""
         if self.group.rank == 0:
-            journal.record(self.shelf.journal, Fate.proved, folder.name, epoch=self.epoch)
+            journal.record(
+                self.checkpoint_folder.journal, Fate.proved, folder.name, epoch=self.epoch
+            )
 
     def excuse(self, folder: Path) -> None:
         """Record that the ranks left in order before it could be seen whether training goes on."""
         if self.group.rank == 0:
-            journal.record(self.shelf.journal, Fate.left, folder.name, epoch=self.epoch)
+            journal.record(self.checkpoint_folder.journal, Fate.left, folder.name, epoch=self.epoch)
 
     def _choose(self) -> _Choice:
-        history = journal.read(self.shelf.journal)
-        entries = self.shelf.entries()
+        history = journal.read(self.checkpoint_folder.journal)
+        entries = self.checkpoint_folder.entries()
         fatal = frozenset(one.name for one in entries if history.fatal(one.name))
         whole = [(one, one.manifest) for one in entries if one.manifest is not None]
         candidates = sorted(whole, key=lambda pair: pair[0].name in fatal)  # stable: newest first
@@ -145,7 +147,9 @@ class Loader:
         return reason
 
     def _record(self, fate: Fate, entry: Entry, reason: str = "") -> None:
-        journal.record(self.shelf.journal, fate, entry.name, epoch=self.epoch, reason=reason)
+        journal.record(
+            self.checkpoint_folder.journal, fate, entry.name, epoch=self.epoch, reason=reason
+        )
 
     def _restored(self, entry: Entry, record: Manifest, choice: _Choice) -> Restored:
         return Restored(

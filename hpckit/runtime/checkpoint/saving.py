@@ -17,7 +17,7 @@ from pathlib import Path
 from hpckit.errors import FullDiskError, UnsavedStateError
 from hpckit.runtime.checkpoint import journal, manifest, retention, storage
 from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
-from hpckit.runtime.checkpoint.folder import Shelf
+from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
 from hpckit.runtime.checkpoint.state import Capture
@@ -54,7 +54,7 @@ class SaveOutcome:
 class Saver:
     """Saves captures of the state into the folder of a run's checkpoints."""
 
-    shelf: Shelf
+    checkpoint_folder: CheckpointFolder
     group: Group
     epoch: int
     keep: int
@@ -90,7 +90,7 @@ class Saver:
         return replace(given_up, duration=timedelta(seconds=time.monotonic() - begun))
 
     def _try(self, capture: Capture, begun: float) -> SaveOutcome | Problem:
-        made = self.group.first(lambda: self.shelf.new(capture.step, self.epoch))
+        made = self.group.first(lambda: self.checkpoint_folder.new(capture.step, self.epoch))
         if made.problem is not None:
             return made.problem
         folder = made.result("making the folder")
@@ -131,7 +131,7 @@ class Saver:
         return written.sums
 
     def _commit(self, folder: Path, capture: Capture, files: dict[str, FileSum]) -> None:
-        kept = [one.manifest.serial for one in self.shelf.entries() if one.manifest]
+        kept = [one.manifest.serial for one in self.checkpoint_folder.entries() if one.manifest]
         self._serial = max([self._serial, *kept]) + 1
         record = Manifest(
             step=capture.step,
@@ -144,7 +144,7 @@ class Saver:
             created_at=now().isoformat(timespec="milliseconds"),
         )
         manifest.commit(folder, record, self.may_commit)
-        self.shelf.know(folder, record)
+        self.checkpoint_folder.know(folder, record)
 
     def _prune(self, keep: int) -> tuple[tuple[str, ...], str]:
         """Let go of what retention allows; a failure is a warning."""
@@ -157,13 +157,13 @@ class Saver:
     def _remove_superfluous(self, keep: int) -> tuple[str, ...]:
         if not self.may_commit():
             return ()
-        entries = self.shelf.entries()
+        entries = self.checkpoint_folder.entries()
         for torn in retention.abandoned(entries, self.epoch, self.found):
-            self.shelf.remove(torn.folder)
-        history = journal.read(self.shelf.journal)
+            self.checkpoint_folder.remove(torn.folder)
+        history = journal.read(self.checkpoint_folder.journal)
         spare = retention.superfluous(entries, history, keep)
         for entry in spare:
-            self.shelf.remove(entry.folder)
+            self.checkpoint_folder.remove(entry.folder)
         return tuple(entry.name for entry in spare)
 
 

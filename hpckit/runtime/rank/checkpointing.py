@@ -18,7 +18,7 @@ from hpckit.runtime.checkpoint.checkpointer import Checkpointer
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
 from hpckit.runtime.checkpoint.loading import OnAttempt, Restored
 from hpckit.runtime.checkpoint.saving import SaveOutcome
-from hpckit.runtime.rank.save_interval import Cadence
+from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Position
 
 _PROVING_STEPS = 3
@@ -26,7 +26,7 @@ _PROVING_STEPS = 3
 
 
 @dataclass(slots=True, kw_only=True)
-class Keeper:
+class StepCheckpoints:
     """The checkpoints of a step loop. All ranks make one at the same time and call it alike.
 
     `patience` is for how long a save with nothing after it is tried again.
@@ -34,7 +34,7 @@ class Keeper:
 
     checkpointer: Checkpointer
     objects: Mapping[str, Any]
-    cadence: Cadence
+    save_interval: SaveInterval
     on_outcome: Callable[[SaveOutcome], None]
     on_attempt: OnAttempt
     logger: logging.Logger
@@ -46,7 +46,7 @@ class Keeper:
         """Load the newest good checkpoint; returns where to begin, `start` without one."""
         restored = self.checkpointer.restore(self.objects, self.on_attempt)
         position = start if restored is None else self._take_up(restored)
-        self.cadence.began(position.step)
+        self.save_interval.began(position.step)
         return position
 
     def _take_up(self, restored: Restored) -> Position:
@@ -68,7 +68,7 @@ class Keeper:
             self.checkpointer.prove()
             self._prove_at = None
         self._tell(self.checkpointer.poll())
-        return self.cadence.due(step) and not self.checkpointer.saving
+        return self.save_interval.due(step) and not self.checkpointer.saving
 
     def save(self, position: Position, *, wait: bool, patience: timedelta | None = None) -> None:
         """Save what the ranks agreed to save, unless that very step is safe already.
@@ -89,7 +89,7 @@ class Keeper:
             patience=min(patience or self.patience, self.patience) if wait else None,
         )
         self.logger.info("saving step=%d stall_s=%.3f", position.step, time.monotonic() - begun)
-        self.cadence.began(position.step)
+        self.save_interval.began(position.step)
         self._tell(outcome)
 
     def holds(self, step: int) -> bool:
@@ -112,7 +112,7 @@ class Keeper:
     def _tell(self, outcome: SaveOutcome | None) -> None:
         if outcome is None:
             return
-        self.cadence.known = SaveCost(stall=outcome.stall, duration=outcome.duration)
+        self.save_interval.known = SaveCost(stall=outcome.stall, duration=outcome.duration)
         self.on_outcome(outcome)
         if outcome.warning:
             self.logger.warning("step=%d: %s", outcome.step, outcome.warning)
@@ -124,12 +124,12 @@ class Keeper:
                 outcome.size,
                 outcome.stall.total_seconds(),
                 outcome.duration.total_seconds(),
-                "" if self.cadence.stated else self._rhythm(outcome.duration),
+                "" if self.save_interval.stated else self._rhythm(outcome.duration),
             )
 
     def _rhythm(self, duration: timedelta) -> str:
         """Return how often is saved, and which share of the time goes into writing."""
-        interval = self.cadence.interval
+        interval = self.save_interval.interval
         return f" next_in_s={interval.total_seconds():.0f} writing={duration / interval:.1%}"
 
     def close(self) -> None:

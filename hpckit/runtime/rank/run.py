@@ -33,14 +33,14 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import Injector
 from hpckit.runtime.rank.metric_reports import Reporting, plain_metric
-from hpckit.runtime.rank.save_interval import Cadence
+from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Boundary, Position
 from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved
 from hpckit.runtime.stages import EarlierRun, RunStage
 
 if TYPE_CHECKING:
     from hpckit.runtime.checkpoint.saving import SaveOutcome
-    from hpckit.runtime.rank.checkpointing import Keeper
+    from hpckit.runtime.rank.checkpointing import StepCheckpoints
 
 _STEP_INTERVAL_S = 0.1
 """The agent is told of a new step at most this often; it needs liveness, not every number."""
@@ -200,7 +200,7 @@ class Run:
             total=total,
             samples_per_step=samples_per_step,
             boundary=Boundary(info=self.info, link=self._link),
-            keeper=self._keeper() if self.registered else None,
+            checkpoints=self._checkpoints() if self.registered else None,
             logger=self.logger,
             grace=self.notice_grace,
             start=Position(step=start),
@@ -253,7 +253,7 @@ class Run:
         if self._link is not None:
             self._link.note_farewell(farewell)
 
-    def _keeper(self) -> Keeper | None:
+    def _checkpoints(self) -> StepCheckpoints | None:
         """Return what saves and restores the state; None where nothing said where to keep it."""
         if not self._keeps_state:
             if self.is_main:
@@ -262,10 +262,10 @@ class Run:
             return None
         # Imported here: runs that keep no state need none of it.
         from hpckit.runtime.checkpoint import checkpointer  # noqa: PLC0415
-        from hpckit.runtime.rank.checkpointing import Keeper  # noqa: PLC0415
+        from hpckit.runtime.rank.checkpointing import StepCheckpoints  # noqa: PLC0415
 
         kept = checkpointer.Settings(epoch=self.attempt, keep=self.checkpoint.keep, seed=self.seed)
-        return Keeper(
+        return StepCheckpoints(
             checkpointer=checkpointer.Checkpointer(
                 self.checkpoint_dir,
                 kept,
@@ -273,7 +273,9 @@ class Run:
                 shared=checkpoint_base(self.checkpoint),
             ),
             objects=self.registered,
-            cadence=Cadence(settings=self.checkpoint, clock=time.monotonic, known=self.save_cost),
+            save_interval=SaveInterval(
+                settings=self.checkpoint, clock=time.monotonic, known=self.save_cost
+            ),
             on_outcome=self._tell_outcome,
             on_attempt=self._tell_attempt,
             logger=self.logger,

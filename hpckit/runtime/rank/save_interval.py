@@ -32,7 +32,7 @@ def young(cost: timedelta, between_failures: timedelta) -> timedelta:
 
 
 @dataclass(slots=True, kw_only=True)
-class Cadence:
+class SaveInterval:
     """The saves of one rank. `clock` gives monotonic seconds.
 
     `known` is what the latest save cost: of this round, or handed over from an earlier one; null

@@ -18,12 +18,12 @@ from hpckit.runtime.rank.step_boundary import Boundary, Position
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpckit.runtime.rank.checkpointing import Keeper
+    from hpckit.runtime.rank.checkpointing import StepCheckpoints
 
 
 @dataclass(slots=True, kw_only=True)
 class StepLoop:
-    """The steps up to `total`. `keeper` is null where nothing is registered.
+    """The steps up to `total`. `checkpoints` is null where nothing is registered.
 
     `grace` is how long ranks that were told to leave try to save.
 
@@ -33,7 +33,7 @@ class StepLoop:
     total: int
     samples_per_step: int
     boundary: Boundary
-    keeper: Keeper | None
+    checkpoints: StepCheckpoints | None
     logger: logging.Logger
     grace: timedelta
     start: Position = field(default_factory=lambda: Position(step=0))
@@ -42,8 +42,8 @@ class StepLoop:
 
     def restore(self) -> range:
         """Load the newest good checkpoint, if there is one; returns the steps still to do."""
-        if self.keeper is not None:
-            self.start = self.keeper.restore(self.start)
+        if self.checkpoints is not None:
+            self.start = self.checkpoints.restore(self.start)
             if self.start.step >= self.total and self.boundary.info.rank == 0:
                 told = "nothing is left to do: the restored state is of step=%d, of %d in all"
                 self.logger.warning(told, self.start.step, self.total)
@@ -58,9 +58,9 @@ class StepLoop:
 
         With a `veto` of any rank nothing is saved: the state is good for nothing.
         """
-        keeper = self.keeper
-        wanted = keeper is not None and keeper.due(step)
-        within = None if keeper is None else keeper.cadence.steps_left(step)
+        checkpoints = self.checkpoints
+        wanted = checkpoints is not None and checkpoints.due(step)
+        within = None if checkpoints is None else checkpoints.save_interval.steps_left(step)
         agreed = self.boundary.agree(step, save=wanted, veto=veto, within=within)
         if agreed.prune and not agreed.leave:
             self.logger.info("left before step=%d: pruned", step)
@@ -72,8 +72,8 @@ class StepLoop:
             who = self.boundary.signal or self.boundary.told_by
             self.logger.info("left before step=%d: told to stop by %s", step, who)
             self.ended_at = step
-            if keeper is not None:
-                keeper.leave()
+            if checkpoints is not None:
+                checkpoints.leave()
             return self.farewell(Reason.left)
         self.begun = step
         return None
@@ -84,9 +84,9 @@ class StepLoop:
         Raises UsageError where ranks end it at different steps, and with a `veto` of any rank
         NonFiniteLossError: nothing is saved then, and a run without its state has not completed.
         """
-        if self.keeper is not None:
+        if self.checkpoints is not None:
             if self.boundary.agree_to_end(step, veto=veto):
-                self.keeper.end_flight()
+                self.checkpoints.end_flight()
                 raise _diverged(step)
             self._save(step, wait=True)
         self._close(step)
@@ -112,21 +112,21 @@ class StepLoop:
         )
 
     def _kept(self) -> Kept:
-        if self.keeper is None:
+        if self.checkpoints is None:
             return Kept.nothing
-        safe = self.ended_at is not None and self.keeper.holds(self.ended_at)
+        safe = self.ended_at is not None and self.checkpoints.holds(self.ended_at)
         return Kept.saved if safe else Kept.unsaved
 
     def _save(self, step: int, *, wait: bool, patience: timedelta | None = None) -> None:
-        if self.keeper is not None:
+        if self.checkpoints is not None:
             here = Position(step=step, samples=self.samples(step))
-            self.keeper.save(here, wait=wait, patience=patience)
+            self.checkpoints.save(here, wait=wait, patience=patience)
 
     def _close(self, step: int) -> None:
         self.ended_at = step
-        if self.keeper is not None:
-            self.keeper.leave()
-            self.keeper.close()
+        if self.checkpoints is not None:
+            self.checkpoints.leave()
+            self.checkpoints.close()
 
 
 def _diverged(step: int) -> NonFiniteLossError:

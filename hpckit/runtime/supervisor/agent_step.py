@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.assignment import AgentCommand, Step
-from hpckit.runtime.environ import LAST_WILL
+from hpckit.runtime.environ import ON_SUPERVISOR_LOST
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.patience import patiently
@@ -29,7 +29,7 @@ _RETURN_S = 20.0
 async def start_agents(command: AgentCommand, attempt: Attempt) -> Step:
     """Start the agents of an attempt; raises OSError."""
     arguments = (str(attempt.launch.folder), str(attempt.index), str(attempt.number))
-    environ = {**command.environ, **_last_will(command, attempt)}
+    environ = {**command.environ, **_on_supervisor_lost(command, attempt)}
     if command.ready is not None:
         return command.ready(arguments, environ, attempt.paths.agents_log)
     flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.paths.agents_log
@@ -48,9 +48,9 @@ async def start_agents(command: AgentCommand, attempt: Attempt) -> Step:
         os.close(log)
 
 
-def _last_will(command: AgentCommand, attempt: Attempt) -> dict[str, str]:
-    words = command.last_will
-    return {LAST_WILL: json.dumps([*words, str(attempt.number)])} if words else {}
+def _on_supervisor_lost(command: AgentCommand, attempt: Attempt) -> dict[str, str]:
+    words = command.on_supervisor_lost
+    return {ON_SUPERVISOR_LOST: json.dumps([*words, str(attempt.number)])} if words else {}
 
 
 async def end_step(step: Step, leave_s: float) -> None:

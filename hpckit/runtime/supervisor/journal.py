@@ -1,7 +1,7 @@
 """What is recorded of a running attempt: its events and its progress, written by a thread.
 
 Responsible for the order of events, for what is left out where too much waits, and for the room
-that a last word needs on a full disk; it must not know what events mean. Training never ends, and
+that a final event needs on a full disk; it must not know what events mean. Training never ends, and
 the supervisor never waits, because a record cannot be written: that is said on standard error,
 which is the batch log.
 """
@@ -27,13 +27,13 @@ _LEFT_OUT_FIRST = (events.Warned, events.CheckpointSaved, events.NodeDraining)
 """What a reader can do without, where a file system does not answer for long. Never an exit."""
 _KEPT = 1000
 """So many events that could not be written are tried again, the latest."""
-_LAST_WORD_TRIES = 5
-_LAST_WORD_PAUSE_S = 1.0
-_LAST_WORD_S = 10.0
-"""How long the leave-taking waits for the last word; the process itself waits for longer."""
+_FINAL_EVENT_TRIES = 5
+_FINAL_EVENT_PAUSE_S = 1.0
+_FINAL_EVENT_S = 10.0
+"""How long the leave-taking waits for the final event; the process itself waits for longer."""
 _SETTLED_S = 600.0
 _RESERVE = 64 * 1024
-"""Bytes kept on the disk for the last words of an attempt: some rounds' ends and its own."""
+"""Bytes kept on the disk for the final events of an attempt: some rounds' ends and its own."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class Journal:
             self._left_out += 1
 
     async def record_end(self, event: events.AttemptEnded) -> None:
-        """Have the last word on the attempt written, which is worth a few tries."""
+        """Have the final event on the attempt written, which is worth a few tries."""
         self.files.put(partial(self._write_end, event))
-        await self.files.settled(_LAST_WORD_S)
+        await self.files.settled(_FINAL_EVENT_S)
 
     async def settle(self) -> None:
         """Wait until everything is written: what comes next may read it."""
@@ -86,14 +86,14 @@ class Journal:
     def _write_end(self, event: events.AttemptEnded) -> None:
         self._write(event)
         release_reserve(self.paths)
-        for _ in range(_LAST_WORD_TRIES):
+        for _ in range(_FINAL_EVENT_TRIES):
             if not self._unwritten:
                 return
             *before, last = self._unwritten
             self._unwritten = _fitting(before, _RESERVE // 2)
             self._write(last)
             if self._unwritten:
-                time.sleep(_LAST_WORD_PAUSE_S)
+                time.sleep(_FINAL_EVENT_PAUSE_S)
 
 
 def _fitting(told: Sequence[events.Event], size: int) -> list[events.Event]:
@@ -110,7 +110,7 @@ def say(text: str) -> None:
 
 
 def reserve(paths: AttemptPaths) -> None:
-    """Take room on the disk for an attempt's last words; what cannot be had is done without."""
+    """Take room on the disk for an attempt's final events; what cannot be had is done without."""
     with contextlib.suppress(OSError):
         handle = os.open(paths.reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
         try:

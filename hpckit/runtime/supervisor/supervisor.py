@@ -122,7 +122,7 @@ class _Supervisor:
         end = await self._work(agents)
         for task in beside:
             task.cancel()
-        # The last word comes before the leave-taking: after a notice, every second counts.
+        # The final event comes before the leave-taking: after a notice, every second counts.
         self.notices.over = True
         await self.journal.record_end(attempt_ended(end, now()))
         await agents.close(_LEAVE_S)

@@ -99,8 +99,8 @@ def test_runs_of_one_job_have_each_their_own_end(slurm_shell: Any) -> None:
     assert slurm_shell("resume").code == 0
     until(lambda: states(slurm_shell)[0] == "completed")
     (_, added) = load_launch(slurm_shell.outputs[0]).jobs
-    assert added.pack is not None
-    assert (added.runs, added.pack.slots) == ((0,), 1)
+    assert added.shared_job is not None
+    assert (added.runs, added.shared_job.slots) == ((0,), 1)
 
 
 def test_job_that_is_requeued_takes_only_what_is_unfinished(

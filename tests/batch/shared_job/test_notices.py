@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.batch.shared_job.notes import PackNotes
-from hpckit.batch.shared_job.notices import PackNotices
+from hpckit.batch.shared_job.notes import SharedJobNotes
+from hpckit.batch.shared_job.notices import SharedJobNotices
 from hpckit.record.claims import Holder
 from hpckit.runtime.supervisor.deadline import Deadline
 
@@ -51,7 +51,9 @@ class Node:
         path.write_text(text)
         path.chmod(0o755)
 
-    def notices(self, heard: Heard, *, left_s: float = 3600, requeues: bool = True) -> PackNotices:
+    def notices(
+        self, heard: Heard, *, left_s: float = 3600, requeues: bool = True
+    ) -> SharedJobNotices:
         """Return who hears for a job that has so long."""
         environ = {
             "PATH": os.environ["PATH"],
@@ -60,13 +62,13 @@ class Node:
             "SLURM_JOB_END_TIME": str(int(1_000_000 + left_s)),
             "SLURM_JOB_PARTITION": "batch",
         }
-        return PackNotices(
+        return SharedJobNotices(
             holder=Holder(job="7", restart_count=0, host="n1", pid=1, started="1"),
             bin_dir=str(self.folder),
             environ=environ,
             requeues=requeues,
             takes=timedelta(seconds=left_s),
-            notes=PackNotes(self.folder),
+            notes=SharedJobNotes(self.folder),
             deadline=Deadline(lead=timedelta(), warn=heard.words.append),
             tell=heard.tell,
             pass_on=heard.pass_on,
@@ -89,7 +91,7 @@ async def until(done: Callable[[], object]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def keep_time(notices: PackNotices, done: Callable[[], object]) -> None:
+async def keep_time(notices: SharedJobNotices, done: Callable[[], object]) -> None:
     """Keep the job's time until it is done, and end that as the job does."""
     task = asyncio.create_task(notices.keep_time())
     await until(done)
@@ -107,7 +109,7 @@ def test_job_begins_no_run_and_then_leaves_before_its_limit(node: Node) -> None:
 
     asyncio.run(use())
     assert heard.words == ["close", "SIGUSR1"]
-    limits = PackNotes(node.folder).limits()
+    limits = SharedJobNotes(node.folder).limits()
     assert limits.end_s is not None
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hpckit.batch.shared_job.settle import PackEnds
+from hpckit.batch.shared_job.settle import SharedJobEnds
 from hpckit.model import events
 from hpckit.model.launch import Recovery
-from hpckit.model.plan import PackSpec
+from hpckit.model.plan import SharedJobSpec
 from hpckit.record.claims import Holder, claimed, take
 from hpckit.record.launches import Launch, read_attempts, read_runs
 
@@ -18,27 +18,27 @@ HOLDER = Holder(job="7", restart_count=0, host="elsewhere", pid=1, started="1")
 
 
 @pytest.fixture
-def ends(desk: Any) -> PackEnds:
+def ends(desk: Any) -> SharedJobEnds:
     """Return who sees to the runs of a job in which a lost supervisor is forgiven once."""
     recovery = Recovery(requeue=True, restarts={"launcher_lost": 1})
     launch: Launch = desk.freeze(sweep=(("a=1",), ("a=2",)), recovery=recovery)
     (job,) = launch.jobs
-    pack = PackSpec(runs_per_job=2, runs_per_gpu=1, slots=2, jobs=1, each=job.resources)
-    shared = replace(job, requeue=True, pack=pack)
+    shared_job = SharedJobSpec(runs_per_job=2, runs_per_gpu=1, slots=2, jobs=1, each=job.resources)
+    shared = replace(job, requeue=True, shared_job=shared_job)
     claims = launch.paths.claims(0)
     assert all(take(claims, run, HOLDER) for run in job.runs)
-    return PackEnds(launch=launch, job=shared, claims=claims)
+    return SharedJobEnds(launch=launch, job=shared, claims=claims)
 
 
-def states(ends: PackEnds) -> list[str]:
+def states(ends: SharedJobEnds) -> list[str]:
     """Return how the runs stand by our record."""
     return [record.state.value for record in read_runs(ends.launch)]
 
 
 def test_earlier_start_s_runs_are_given_back_unless_they_are_over(
-    ends: PackEnds, writer: Any
+    ends: SharedJobEnds, writer: Any
 ) -> None:
-    """A job that died with its node leaves one run completed and one without a last word."""
+    """A job that died with its node leaves one run completed and one without a final event."""
     writer(launch=ends.launch, index=0).start(job="7")
     writer(launch=ends.launch, index=0).complete()
     writer(launch=ends.launch, index=1).start(job="7")
@@ -52,7 +52,7 @@ def test_earlier_start_s_runs_are_given_back_unless_they_are_over(
     assert end.failure.cause == "launcher_lost"
 
 
-def test_run_that_was_taken_and_never_begun_is_given_back(ends: PackEnds) -> None:
+def test_run_that_was_taken_and_never_begun_is_given_back(ends: SharedJobEnds) -> None:
     """The node died in between; nothing is recorded of it."""
     ends.take_over(1)
     assert claimed(ends.claims) == {0}
@@ -60,7 +60,7 @@ def test_run_that_was_taken_and_never_begun_is_given_back(ends: PackEnds) -> Non
 
 
 def test_supervisor_that_is_lost_beyond_the_budget_ends_its_run(
-    ends: PackEnds, writer: Any
+    ends: SharedJobEnds, writer: Any
 ) -> None:
     """The first time it is forgiven, the second time the run has failed, and nobody takes it."""
     for attempt, (left, state) in enumerate([({0}, "interrupted"), ({0, 1}, "failed")], 1):
@@ -70,7 +70,7 @@ def test_supervisor_that_is_lost_beyond_the_budget_ends_its_run(
         assert (fine, claimed(ends.claims), states(ends)[1]) == (attempt == 1, left, state)
 
 
-def test_run_that_nobody_began_is_no_success(ends: PackEnds) -> None:
+def test_run_that_nobody_began_is_no_success(ends: SharedJobEnds) -> None:
     """Its supervisor could not even begin: it is not tried for ever, unless the job is to end."""
     assert not ends.settle(0, before=0, code=1, stopped=False)
     assert ends.settle(1, before=0, code=-15, stopped=True)

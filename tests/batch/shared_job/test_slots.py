@@ -12,16 +12,16 @@ import pytest
 from hpckit.batch.shared_job.mps import PROGRAM, mps
 from hpckit.batch.shared_job.slots import core, make_slots
 from hpckit.model.launch import LaunchConfig, Resources
-from hpckit.model.plan import PackSpec
+from hpckit.model.plan import SharedJobSpec
 from hpckit.planning.plan import resource_spec
 
 MIG = "MIG-1f,MIG-2f,MIG-3f,MIG-4f"
 
 
-def spec(slots: int, per_gpu: int = 1, **resources: Any) -> PackSpec:
+def spec(slots: int, per_gpu: int = 1, **resources: Any) -> SharedJobSpec:
     """Return how runs of these resources share a job."""
     each = resource_spec(LaunchConfig(resources=Resources(**resources)))
-    return PackSpec(runs_per_job=slots, runs_per_gpu=per_gpu, slots=slots, jobs=1, each=each)
+    return SharedJobSpec(runs_per_job=slots, runs_per_gpu=per_gpu, slots=slots, jobs=1, each=each)
 
 
 @pytest.mark.parametrize(

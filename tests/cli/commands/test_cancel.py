@@ -168,7 +168,7 @@ def test_cancel_finds_a_job_whose_answer_was_lost(on_slurm: Any, fake_slurm: Any
     assert said.startswith("CANCELLED")
 
 
-def test_cancel_with_the_scheduler_away_keeps_the_wish(on_slurm: Any, fake_slurm: Any) -> None:
+def test_cancel_with_the_scheduler_away_keeps_the_request(on_slurm: Any, fake_slurm: Any) -> None:
     """The wish is recorded and the error says that Slurm was not reached; the run still waits."""
     launch = on_slurm.freeze(kind=ClusterKind.slurm, sweep=SWEEP)
     submit(on_slurm, fake_slurm, launch)

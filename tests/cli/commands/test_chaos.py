@@ -28,7 +28,7 @@ from hpckit.operations.inject_fault import MissedError
 from hpckit.record.launches import load_launch, read_runs
 from hpckit.record.process import start_mark, this_host
 from hpckit.record.store import read_events, read_lines
-from hpckit.runtime.checkpoint.folder import Shelf
+from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.manifest import NAME, FileSum, Manifest, commit
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -215,8 +215,8 @@ def test_chaos_names_a_misspelt_fault_beside_the_missing_launch(desk: Any) -> No
 
 def commit_one(launch: Any) -> None:
     """Commit a checkpoint of two files."""
-    shelf = Shelf(launch.paths.run(0).checkpoints)
-    folder = shelf.new(10, 1)
+    checkpoint_folder = CheckpointFolder(launch.paths.run(0).checkpoints)
+    folder = checkpoint_folder.new(10, 1)
     sums = {}
     for name, size in (("__0_0.distcp", 3000), (".metadata", 1000)):
         (folder / name).write_bytes(bytes(size))
@@ -225,7 +225,7 @@ def commit_one(launch: Any) -> None:
         step=10,
         samples=0,
         epoch=1,
-        serial=len(shelf.entries()),
+        serial=len(checkpoint_folder.entries()),
         world_size=2,
         objects=("model",),
         files=sums,
@@ -236,7 +236,7 @@ def commit_one(launch: Any) -> None:
 
 def newest(launch: Any) -> Path:
     """Return the newest checkpoint's folder."""
-    folder: Path = Shelf(launch.paths.run(0).checkpoints).entries()[0].folder
+    folder: Path = CheckpointFolder(launch.paths.run(0).checkpoints).entries()[0].folder
     return folder
 
 
@@ -261,7 +261,7 @@ def test_chaos_truncates_and_tears_the_newest_checkpoint(desk: Any, scene: Any) 
     commit_one(launch)
     commit_one(launch)
     desk.say("chaos", "tear", "truncate", "--yes")
-    entries = Shelf(launch.paths.run(0).checkpoints).entries()
+    entries = CheckpointFolder(launch.paths.run(0).checkpoints).entries()
     assert sorted(entry.torn for entry in entries) == [False, True]
     assert [bool(entry.damage) for entry in entries if not entry.torn] == [True]
     with pytest.raises(MissedError, match="no committed checkpoint"):

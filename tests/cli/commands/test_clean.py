@@ -16,7 +16,7 @@ from hpckit.model.launch import Checkpoint, ClusterKind
 from hpckit.record.lock import exclusive
 from hpckit.record.process import start_mark, this_host
 from hpckit.runtime.checkpoint import journal, manifest
-from hpckit.runtime.checkpoint.folder import Shelf
+from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
 
 
@@ -41,7 +41,7 @@ def attempts(writer: Any, launch: Any, *, count: int = 2, index: int = 0) -> Any
 
 def save(folder: Path, step: int, *, torn: bool = False, attempt: int = 1) -> Path:
     """Put a checkpoint of 100 bytes on a shelf."""
-    path = Shelf(folder).new(step, attempt)
+    path = CheckpointFolder(folder).new(step, attempt)
     (path / "data").write_bytes(b"x" * 100)
     if not torn:
         saved = Manifest(
@@ -194,8 +194,8 @@ def test_clean_of_a_run_that_did_not_complete_keeps_two(desk: Any, writer: Any) 
     attempts(writer, launch).fail()
     folder = launch.paths.run(0).checkpoints
     saved = {step: save(folder, step) for step in (1, 2, 3, 4)}
-    journal.record(Shelf(folder).journal, journal.Fate.proved, saved[1].name, epoch=1)
-    journal.record(Shelf(folder).journal, journal.Fate.rejected, saved[4].name, epoch=1)
+    journal.record(CheckpointFolder(folder).journal, journal.Fate.proved, saved[1].name, epoch=1)
+    journal.record(CheckpointFolder(folder).journal, journal.Fate.rejected, saved[4].name, epoch=1)
     desk.say("clean", "--checkpoints=all", "--yes")
     # 4 is of the two newest, 3 and 2 are the newest healthy ones, 1 was proved last.
     assert [step for step, path in saved.items() if path.exists()] == [1, 2, 3, 4]

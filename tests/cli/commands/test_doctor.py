@@ -33,7 +33,7 @@ def orphans(shell: Any, *words: str) -> list[dict[str, Any]]:
     """Return what `doctor --json` found."""
     said = shell("doctor", "--json", *words)
     assert said.code == 0, said.err
-    found: list[dict[str, Any]] = json.loads(said.out)["orphans"]
+    found: list[dict[str, Any]] = json.loads(said.out)["unconfirmed"]
     return found
 
 
@@ -49,7 +49,7 @@ def test_doctor_is_content_with_a_whole_launch(slurm_shell: Any) -> None:
     assert "accounted for" in slurm_shell("doctor").out
 
 
-def test_doctor_shows_an_orphan_and_changes_nothing(slurm_shell: Any, orphan: Any) -> None:
+def test_doctor_shows_an_unconfirmed_job_and_changes_nothing(slurm_shell: Any, orphan: Any) -> None:
     """Without a flag it says what Slurm has under the name, and what can be done."""
     (found,) = orphans(slurm_shell)
     assert (found["launch"], found["outcome"]) == (orphan.id, "untouched")
@@ -58,7 +58,7 @@ def test_doctor_shows_an_orphan_and_changes_nothing(slurm_shell: Any, orphan: An
     assert len(orphans(slurm_shell)) == 1
 
 
-def test_doctor_adopts_an_orphan(slurm_shell: Any, orphan: Any) -> None:
+def test_doctor_adopts_an_unconfirmed_job(slurm_shell: Any, orphan: Any) -> None:
     """Adopted, the job belongs to its run, and is an orphan no more."""
     (found,) = orphans(slurm_shell, orphan.id, "--adopt")
     assert found["outcome"] == "adopted"
@@ -67,18 +67,18 @@ def test_doctor_adopts_an_orphan(slurm_shell: Any, orphan: Any) -> None:
 
 
 def test_unconfirmed_knows_a_job_that_was_added_meanwhile(slurm_shell: Any) -> None:
-    """A janitor that is handed in between two looks at the launch is no riddle to the second."""
+    """An auto-resume job that is handed in between two looks is no riddle to the second."""
     assert slurm_shell("launch", *TASK).code == 0
     launch = load_launch(slurm_shell.outputs[0])
-    janitor = replace(launch.jobs[0], index=1, name="later", runs=())
+    auto_resume = replace(launch.jobs[0], index=1, name="later", runs=())
     at = launch.created_at
-    record_event(launch.paths, JobAdded(at=at, job=janitor, after=()))
+    record_event(launch.paths, JobAdded(at=at, job=auto_resume, after=()))
     record_event(launch.paths, SubmitIntended(at=at, job_index=1, job_name="later"))
-    assert unconfirmed(launch) == (janitor,)
+    assert unconfirmed(launch) == (auto_resume,)
     assert "whether Slurm accepted later" in slurm_shell("status").err
 
 
-def test_doctor_cancels_an_orphan(slurm_shell: Any, fake_slurm: Any, orphan: Any) -> None:
+def test_doctor_cancels_an_unconfirmed_job(slurm_shell: Any, fake_slurm: Any, orphan: Any) -> None:
     """Cancelled, the job is gone from Slurm and its run counts as cancelled."""
     (found,) = orphans(slurm_shell, "--cancel")
     assert found["outcome"] == "cancelled"

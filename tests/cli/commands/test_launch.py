@@ -84,7 +84,15 @@ def test_launch_json_is_one_documented_object(slurm_shell: Any) -> None:
     """`launch --json` prints the object automation relies on, and nothing else."""
     said = slurm_shell("launch", "--json", "-m", *SLURM, "seed=3,4")
     launched = json.loads(said.out)
-    assert list(launched) == ["launch", "dir", "runs", "jobs", "janitor", "feeder", *KNOWN]
+    assert list(launched) == [
+        "launch",
+        "dir",
+        "runs",
+        "jobs",
+        "auto_resume_job",
+        "backlog_job",
+        *KNOWN,
+    ]
     (folder,) = slurm_shell.outputs
     (job,) = launched["jobs"]
     assert (launched["launch"], launched["dir"]) == (folder.name, str(folder))

@@ -78,7 +78,7 @@ def test_results_json_has_the_documented_fields(swept: Any) -> None:
     first = document["runs"][0]
     assert list(first) == [
         *("run", "index", "overrides", "state", "step", "wall_s", "metrics", "goodput"),
-        *("launch", "attempt", "stage", "held_up", "reason"),
+        *("launch", "attempt", "stage", "blocked", "reason"),
     ]
     assert (first["overrides"], first["wall_s"]) == ({"lr": "0.1"}, 120.0)
 

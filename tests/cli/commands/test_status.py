@@ -34,7 +34,7 @@ FIELDS = [
     "warnings",
     "goodput",
     "stage",
-    "held_up",
+    "blocked",
     "reason",
 ]
 GOODPUT_FIELDS = [
@@ -80,7 +80,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "launch",
         "scheduler",
         "runs",
-        "janitor",
+        "auto_resume_job",
         "total",
         "matching",
         "queue_age_s",
@@ -115,7 +115,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "metrics": {"loss": 0.25, "accuracy": 0.9},
         "warnings": [],
         "stage": None,
-        "held_up": None,
+        "blocked": None,
         "reason": "",
     }
 
@@ -249,7 +249,7 @@ def test_status_draws_a_table_on_a_terminal(desk: Any, writer: Any) -> None:
 
 
 def test_status_knows_a_living_supervisor_from_a_dead_one(desk: Any, writer: Any) -> None:
-    """A supervisor that is gone without a last word leaves an interrupted run, and says so."""
+    """A supervisor that is gone without a final event leaves an interrupted run, and says so."""
     launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
     me = (this_host(), os.getpid(), start_mark(os.getpid()) or "")
     writer(launch=launch, index=0).start(process=me)
@@ -257,7 +257,7 @@ def test_status_knows_a_living_supervisor_from_a_dead_one(desk: Any, writer: Any
     document = read(desk)
     assert states(document) == ["running", "interrupted"]
     assert document["runs"][1]["failure"]["cause"] == "launcher_lost"
-    assert "without a last word" in desk.say("status").out
+    assert "without a final event" in desk.say("status").out
 
 
 def test_status_knows_that_nothing_will_start_a_run(desk: Any) -> None:

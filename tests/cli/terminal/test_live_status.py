@@ -17,7 +17,7 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.model.launch import Cluster, ClusterKind
-from hpckit.planning.jobs.service_jobs import janitor_job
+from hpckit.planning.jobs.service_jobs import auto_resume_job
 
 SWEEP = [("lr=0.1",), ("lr=0.2",), ("lr=0.3",)]
 
@@ -152,8 +152,10 @@ def test_watch_asks_slurm_rarely(desk: Any, fake_slurm: Any) -> None:
     assert said.endswith("interrupted\n")
 
 
-def test_watch_goes_on_while_a_janitor_will_resume(desk: Any, writer: Any, fake_slurm: Any) -> None:
-    """All runs have ended, and one of them badly: more will happen until the janitor is gone."""
+def test_watch_goes_on_while_a_auto_resume_job_will_resume(
+    desk: Any, writer: Any, fake_slurm: Any
+) -> None:
+    """All runs have ended, and one of them badly: more will happen until that job is gone."""
     desk.environ = fake_slurm.environ
     launch = desk.freeze(kind=ClusterKind.slurm)
     attempt = writer(launch=launch)
@@ -162,15 +164,15 @@ def test_watch_goes_on_while_a_janitor_will_resume(desk: Any, writer: Any, fake_
     like = launch.jobs[0].resources
     added = events.JobAdded(
         at=launch.created_at,
-        job=janitor_job(launch.id, index=1, like=like, cluster=Cluster(), after=()),
+        job=auto_resume_job(launch.id, index=1, like=like, cluster=Cluster(), after=()),
         after=(),
     )
     run = fake_slurm.slurm("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").strip()
-    janitor = fake_slurm.slurm("sbatch", "--parsable", "--hold", "--wrap=true").strip()
+    auto_resume = fake_slurm.slurm("sbatch", "--parsable", "--hold", "--wrap=true").strip()
     desk.tell(launch, added)
-    for index, job in ((0, run), (1, janitor)):
+    for index, job in ((0, run), (1, auto_resume)):
         desk.tell(launch, events.Submitted(at=launch.created_at, job_index=index, job=job))
-    happenings = [*([str] * 200), lambda: fake_slurm.slurm("scancel", janitor)]
+    happenings = [*([str] * 200), lambda: fake_slurm.slurm("scancel", auto_resume)]
     viewer = Viewer(desk=desk, happenings=happenings)
     said = viewer.watch("--watch", "2")
     assert len(viewer.sleeps) > 200

@@ -91,7 +91,7 @@ def sbatch(arguments: list[str]) -> int:
         return _forecast(options)
     with locked():
         jobs = _new_jobs(options, text)
-    _start_keeper(jobs[0]["main"])
+    _start_checkpoints(jobs[0]["main"])
     if mode("lose-answer"):
         return 1
     main = jobs[0]["main"]
@@ -174,12 +174,12 @@ def _new_jobs(options: dict[str, str], text: str) -> list[Job]:
     return jobs
 
 
-def _start_keeper(main: int) -> None:
+def _start_checkpoints(main: int) -> None:
     program = Path(__file__).with_name("program.py")
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")
     }
-    keeper = subprocess.Popen(
+    checkpoints = subprocess.Popen(
         [sys.executable, str(program), "keeper", str(main)],
         env=environ,
         stdin=subprocess.DEVNULL,
@@ -188,10 +188,10 @@ def _start_keeper(main: int) -> None:
         start_new_session=True,
         cwd="/",
     )
-    (root() / "keepers" / str(main)).write_text(str(keeper.pid))
+    (root() / "keepers" / str(main)).write_text(str(checkpoints.pid))
 
 
-def keeper(arguments: list[str]) -> int:
+def checkpoints(arguments: list[str]) -> int:
     """Run the elements of one job, a few at a time, until all are over."""
     main = int(arguments[0])
     running: dict[str, subprocess.Popen[bytes]] = {}

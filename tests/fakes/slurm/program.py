@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from batch import keeper, reaper, sbatch, scancel
+from batch import checkpoints, reaper, sbatch, scancel
 from listing import sacct, scontrol, sinfo, squeue
 from step import srun
 
@@ -25,7 +25,7 @@ PROGRAMS = {
     "squeue": squeue,
     "sacct": sacct,
     "srun": srun,
-    "keeper": keeper,
+    "keeper": checkpoints,
     "reaper": reaper,
 }
 

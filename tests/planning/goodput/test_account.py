@@ -162,7 +162,7 @@ def test_account_counts_steps_lost_over_several_rounds() -> None:
 
 
 def test_account_begins_trouble_when_a_node_fell_silent() -> None:
-    """What passed between a node's last word and its loss was no work; a spare's loss is none."""
+    """What passed between a node's final event and its loss was no work; a spare's loss is none."""
     lost = events.NodeLost(at=at(30), node="n2", silent_s=4)
     spare = events.NodeLost(at=at(20), node="n9", silent_s=4)
     history = (*PLAIN[:3], spare, lost, round_over(31, (0, 9)), stepped(36, 10, 1))
@@ -172,7 +172,7 @@ def test_account_begins_trouble_when_a_node_fell_silent() -> None:
 
 
 def test_account_of_a_lost_supervisor_ends_with_its_last_sign_of_life() -> None:
-    """Without a last word the record and progress.json say how far an attempt got."""
+    """Without a final event the record and progress.json say how far an attempt got."""
     second = (began(60, 2), round_began(61), stepped(65, 5), round_over(70, (5, 9), failure=None))
     told = account(
         [(1, PLAIN[:3]), (2, (*second, over(70)))],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
 from hpckit.model.launch import LaunchConfig, Resources, Sweep
-from hpckit.planning.jobs.arrays import FEEDERS, chunks, throttle
+from hpckit.planning.jobs.arrays import BACKLOG_JOBS, chunks, throttle
 
 BOUND = st.none() | st.integers(1, 300)
 
@@ -24,8 +24,8 @@ def test_chunks_keep_every_run_once_and_within_the_limits(
     assert [run for part in parts for run in part] == list(range(count))
     largest = max(map(len, parts))
     assert all(largest <= bound for bound in (index, tasks) if bound is not None)
-    if queued is not None and queued > 2 and len(parts) > 1 and count > queued - FEEDERS:
-        assert 2 * largest + FEEDERS <= queued
+    if queued is not None and queued > 2 and len(parts) > 1 and count > queued - BACKLOG_JOBS:
+        assert 2 * largest + BACKLOG_JOBS <= queued
 
 
 def test_chunks_are_as_few_as_can_be() -> None:

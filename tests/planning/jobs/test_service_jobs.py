@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hpckit.model.launch import Cluster
-from hpckit.planning.jobs.service_jobs import feeder_job, janitor_job, successor_job
+from hpckit.planning.jobs.service_jobs import auto_resume_job, backlog_job, successor_job
 
 
-def test_janitor_asks_for_little_where_the_launch_runs(
+def test_auto_resume_job_asks_for_little_where_the_launch_runs(
     plan_of_one_job: Callable[..., Any],
 ) -> None:
     """One CPU for ten minutes, on the launch's partition and account, without its nodes or GPUs.
@@ -38,9 +38,9 @@ def test_janitor_asks_for_little_where_the_launch_runs(
         additional_parameters=(("nice", "5"), ("licenses", "scratch"), ("gpus", "8")),
     )
     like = plan.jobs[0].resources
-    job = janitor_job("demo", index=3, like=like, cluster=Cluster(), after=["7_0", "7_3", "9"])
+    job = auto_resume_job("demo", index=3, like=like, cluster=Cluster(), after=["7_0", "7_3", "9"])
     asked = job.resources
-    assert (job.index, job.name, job.runs, job.requeue) == (3, "demo-janitor-3", (), True)
+    assert (job.index, job.name, job.runs, job.requeue) == (3, "demo-auto-resume-3", (), True)
     assert asked.dependency == "afterany:7:9"
     assert (asked.partition, asked.account, asked.qos) == ("gpu", "physics", "long")
     assert (asked.reservation, asked.constraint) == (None, "gpu")
@@ -50,12 +50,12 @@ def test_janitor_asks_for_little_where_the_launch_runs(
     assert asked.additional_parameters == (("licenses", "scratch"),)
 
 
-def test_janitor_that_follows_an_idle_one_waits_a_while(
+def test_auto_resume_job_that_follows_an_idle_one_waits_a_while(
     plan_of_one_job: Callable[..., Any],
 ) -> None:
     """So that they never chase each other."""
     like = plan_of_one_job(Path("/f")).jobs[0].resources
-    job = janitor_job("demo", index=3, like=like, cluster=Cluster(), after=["7"], pause=True)
+    job = auto_resume_job("demo", index=3, like=like, cluster=Cluster(), after=["7"], pause=True)
     assert job.resources.additional_parameters == (("begin", "now+60"),)
 
 
@@ -68,15 +68,15 @@ def test_janitor_that_follows_an_idle_one_waits_a_while(
         (Cluster(service_partition="cpu", service_qos="small"), ("cpu", "small", None)),
     ],
 )
-def test_janitor_and_feeder_go_where_the_cluster_wants_small_jobs(
+def test_auto_resume_job_and_backlog_job_go_where_the_cluster_wants_small_jobs(
     plan_of_one_job: Callable[..., Any], cluster: Cluster, place: tuple[str | None, ...]
 ) -> None:
     """A service partition is another place: QOS and features of the launch's own do not follow."""
     plan = plan_of_one_job(Path("/f"), partition="gpu", qos="long", constraint="a100")
     like = plan.jobs[0].resources
     for job in (
-        janitor_job("demo", index=3, like=like, cluster=cluster, after=["7"]),
-        feeder_job("demo", index=3, like=like, cluster=cluster, after=["7"]),
+        auto_resume_job("demo", index=3, like=like, cluster=cluster, after=["7"]),
+        backlog_job("demo", index=3, like=like, cluster=cluster, after=["7"]),
     ):
         asked = job.resources
         assert (asked.partition, asked.qos, asked.constraint) == place

@@ -67,7 +67,7 @@ def lost(attempt: int, step: int | None = None) -> tuple[events.Event, ...]:
         (None, Cause.launcher_lost),
     ],
 )
-def test_cause_is_slurm_s_where_our_record_has_no_last_word(
+def test_cause_is_slurm_s_where_our_record_has_no_final_event(
     slurm: str | None, cause: Cause
 ) -> None:
     """The supervisor said nothing: what Slurm says of its job is why, else it was lost."""
@@ -94,7 +94,7 @@ def test_cause_of_our_record_counts_once() -> None:
     ledger, found = whole_ledger(seen, (began(1), ended, last))
     assert found == failure
     assert len(ledger.entries) == 1
-    # Where no round ever began, the end stands in the attempt's last word alone.
+    # Where no round ever began, the end stands in the attempt's final event alone.
     ledger, _ = whole_ledger(seen, (began(1), last))
     assert len(ledger.entries) == 1
 

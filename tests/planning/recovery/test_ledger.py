@@ -42,7 +42,7 @@ def ended(cause: Cause = Cause.signal, **about: Any) -> events.RoundEnded:
 
 
 def over(attempt: int) -> list[events.Event]:
-    """Return the last word on an attempt."""
+    """Return the final event on an attempt."""
     assert attempt
     return [events.AttemptEnded(at=NOON, state="interrupted", exit_code=143)]  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ FAILED = replace(COMPLETED, state=RunState.failed, exit_code=1)
 
 
 def end(launch: Launch, attempt: int, event: events.Event) -> None:
-    """Let an attempt of the first run say a last word."""
+    """Let an attempt of the first run say a final event."""
     paths = launch.paths.run(0).attempt(attempt)
     make_folder(paths.folder)
     append_event(paths.events, events.Warned(at=AT, message="x" * 100_000))
@@ -62,7 +62,7 @@ def test_holdings_read_launches_without_a_list_of_signatures(
 
 
 def test_run_has_ended_well_when_its_latest_attempt_says_so(frozen: Frozen) -> None:
-    """The last word counts: of the latest attempt, and a whole line."""
+    """The final event counts: of the latest attempt, and a whole line."""
     launch = frozen()
     assert not ended_well(launch.paths, 0)
     end(launch, 1, FAILED)

@@ -148,7 +148,7 @@ def test_rank_that_never_told_of_a_step_is_not_judged() -> None:
 
 
 def test_rank_that_will_step_is_judged_before_its_first_one() -> None:
-    """Data, compilation and restoring have `first`, from the last word on; 0 is no limit."""
+    """Data, compilation and restoring have `first`, from the final event on; 0 is no limit."""
     watch = StepWatch(limits=LIMITS)
     watch.working(0, 0.0)
     found = first_stall(watch, 0.0, 700.0)

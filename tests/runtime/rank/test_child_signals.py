@@ -260,7 +260,7 @@ def test_child_may_signal_itself(start: Callable[..., Rank]) -> None:
     assert rank.line() == str(-signal.SIGTERM)
 
 
-def test_orphan_obeys_everybody(start: Callable[..., Rank]) -> None:
+def test_run_without_supervisor_obeys_everybody(start: Callable[..., Rank]) -> None:
     """Once its parent is gone, a child can be ended from outside."""
     rank = start("-c", f"{RANK}\nprocess = run(idle); process.join()")
     child = int(rank.line().removeprefix("child "))

@@ -102,7 +102,7 @@ def test_killed_rank_costs_at_most_an_interval(
     assert ended.record.metrics["finished"] == STEPS * 8
 
 
-def test_wish_to_save_ends_nothing_and_costs_no_step(
+def test_request_to_save_ends_nothing_and_costs_no_step(
     workshop: Any, ranks: Any, undisturbed: dict[int, float]
 ) -> None:
     """SIGUSR1 far from any limit: the ranks save, and the same attempt does the last step."""

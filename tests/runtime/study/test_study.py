@@ -277,7 +277,7 @@ async def _verdict(lab: Lab, run: int, value: float) -> bool:
     return bool(told)
 
 
-def test_judge_ends_a_run_that_is_worse_than_the_median_of_the_others(lab: Lab) -> None:
+def test_pruner_ends_a_run_that_is_worse_than_the_median_of_the_others(lab: Lab) -> None:
     """Five runs set the median: a better one goes on, a worse one is pruned, and told so."""
     for run in range(5):
         lab.ask(run)

@@ -95,7 +95,7 @@ def test_journal_leaves_out_what_can_be_done_without_and_says_so(tmp_path: Path)
     assert said[1:] == [f"warning {number}" for number in range(5)]
 
 
-def test_last_word_finds_room_on_a_full_disk(full_disk: Path) -> None:
+def test_final_event_finds_room_on_a_full_disk(full_disk: Path) -> None:
     """The reserve makes room for what could not be written before, in its order."""
     paths = AttemptPaths(full_disk)
     append_event(paths.events, warned(0))
@@ -113,7 +113,7 @@ def test_last_word_finds_room_on_a_full_disk(full_disk: Path) -> None:
     assert not paths.reserve.exists()
 
 
-def test_last_word_is_written_alone_where_there_is_no_room_for_more(full_disk: Path) -> None:
+def test_final_event_is_written_alone_where_there_is_no_room_for_more(full_disk: Path) -> None:
     """Of all that is recorded, how the attempt ended is worth most."""
     paths = AttemptPaths(full_disk)
     append_event(paths.events, warned(0))

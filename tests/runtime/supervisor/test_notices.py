@@ -97,7 +97,7 @@ def warned(left_s: float | None, answer: Ending, signal: str = "") -> Notices:
 
 @pytest.mark.parametrize("left_s", [3600, None], ids=["an-hour", "no-limit"])
 @pytest.mark.parametrize("answer", [RUNS_ON, NO_ANSWER], ids=["runs-on", "no-answer"])
-def test_warning_far_from_the_time_limit_is_a_wish_to_save(
+def test_warning_far_from_the_time_limit_is_a_request_to_save(
     left_s: float | None, answer: Ending
 ) -> None:
     """`scancel -s USR1` in the middle of a run ends nothing, and costs no restart of the limit."""
@@ -122,7 +122,7 @@ def test_warning_by_which_slurm_tells_of_a_preemption_is_a_preemption() -> None:
     assert known.notice.cause is Cause.preempted
 
 
-def test_end_that_follows_a_wish_is_heard() -> None:
+def test_end_that_follows_a_request_is_heard() -> None:
     """SIGTERM while the ranks are saving still ends the attempt."""
     known = notices(RUNS_ON)
     known.deadline.known = True
@@ -133,7 +133,7 @@ def test_end_that_follows_a_wish_is_heard() -> None:
     assert (known.notice.signal, known.dismissed) == ("SIGTERM", None)
 
 
-def test_wish_to_save_is_only_noted_where_there_is_nothing_to_save() -> None:
+def test_request_to_save_is_only_noted_where_there_is_nothing_to_save() -> None:
     """Nothing is ended that could not go on from where it is."""
     known, said = notices(RUNS_ON), []
     known.deadline.known, known.record, known.can_save = True, said.append, lambda: False
@@ -143,7 +143,7 @@ def test_wish_to_save_is_only_noted_where_there_is_nothing_to_save() -> None:
 
 
 def test_nothing_is_a_notice_once_the_attempt_is_over() -> None:
-    """A requeue that was asked for sends SIGTERM, too; the last word stays the last."""
+    """A requeue that was asked for sends SIGTERM, too; the final event stays the last."""
     known, told = notices(RUNS_ON), []
     known.record = told.append
     known.over = True

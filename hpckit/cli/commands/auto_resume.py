@@ -1,4 +1,4 @@
-"""`hpckit janitor`: what a janitor's batch script runs, the job that waits for a launch's others.
+"""`hpckit auto-resume`: what the batch script of an auto-resume job runs.
 
 Hidden from `--help`: `launch --auto-resume` queues the first one.
 """

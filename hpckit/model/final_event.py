@@ -1,6 +1,6 @@
 """How an attempt ended that could not say so itself.
 
-Responsible for telling from an attempt's own events that its last word is missing, and what to put
+It tells from an attempt's own events that its final event is missing, and what to put
 in its place; it must not ask anybody else (Slurm may know better, see planning/spent).
 """
 
@@ -12,10 +12,10 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 
 
-def missing_last_word(history: Iterable[events.Event]) -> Failure | None:
+def missing_final_event(history: Iterable[events.Event]) -> Failure | None:
     """Return what the latest attempt in these events ended with: what it was told, or was lost to.
 
-    None where it has a last word of its own, or never began. While it may be alive, it is not for
+    None where it has a final event of its own, or never began. While it may be alive, it is not for
     this to say.
     """
     cause: Cause | None = None
@@ -34,5 +34,5 @@ def missing_last_word(history: Iterable[events.Event]) -> Failure | None:
 
 def lost(cause: Cause) -> Failure:
     """Return the failure of an attempt whose supervisor was lost to this."""
-    message = "the supervisor was lost without a last word"
+    message = "the supervisor was lost without a final event"
     return Failure(cause=cause, message=message, signature=cause)

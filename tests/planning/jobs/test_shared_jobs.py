@@ -1,4 +1,4 @@
-"""Promises of hpckit.planning.jobs.packing: the shape of shared jobs, and which run comes back."""
+"""Promises of hpckit.planning.jobs.shared_jobs: their shape, and which run comes back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from hpckit.model.plan import JobSpec, LaunchPlan, SweepPoint
 from hpckit.model.states import RunState
 from hpckit.planning.checks.config import check_settings
 from hpckit.planning.checks.cost import estimate
-from hpckit.planning.jobs.packing import EndedAttempt, comes_back, due, longest_first, pack
+from hpckit.planning.jobs.shared_jobs import (
+    EndedAttempt,
+    comes_back,
+    due,
+    longest_first,
+    shared_job,
+)
 from hpckit.planning.plan import LaunchIdentity, make_plan, resource_spec
 from hpckit.planning.recovery.resume import added_jobs
 
@@ -64,8 +70,8 @@ def shared(count: int, settings: LaunchConfig) -> JobSpec:
 
 def shape(job: JobSpec) -> tuple[int, int]:
     """Return how many jobs there are, and how many slots each has."""
-    assert job.pack is not None
-    return job.pack.jobs, job.pack.slots
+    assert job.shared_job is not None
+    return job.shared_job.jobs, job.shared_job.slots
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def shape(job: JobSpec) -> tuple[int, int]:
         (200, {"runs_per_job": 8, "max_concurrent": 3}, (1, 3)),
     ],
 )
-def test_packs_are_as_many_as_let_all_runs_go_within_the_bounds(
+def test_shared_jobs_are_as_many_as_let_all_runs_go_within_the_bounds(
     count: int, sweep: dict[str, int], expected: tuple[int, int]
 ) -> None:
     """Slots that nobody would need are not asked for; the throttle counts runs, not jobs."""
@@ -97,13 +103,13 @@ def test_packs_are_as_many_as_let_all_runs_go_within_the_bounds(
     queued=st.none() | st.integers(2, 60),
     index=st.none() | st.integers(1, 60),
 )
-def test_packs_hold_all_bounds_and_leave_no_run_without_a_slot(
+def test_shared_jobs_hold_all_bounds_and_leave_no_run_without_a_slot(
     count: int, per_job: int, bound: int | None, queued: int | None, index: int | None
 ) -> None:
     """Whatever the cluster and the user bound, there is a slot, and no more than is allowed."""
     settings = task(runs_per_job=per_job, max_concurrent=bound)
     limits = SubmitLimits(queued=queued, array_index=index)
-    spec = pack(count, settings, resource_spec(settings), limits)
+    spec = shared_job(count, settings, resource_spec(settings), limits)
     assert 1 <= spec.slots <= per_job
     assert 1 <= spec.jobs * spec.slots < count + spec.jobs
     assert bound is None or spec.jobs * spec.slots <= bound
@@ -111,7 +117,7 @@ def test_packs_hold_all_bounds_and_leave_no_run_without_a_slot(
     assert index is None or spec.jobs <= index
 
 
-def test_pack_asks_for_the_sum_of_its_runs_and_time_for_one_after_the_other() -> None:
+def test_shared_job_asks_for_the_sum_of_its_runs_and_time_for_one_after_the_other() -> None:
     """Resources are those of one run; with six runs for two slots, three follow each other."""
     one = {"cpus_per_task": 2, "mem_gb": 1.5, "timeout_min": 10, "gres": "license:2,tmp:disk:3"}
     job = shared(6, task(one, runs_per_job=4, max_concurrent=2))
@@ -148,7 +154,7 @@ def test_estimate_is_of_all_runs_however_they_share_jobs() -> None:
         assert estimate(made, Site()).gpu_hours == pytest.approx(40 / 60)
 
 
-def test_bound_of_gpus_holds_over_all_packs() -> None:
+def test_bound_of_gpus_holds_over_all_shared_jobs() -> None:
     """sweep.max_gpus counts what the jobs hold together, shared or not."""
     job = shared(100, task({"gpus_per_node": 1}, runs_per_job=8, runs_per_gpu=4, max_gpus=6))
     assert job.elements * job.resources.gpus_per_node == 6
@@ -181,7 +187,7 @@ def test_runs_that_cannot_share_a_job_are_refused(settings: LaunchConfig, said: 
         check_settings(settings)
 
 
-def test_pack_beyond_the_gpus_of_a_node_is_refused_with_what_fits() -> None:
+def test_shared_job_beyond_the_gpus_of_a_node_is_refused_with_what_fits() -> None:
     """A node has four: eight runs with one each do not fit into one job."""
     with pytest.raises(ConfigError, match="ask for 8 GPUs, but a node") as caught:
         shared(8, task({"gpus_per_node": 1}, runs_per_job=8))
@@ -191,7 +197,7 @@ def test_pack_beyond_the_gpus_of_a_node_is_refused_with_what_fits() -> None:
 def test_local_executor_has_no_jobs_to_share() -> None:
     """There, max_parallel says how many go at a time, and every run is as ever."""
     local = replace(task(runs_per_job=4), cluster=Cluster(kind=ClusterKind.local))
-    assert shared(8, local).pack is None
+    assert shared(8, local).shared_job is None
 
 
 def test_runs_of_other_resources_share_another_job() -> None:
@@ -201,13 +207,13 @@ def test_runs_of_other_resources_share_another_job() -> None:
     assert [(job.runs, job.resources.mem_gb) for job in jobs] == [((0, 2), 2), ((1, 3), 8)]
 
 
-def test_packed_job_outlives_its_record_and_old_records_have_none() -> None:
+def test_shared_job_outlives_its_record_and_old_records_have_none() -> None:
     """launch.json holds all of it; one that was written without is of single runs."""
     job = shared(20, task(runs_per_job=4))
     plain = to_plain(job)
     assert from_plain(JobSpec, plain) == job
-    del plain["pack"]
-    assert from_plain(JobSpec, plain).pack is None
+    del plain["shared_job"]
+    assert from_plain(JobSpec, plain).shared_job is None
 
 
 def test_resumed_runs_share_a_job_again() -> None:
@@ -266,7 +272,7 @@ def test_run_comes_back_unless_it_is_over_or_had_its_time(
     change: dict[str, Any], back: object
 ) -> None:
     """An end of the job is none of the run's; its own failure, cancellation and limit are."""
-    spec = shared(4, task({"timeout_min": 10}, runs_per_job=2)).pack
+    spec = shared(4, task({"timeout_min": 10}, runs_per_job=2)).shared_job
     assert spec is not None
     ended = EndedAttempt(
         state=RunState.interrupted,

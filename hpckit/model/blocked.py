@@ -13,7 +13,7 @@ from hpckit.model.stages import After, Stage, followed, kind_of, place_of
 from hpckit.model.states import RunState
 
 
-def held_up(
+def blocked_runs(
     views: Iterable[RunView],
     stages: Sequence[Stage],
     *,
@@ -31,7 +31,7 @@ def held_up(
     culprits: dict[range, RunView | None] = {}
     for index in sorted(known):
         view = known[index]
-        if index in waiting or not _may_be_held_up(view) or not _can_wait(stages, index):
+        if index in waiting or not _may_be_blocked(view) or not _can_wait(stages, index):
             continue
         before = followed(stages, index)
         if before not in culprits:
@@ -39,10 +39,10 @@ def held_up(
         culprit = culprits[before]
         stage = stages[place_of(stages, index) - 1].name
         if culprit is not None:
-            known[index] = replace(view, held_up=_reason(stage, culprit))
+            known[index] = replace(view, blocked=_reason(stage, culprit))
         elif late := _late(index, before, given):
             reason = f"stage {stage} had not completed in time (run {late[0]}, resumed since)"
-            known[index] = replace(view, held_up=reason)
+            known[index] = replace(view, blocked=reason)
     return tuple(known.values())
 
 
@@ -55,7 +55,7 @@ def _can_wait(stages: Sequence[Stage], run: int) -> bool:
     return kind_of(stages, run) in {After.ok, After.corr}
 
 
-def _may_be_held_up(view: RunView) -> bool:
+def _may_be_blocked(view: RunView) -> bool:
     """Whether the run has not begun, and nobody is about to begin it."""
     if view.record.begun or view.record.cancel_requested:
         return False
@@ -75,8 +75,8 @@ def _culprit(before: Iterable[int], known: Mapping[int, RunView]) -> RunView | N
 
 def _reason(stage: str, culprit: RunView) -> str:
     """Return why, by the run that was the first cause of it."""
-    if culprit.held_up:
-        return culprit.held_up
+    if culprit.blocked:
+        return culprit.blocked
     failure = culprit.record.failure
     words = f": {failure.cause}: {failure.message}" if failure is not None else ""
     return f"stage {stage} {_HAS[culprit.state]} (run {culprit.record.index}{words})"

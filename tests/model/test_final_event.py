@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from hpckit.model import events
 from hpckit.model.failure import Cause
-from hpckit.model.last_word import missing_last_word
+from hpckit.model.final_event import missing_final_event
 from hpckit.model.states import RunState
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -17,18 +17,18 @@ TOLD = events.NoticeHeard(at=AT, signal="SIGTERM", cause=Cause.preempted)
 ENDED = events.AttemptEnded(at=AT, state=RunState.completed, exit_code=0, failure=None)
 
 
-def test_last_word_is_missing_where_an_attempt_began_and_did_not_end() -> None:
+def test_final_event_is_missing_where_an_attempt_began_and_did_not_end() -> None:
     """It was lost, or what it was told became of it; the attempt before it does not count."""
     for history, cause in (
         ([BEGAN], Cause.launcher_lost),
         ([BEGAN, TOLD], Cause.preempted),
         ([BEGAN, TOLD, ENDED, BEGAN], Cause.launcher_lost),
     ):
-        failure = missing_last_word(history)
+        failure = missing_final_event(history)
         assert failure is not None
         assert (failure.cause, failure.signature) == (cause, cause)
 
 
-def test_last_word_is_not_missing_where_there_is_one_or_need_be_none() -> None:
+def test_final_event_is_not_missing_where_there_is_one_or_need_be_none() -> None:
     """What never began has nothing to say, and what has ended has said it."""
-    assert [missing_last_word(one) for one in ([], [TOLD], [BEGAN, TOLD, ENDED])] == [None] * 3
+    assert [missing_final_event(one) for one in ([], [TOLD], [BEGAN, TOLD, ENDED])] == [None] * 3

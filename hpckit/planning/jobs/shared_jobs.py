@@ -1,6 +1,6 @@
 """Several runs in one job: how many jobs, what each asks for, and which run comes back. Pure.
 
-Responsible for the shape of packs and for what a pack does with a run whose attempt has ended; it
+It says what shape shared jobs have, and what one does with a run whose attempt has ended; it
 must not know which runs have been taken by now.
 """
 
@@ -18,9 +18,9 @@ from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.failure import Cause
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.model.plan import JobSpec, LaunchPlan, PackSpec, ResourceSpec
+from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, SharedJobSpec
 from hpckit.model.states import RunState
-from hpckit.planning.jobs.arrays import FEEDERS, runs_on
+from hpckit.planning.jobs.arrays import BACKLOG_JOBS, runs_on
 
 _GRES = re.compile(r"(?P<what>.*?)(?::(?P<count>\d+))?(?P<where>\([^)]*\))?\Z")
 _OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})
@@ -32,16 +32,16 @@ _NEARLY = 0.95
 _TOLD = frozenset({Cause.notice, Cause.preempted})
 
 
-def is_packed(settings: LaunchConfig) -> bool:
+def shares_jobs(settings: LaunchConfig) -> bool:
     """Whether runs are to share jobs; the local executor has no jobs, and `max_parallel`."""
     sweep = settings.sweep
     several = sweep.runs_per_job > 1 or sweep.runs_per_gpu > 1
     return several and settings.cluster.kind is not ClusterKind.local
 
 
-def check_packing(settings: LaunchConfig) -> None:
+def check_shared_jobs(settings: LaunchConfig) -> None:
     """Raise ConfigError where such runs cannot share a job."""
-    if not is_packed(settings):
+    if not shares_jobs(settings):
         return
     for key, value, allowed in _whole(settings):
         if value != allowed:
@@ -93,7 +93,9 @@ def _check_time(settings: LaunchConfig) -> None:
         )
 
 
-def pack(count: int, settings: LaunchConfig, each: ResourceSpec, limits: SubmitLimits) -> PackSpec:
+def shared_job(
+    count: int, settings: LaunchConfig, each: ResourceSpec, limits: SubmitLimits
+) -> SharedJobSpec:
     """Return how so many runs of these settings share jobs; raises ConfigError.
 
     There are as many jobs as let all runs go at a time, as far as the bounds of the sweep and of
@@ -106,7 +108,7 @@ def pack(count: int, settings: LaunchConfig, each: ResourceSpec, limits: SubmitL
         per_job = min(per_job, runs_on(sweep.max_gpus, gpus) * per_gpu)
         by_gpus = sweep.max_gpus // _shared(per_job, gpus, per_gpu)
         most = by_gpus if most is None else min(most, by_gpus)
-    asked = PackSpec(
+    asked = SharedJobSpec(
         runs_per_job=per_job,
         runs_per_gpu=per_gpu,
         slots=1,
@@ -117,12 +119,12 @@ def pack(count: int, settings: LaunchConfig, each: ResourceSpec, limits: SubmitL
         timeout=_minutes(sweep.job_timeout_min),
         mps=sweep.mps,
     )
-    found = repacked(asked, count)
+    found = shared_again(asked, count)
     _check_node(found, settings)
     return found
 
 
-def repacked(asked: PackSpec, count: int) -> PackSpec:
+def shared_again(asked: SharedJobSpec, count: int) -> SharedJobSpec:
     """Return the same wish for another number of runs."""
     bound = asked.at_a_time
     per_job = asked.runs_per_job if bound is None else min(asked.runs_per_job, bound)
@@ -139,12 +141,12 @@ def repacked(asked: PackSpec, count: int) -> PackSpec:
 def _most_jobs(limits: SubmitLimits) -> int | None:
     """Return how many jobs of one array may be queued, with room for hpckit's own."""
     bounds = [] if limits.array is None else [limits.array]
-    queued = [bound - FEEDERS for bound in (limits.queued, limits.jobs) if bound is not None]
+    queued = [bound - BACKLOG_JOBS for bound in (limits.queued, limits.jobs) if bound is not None]
     return max(1, min(bounds + queued)) if bounds or queued else None
 
 
-def packed_resources(spec: PackSpec, count: int) -> ResourceSpec:
-    """Return what one job of a pack asks for, so many runs being the share of all jobs.
+def merged_resources(spec: SharedJobSpec, count: int) -> ResourceSpec:
+    """Return what one job of a shared job asks for, so many runs being the share of all jobs.
 
     Its time limit lets every run use its own, however they follow each other.
     """
@@ -155,23 +157,23 @@ def packed_resources(spec: PackSpec, count: int) -> ResourceSpec:
         tasks_per_node=each.tasks_per_node * slots,
         gpus_per_node=_shared(slots, each.gpus_per_node, spec.runs_per_gpu),
         mem_gb=None if each.mem_gb is None else each.mem_gb * slots,
-        gres=None if each.gres is None else _packed_gres(each.gres, slots, spec.runs_per_gpu),
+        gres=None if each.gres is None else _merged_gres(each.gres, slots, spec.runs_per_gpu),
         timeout=spec.timeout or (None if each.timeout is None else each.timeout * rounds),
         array_parallelism=min(each.array_parallelism, spec.jobs),
     )
 
 
-def packed_job(
-    index: int, name: str, runs: Sequence[int], spec: PackSpec, *, requeue: bool
+def merged_job(
+    index: int, name: str, runs: Sequence[int], spec: SharedJobSpec, *, requeue: bool
 ) -> JobSpec:
     """Return the job whose elements work through these runs."""
     return JobSpec(
         index=index,
         name=name,
         runs=tuple(runs),
-        resources=packed_resources(spec, len(runs)),
+        resources=merged_resources(spec, len(runs)),
         requeue=requeue,
-        pack=spec,
+        shared_job=spec,
     )
 
 
@@ -192,7 +194,7 @@ def in_order(plan: LaunchPlan, lasted: Mapping[str, timedelta]) -> LaunchPlan:
     """Return the plan with the runs of shared jobs longest first, known by their signatures."""
     known = {run.index: lasted[run.signature] for run in plan.runs if run.signature in lasted}
     jobs = (
-        job if job.pack is None else replace(job, runs=longest_first(job.runs, known))
+        job if job.shared_job is None else replace(job, runs=longest_first(job.runs, known))
         for job in plan.jobs
     )
     return replace(plan, jobs=tuple(jobs))
@@ -210,12 +212,12 @@ def _shared(slots: int, each: int, per_gpu: int) -> int:
     return -(-slots // per_gpu) if each == 1 else slots * each
 
 
-def _packed_gres(text: str, slots: int, per_gpu: int) -> str:
+def _merged_gres(text: str, slots: int, per_gpu: int) -> str:
     words = re.split(r",(?![^(]*\))", text)
-    return ",".join(_packed_device(word.strip(), slots, per_gpu) for word in words)
+    return ",".join(_merged_device(word.strip(), slots, per_gpu) for word in words)
 
 
-def _packed_device(word: str, slots: int, per_gpu: int) -> str:
+def _merged_device(word: str, slots: int, per_gpu: int) -> str:
     match = _GRES.match(word)
     if match is None:
         return word
@@ -224,7 +226,7 @@ def _packed_device(word: str, slots: int, per_gpu: int) -> str:
     return f"{match['what']}:{wanted}{match['where'] or ''}"
 
 
-def _check_node(spec: PackSpec, settings: LaunchConfig) -> None:
+def _check_node(spec: SharedJobSpec, settings: LaunchConfig) -> None:
     """Raise ConfigError where a node has fewer GPUs than the runs of one job."""
     each, has = spec.each.gpus_per_node, settings.cluster.gpus_per_node
     wanted = _shared(spec.slots, each, spec.runs_per_gpu)
@@ -251,10 +253,10 @@ def due(job: JobSpec, history: LaunchHistory, claimed: Collection[int]) -> list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
-    """How an attempt in a pack ended.
+    """How an attempt in a shared job ended.
 
     `again` is whether its supervisor asked for a new one; `took` how long it lasted; `stopped`
-    whether the whole pack was told to stop; `spent` why its budgets allow no further one.
+    whether the whole shared job was told to stop; `spent` why its budgets allow no further one.
     """
 
     state: RunState
@@ -265,7 +267,7 @@ class EndedAttempt:
     spent: bool = False
 
 
-def comes_back(ended: EndedAttempt, spec: PackSpec) -> bool:
+def comes_back(ended: EndedAttempt, spec: SharedJobSpec) -> bool:
     """Whether a run waits for a free slot again, rather than being over with its attempt."""
     if ended.state is not RunState.interrupted or ended.spent:
         return False

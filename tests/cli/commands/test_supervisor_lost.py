@@ -1,4 +1,4 @@
-"""Promises of `hpckit orphaned`: a run is started anew where its supervisor is gone, else not."""
+"""Promises of `hpckit supervisor-lost`: a run is started again if its supervisor is gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cli_world import NOW
 
-from hpckit.cli.commands import orphaned
+from hpckit.cli.commands import supervisor_lost
 from hpckit.context import Context
 from hpckit.errors import ChannelError
 from hpckit.model import events
@@ -72,7 +72,7 @@ class Bereaved:
             sleep=lambda _: None,
         )
         words = argparse.Namespace(folder=self.launch.folder, job=0, run=0, attempt=1)
-        assert orphaned.run(words, context) == 0
+        assert supervisor_lost.run(words, context) == 0
         calls = self.programs / "calls"
         asked = calls.read_text().splitlines() if calls.exists() else []
         return [call for call in asked if call.startswith(("scontrol", "scancel"))]
@@ -93,7 +93,7 @@ def bereaved(desk: Any, writer: Any, tmp_path: Path) -> Bereaved:
     return made
 
 
-def test_orphaned_run_is_started_anew_without_the_node_of_its_supervisor(
+def test_run_without_supervisor_is_started_anew_without_the_node_of_its_supervisor(
     bereaved: Bereaved,
 ) -> None:
     """Once; and the lost node goes by Slurm's name for it, not by the host's own."""
@@ -103,13 +103,13 @@ def test_orphaned_run_is_started_anew_without_the_node_of_its_supervisor(
     assert [call for call in calls if "ExcNodeList=n1" in call]
 
 
-def test_orphaned_run_without_restarts_gives_its_nodes_back(bereaved: Bereaved) -> None:
+def test_run_without_supervisor_without_restarts_gives_its_nodes_back(bereaved: Bereaved) -> None:
     """Its policy has no restart for a lost supervisor: the job is cancelled, not requeued."""
     bereaved.allow(0)
     assert bereaved.act() == ["scancel 7"]
 
 
-def test_run_is_left_alone_where_its_supervisor_left_a_last_word(
+def test_run_is_left_alone_where_its_supervisor_left_a_final_event(
     bereaved: Bereaved, writer: Any
 ) -> None:
     """An attempt that has ended by itself is nobody's orphan."""

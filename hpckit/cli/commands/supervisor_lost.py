@@ -1,4 +1,4 @@
-"""`hpckit orphaned`: what an agent runs when its supervisor is gone, and with it the batch host.
+"""`hpckit supervisor-lost`: what an agent runs when its supervisor is gone.
 
 Hidden from `--help`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpckit.batch import orphaned_run
+from hpckit.batch import supervisor_lost
 from hpckit.context import Context
 from hpckit.record.launches import load_launch
 
@@ -24,5 +24,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Start the run again, or end its job; 0 also if there was nothing to do."""
     launch = load_launch(arguments.folder)
-    orphaned_run.rescue(launch, arguments.job, arguments.run, arguments.attempt, context)
+    supervisor_lost.rescue(launch, arguments.job, arguments.run, arguments.attempt, context)
     return 0

@@ -22,7 +22,7 @@ from hpckit.views.launch_view import unconfirmed
 
 
 class SettledAs(StrEnum):
-    """What was done about an orphan. `closed`: Slurm has no such job, and the record says so."""
+    """What was done about such a job. `closed`: Slurm has no such job, and the record says so."""
 
     untouched = "untouched"
     adopted = "adopted"
@@ -31,7 +31,7 @@ class SettledAs(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanJob:
+class UnconfirmedJob:
     """A job of unknown outcome: `jobs` are the ids Slurm knows under its name, oldest first."""
 
     launch: Launch
@@ -39,25 +39,25 @@ class OrphanJob:
     jobs: tuple[str, ...]
 
 
-def find_orphans(launches: Iterable[Launch], context: Context) -> Iterator[OrphanJob]:
-    """Yield the orphans of launches; raises SchedulerError."""
+def find_unconfirmed(launches: Iterable[Launch], context: Context) -> Iterator[UnconfirmedJob]:
+    """Yield the unconfirmed jobs of launches; raises SchedulerError."""
     for launch in launches:
         for job in unconfirmed(launch):
             jobs = find_by_name(job.name, _commands(launch, context))
-            yield OrphanJob(launch=launch, job=job, jobs=jobs)
+            yield UnconfirmedJob(launch=launch, job=job, jobs=jobs)
 
 
-def settle(orphan: OrphanJob, context: Context, *, adopt: bool) -> SettledAs:
+def settle(found: UnconfirmedJob, context: Context, *, adopt: bool) -> SettledAs:
     """Make what Slurm has part of its run, or cancel it; raises SchedulerError."""
-    paths, index = orphan.launch.paths, orphan.job.index
-    if not orphan.jobs:
-        message = f"Slurm has no job named {orphan.job.name}"
+    paths, index = found.launch.paths, found.job.index
+    if not found.jobs:
+        message = f"Slurm has no job named {found.job.name}"
         record_event(paths, SubmitRefused(at=context.now(), job_index=index, message=message))
         return SettledAs.closed
     if not adopt:
-        record_event(paths, CancelRequested(at=context.now(), runs=orphan.job.runs))
-        cancel(orphan.jobs, _commands(orphan.launch, context))
-    adopted = Submitted(at=context.now(), job_index=index, job=orphan.jobs[-1], adopted=True)
+        record_event(paths, CancelRequested(at=context.now(), runs=found.job.runs))
+        cancel(found.jobs, _commands(found.launch, context))
+    adopted = Submitted(at=context.now(), job_index=index, job=found.jobs[-1], adopted=True)
     record_event(paths, adopted)
     return SettledAs.adopted if adopt else SettledAs.cancelled
 

@@ -71,7 +71,7 @@ def test_runs_beyond_the_limit_are_fed_by_the_chain_itself(
     """Nobody stays logged in: a tiny job hands in the next array when one has ended."""
     words = ("launch", "-m", *WORDS, "sweep.max_concurrent=3", "+params.x=range(0,16)")
     launched = project.json(*words)
-    assert launched["feeder"] is not None
+    assert launched["backlog_job"] is not None
     folder = project.launch_folder()
     jobs = json.loads((folder / "launch.json").read_text())["jobs"]
     assert [len(job["runs"]) for job in jobs] == [5, 5, 5, 1]

@@ -1,4 +1,4 @@
-"""Janitors on a real Slurm: a launch is resumed on the cluster, by nobody, within its budgets."""
+"""Auto-resume jobs on a real Slurm: a launch is resumed on the cluster, within its budgets."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def queue(sandbox: Any, project: Any) -> list[str]:
 
 
 def logs(project: Any) -> str:
-    """Return what all batch scripts printed, the janitors' among them."""
+    """Return what all batch scripts printed, the auto-resume jobs' among them."""
     return "".join(path.read_text() for path in project.launch_folder().glob("logs/*"))
 
 
 @pytest.mark.main
-def test_janitor_resumes_a_run_whose_batch_host_lost_its_supervisor(
+def test_auto_resume_job_resumes_a_run_whose_batch_host_lost_its_supervisor(
     sandbox: Any, project: Any
 ) -> None:
     """Nobody asks: the run that lost its supervisor is completed by its next attempt."""
     script = "command=[sh,-c,'until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.2; done']"
     launched = project.json("launch", "--auto-resume", *COMMAND, script)
-    assert launched["janitor"] is not None
+    assert launched["auto_resume_job"] is not None
 
     def has_begun() -> bool:
         return project.json("status")["runs"][0]["round"] is not None
@@ -65,10 +65,10 @@ def test_janitor_resumes_a_run_whose_batch_host_lost_its_supervisor(
     sandbox.wait_until(has_begun, "the run has begun")
 
     def waits() -> bool:
-        words = ("--noheader", "--format=%R", f"--jobs={launched['janitor']}")
+        words = ("--noheader", "--format=%R", f"--jobs={launched['auto_resume']}")
         return "Dependency" in sandbox.slurm("squeue", *words)
 
-    sandbox.wait_until(waits, "the janitor waits for the run")
+    sandbox.wait_until(waits, "the auto-resume job waits for the run")
     first = project.launch_folder() / "runs/00000/attempts/001/events.jsonl"
     (supervisor,) = [
         json.loads(line)["pid"]
@@ -81,14 +81,14 @@ def test_janitor_resumes_a_run_whose_batch_host_lost_its_supervisor(
         run = project.json("status")["runs"][0]
         return (run["attempt"], run["state"]) == (2, "running")
 
-    sandbox.wait_until(begins_again, "the janitor has resumed it", patience_s=200)
+    sandbox.wait_until(begins_again, "the auto-resume job has resumed it", patience_s=200)
     (project.folder / "fixed").touch()
     sandbox.wait_until(lambda: not queue(sandbox, project), "nothing is queued", patience_s=200)
     assert project.json("status")["runs"][0]["state"] == "completed"
-    assert "no run goes on: this was the last janitor" in logs(project)
+    assert "no run goes on: this was the last auto-resume job" in logs(project)
 
 
-def test_janitor_stops_where_the_budget_does(sandbox: Any, project: Any) -> None:
+def test_auto_resume_job_stops_where_the_budget_does(sandbox: Any, project: Any) -> None:
     """A run that always loses its supervisor gets three attempts, and why there is no fourth."""
     project.json("launch", "--auto-resume", *COMMAND, command(project))
     sandbox.wait_until(lambda: not queue(sandbox, project), "nothing is queued", patience_s=280)
@@ -98,13 +98,13 @@ def test_janitor_stops_where_the_budget_does(sandbox: Any, project: Any) -> None
     assert "the same failure 3 times without getting further" in logs(project)
 
 
-def test_janitor_and_resumes_at_once_submit_once(sandbox: Any, project: Any) -> None:
-    """A janitor and two resumes by hand at the same moment: one submits, the others say so."""
+def test_auto_resume_job_and_resumes_at_once_submit_once(sandbox: Any, project: Any) -> None:
+    """An auto-resume job and two resumes by hand at once: one submits, the others say so."""
     done = project.hpckit("launch", "--wait", *COMMAND, command(project))
     assert done.returncode == 1, done.stderr
     (project.folder / "fixed").touch()
     folder = project.launch_folder()
-    words = [[sys.executable, "-m", "hpckit", "janitor", str(folder), "--job", "0"]]
+    words = [[sys.executable, "-m", "hpckit", "auto-resume", str(folder), "--job", "0"]]
     words += [[sys.executable, "-m", "hpckit", "resume", "--json", str(folder)]] * 2
     rushing = [
         subprocess.Popen(
@@ -124,7 +124,7 @@ def test_janitor_and_resumes_at_once_submit_once(sandbox: Any, project: Any) -> 
     )
 
 
-def test_cancel_takes_the_janitor_along(sandbox: Any, project: Any) -> None:
+def test_cancel_takes_the_auto_resume_job_along(sandbox: Any, project: Any) -> None:
     """After `cancel LAUNCH` nothing of it is in the queue."""
     project.json("launch", "--auto-resume", *COMMAND, "command=sleep 300")
     assert len(queue(sandbox, project)) == 2

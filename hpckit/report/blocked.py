@@ -14,12 +14,12 @@ from hpckit.report.rows import RunRow
 _SHOWN = 5
 
 
-def held_up_lines(rows: Sequence[RunRow | ResultRow]) -> list[str]:
+def blocked_lines(rows: Sequence[RunRow | ResultRow]) -> list[str]:
     """Return a line for each reason, and how many more there are."""
     reasons: dict[tuple[str | None, str], list[int]] = {}
     for row in rows:
-        if row.held_up:
-            reasons.setdefault((row.stage, row.held_up), []).append(row.index)
+        if row.blocked:
+            reasons.setdefault((row.stage, row.blocked), []).append(row.index)
     lines = [
         f"cancelled: stage {stage}, run {ranges(runs)}: because {reason}"
         for (stage, reason), runs in reasons.items()
