@@ -170,7 +170,8 @@ def test_watch_goes_on_while_a_janitor_will_resume(desk: Any, writer: Any, fake_
     desk.tell(launch, added)
     for index, job in ((0, run), (1, janitor)):
         desk.tell(launch, events.Submitted(at=launch.created_at, job_index=index, job=job))
-    happenings = [*([str] * 200), lambda: fake_slurm.slurm("scancel", janitor)]
+    happenings: list[Callable[[], object]] = [str] * 200
+    happenings.append(lambda: fake_slurm.slurm("scancel", janitor))
     viewer = Viewer(desk=desk, happenings=happenings)
     said = viewer.watch("--watch", "2")
     assert len(viewer.sleeps) > 200

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from store import (
+from fakes.slurm.store import (
     LIVE,
     MAX_ARRAY_SIZE,
     NODES,
@@ -158,7 +158,7 @@ def _new_jobs(options: dict[str, str], text: str) -> list[Job]:
     script = root() / "jobs" / f"{first}.sh"
     script.write_text(text)
     script.chmod(0o700)
-    jobs = [
+    jobs: list[Job] = [
         {
             "main": first, "index": index, "id": first + number, "name": "", "state": "PENDING",
             "nodes": [], "restarts": 0, "exit": "0:0", "reason": "None", "pid": None,
