@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,10 @@ def taken(snapshot: CodeSnapshot) -> set[str]:
     return {file.path for file in snapshot.files or ()}
 
 
-def found(folder: Path, **settings: list[str]) -> CodeSnapshot:
+def found(folder: Path, secrets: Sequence[str] = ()) -> CodeSnapshot:
     """Return what a snapshot of a folder would hold."""
-    return collect(Code(**settings), cwd=folder, output_dir=folder / "outputs", git=Git(ENVIRON))
+    code = Code(secrets=list(secrets))
+    return collect(code, cwd=folder, output_dir=folder / "outputs", git=Git(ENVIRON))
 
 
 @pytest.fixture(params=["outside git", "untracked in git"])

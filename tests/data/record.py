@@ -17,7 +17,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from hpckit.slurm.listing import SACCT_FORMAT, SQUEUE_FORMAT
+from hpckit.slurm.parse import SACCT_FORMAT, SQUEUE_FORMAT
 
 KEPT = re.compile(
     "array.*|(derived_)?exit_code|het.*|job_(id|state)|kill_request_user|name|node(s|_count)|"

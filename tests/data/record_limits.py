@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpckit.slurm.limits import ACCOUNTS, CONFIG, NODES, PARTITIONS, QOS, user_command
+from hpckit.slurm.site_query import ACCOUNTS, CONFIG, NODES, PARTITIONS, QOS, user_command
 
 USER = "daemon"
 MADE = (

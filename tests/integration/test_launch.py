@@ -139,7 +139,7 @@ def test_raising_task_is_failed_for_everybody(sandbox: Any, project: Any) -> Non
     assert sacct_states(sandbox, job) == {job: "FAILED"}
 
     def held() -> bool:
-        text = sandbox.slurm("squeue", "-h", "-o", "%T %r", "-j", after)
+        text: str = sandbox.slurm("squeue", "-h", "-o", "%T %r", "-j", after)
         return text.split() == ["PENDING", "DependencyNeverSatisfied"]
 
     sandbox.wait_until(held, "the dependent job is held for ever")

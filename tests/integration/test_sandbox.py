@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from conftest import Sandbox
+    from integration.conftest import Sandbox
 
 pytestmark = pytest.mark.slurm
 

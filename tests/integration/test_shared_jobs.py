@@ -84,7 +84,7 @@ def test_runs_that_share_jobs_are_disturbed_by_no_other(sandbox: Sandbox, projec
     project.json("launch", "-m", *WORDS, f"+params.does={','.join(DOES)}")
     folder = project.launch_folder()
     (job,) = json.loads((folder / "launch.json").read_text())["jobs"]
-    assert (job["shared job"]["jobs"], job["shared job"]["slots"]) == (2, 8)
+    assert (job["shared_job"]["jobs"], job["shared_job"]["slots"]) == (2, 8)
     short, all_begun = set(range(2, WAITING.start)), set(range(len(DOES)))
     sandbox.wait_until(
         lambda: (

@@ -13,7 +13,7 @@ from hpckit.model.states import RunState, parse_state
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 POOL = Pool(jobs=("7_0", "7_1"))
-BEGUN = {"attempt": 1, "started_at": AT, "job": "7_0"}
+BEGUN: dict[str, Any] = {"attempt": 1, "started_at": AT, "job": "7_0"}
 
 
 def found(slurm: tuple[str | None, str | None], restarts: int = 0, **record: Any) -> RunView:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 SAY = ("experiment=command", "command=[sh,say.sh,'${params.i}']", "cluster=local")
 SWEEP = ("-m", *SAY, "+params.i=0,1,2")
-EMPTY = {
+EMPTY: dict[str, object] = {
     "launch": None,
     "dir": None,
     "runs": [],

@@ -272,7 +272,7 @@ def test_plan_takes_recovery_at_its_limits(settings: LaunchConfig) -> None:
     ("key", "value"),
     [("name", "b"), ("output_dir", "elsewhere"), ("cluster", Cluster(kind=ClusterKind.local))],
 )
-def test_plan_refuses_a_sweep_over_what_a_launch_shares(key: str, value: object) -> None:
+def test_plan_refuses_a_sweep_over_what_a_launch_shares(key: str, value: Any) -> None:
     """Runs of one launch have one folder and one scheduler: sweeping those is an error."""
     with pytest.raises(ConfigError, match=f"{key} differs between the runs"):
         plan(point(TASK), point(replace(TASK, **{key: value})))

@@ -27,7 +27,7 @@ from hpckit.record.index import LEAST_RUNS, QUIET, RunIndex, open_index
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_runs
 from hpckit.record.snapshot.collect import CodeSnapshot
-from hpckit.record.store import append_event, append_line, make_folder, write_json
+from hpckit.record.store import append_event, append_line, make_folder, read_events, write_json
 from hpckit.views.accounts import accounts
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -106,7 +106,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     found = Sweep(launch=load_launch(Path(plan.folder)))
     for run in range(TOTAL - 2):
         found.attempt(run, state=RunState.failed if run == 5 else RunState.completed)
-    real = launches.read_events
+    real = read_events
 
     def counted(path: Path, **which: Any) -> Any:
         if path.parent.parent.name == "attempts":

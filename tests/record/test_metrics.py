@@ -49,7 +49,8 @@ def test_last_values_are_those_of_all_rows_whenever_the_small_file_was_written(
 ) -> None:
     """Whatever is logged, at any pace and over any number of rounds, the last value is found."""
     paths, clock = AttemptPaths(make_folder(tmp_path_factory.mktemp("m") / "001")), Clock()
-    log, expected = MetricsLog(paths=paths, clock=clock), {}
+    log = MetricsLog(paths=paths, clock=clock)
+    expected: dict[str, dict[str, Any]] = {}
     for step, (values, pause, new_round) in enumerate(rows):
         clock.at += pause
         log = MetricsLog(paths=paths, clock=clock) if new_round else log

@@ -63,7 +63,7 @@ Start = Callable[[str], subprocess.Popen[str]]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start children that dump to tmp_path / "dump0", "dump1", …, and wait until they are ready."""
-    children = []
+    children: list[subprocess.Popen[str]] = []
 
     def started(code: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", code, str(tmp_path / f"dump{len(children)}")]

@@ -151,7 +151,10 @@ def test_json_of_every_generation_becomes_the_line_of_text(job: object, line: st
 def test_json_state_with_flags_is_not_yet_an_end() -> None:
     """Several words are one state: what completes has not ended."""
     (one,) = queue_of({"job_id": 7, "job_state": ["FAILED", "COMPLETING"]})
-    assert (one.state.base, one.state.flags) == (BaseState.failed, {StateFlag.completing})
+    assert (one.state.base, one.state.flags) == (
+        BaseState.failed,
+        frozenset({StateFlag.completing}),
+    )
     assert not one.state.ended
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from pathlib import Path
 
 import pytest
+from fakes.slurm.batch import words_of  # the fake's reading of #SBATCH lines
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import TemplateError
 from hpckit.slurm.quoting import only_quoted, sbatch, shell
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "fakes" / "slurm"))
-from batch import words_of  # the fake's reading of #SBATCH lines
 
 LINES = st.text(st.characters(exclude_categories=["Cc", "Cs"]))
 

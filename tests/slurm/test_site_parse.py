@@ -67,8 +67,8 @@ def test_partitions_name_those_they_allow_and_deny() -> None:
         "PartitionName=gpu AllowAccounts=a,b DenyQos=slow Default=NO QoS=part_gpu MaxNodes=2 "
         "MaxTime=UNLIMITED State=DRAIN TotalNodes=9\n"
     )["gpu"]
-    assert said.allowed_accounts == {"a", "b"}
-    assert (said.allowed_qos, said.denied_qos) == (None, {"slow"})
+    assert said.allowed_accounts == frozenset({"a", "b"})
+    assert (said.allowed_qos, said.denied_qos) == (None, frozenset({"slow"}))
     assert (said.qos, said.max_nodes, said.max_time, said.state) == ("part_gpu", 2, None, "DRAIN")
 
 

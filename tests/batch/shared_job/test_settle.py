@@ -63,7 +63,8 @@ def test_supervisor_that_is_lost_beyond_the_budget_ends_its_run(
     ends: SharedJobEnds, writer: Any
 ) -> None:
     """The first time it is forgiven, the second time the run has failed, and nobody takes it."""
-    for attempt, (left, state) in enumerate([({0}, "interrupted"), ({0, 1}, "failed")], 1):
+    ends_of_run = [(frozenset({0}), "interrupted"), (frozenset({0, 1}), "failed")]
+    for attempt, (left, state) in enumerate(ends_of_run, 1):
         take(ends.claims, 1, HOLDER)
         writer(launch=ends.launch, index=1, attempt=attempt).start(job="7")
         fine = ends.settle(1, before=attempt - 1, code=-9, stopped=False)

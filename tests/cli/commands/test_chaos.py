@@ -408,7 +408,7 @@ def test_chaos_at_random_goes_on_after_a_miss_and_ends_with_the_run(
 ) -> None:
     """A rank that is gone is a miss, said and recorded; once the run is over, so is the verb."""
     launch, _ = scene()
-    ended = []
+    ended: list[float] = []
 
     def end_later(seconds: float) -> None:
         if seconds > 600 and not ended:

@@ -152,7 +152,7 @@ def test_watch_asks_slurm_rarely(desk: Any, fake_slurm: Any) -> None:
     assert said.endswith("interrupted\n")
 
 
-def test_watch_goes_on_while_a_auto_resume_job_will_resume(
+def test_watch_goes_on_while_an_auto_resume_job_will_resume(
     desk: Any, writer: Any, fake_slurm: Any
 ) -> None:
     """All runs have ended, and one of them badly: more will happen until that job is gone."""
@@ -172,7 +172,8 @@ def test_watch_goes_on_while_a_auto_resume_job_will_resume(
     desk.tell(launch, added)
     for index, job in ((0, run), (1, auto_resume)):
         desk.tell(launch, events.Submitted(at=launch.created_at, job_index=index, job=job))
-    happenings = [*([str] * 200), lambda: fake_slurm.slurm("scancel", auto_resume)]
+    happenings: list[Callable[[], object]] = [str] * 200
+    happenings.append(lambda: fake_slurm.slurm("scancel", auto_resume))
     viewer = Viewer(desk=desk, happenings=happenings)
     said = viewer.watch("--watch", "2")
     assert len(viewer.sleeps) > 200

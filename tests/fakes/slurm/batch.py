@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from store import (
+from fakes.slurm.store import (
     LIVE,
     MAX_ARRAY_SIZE,
     NODES,
@@ -158,7 +158,7 @@ def _new_jobs(options: dict[str, str], text: str) -> list[Job]:
     script = root() / "jobs" / f"{first}.sh"
     script.write_text(text)
     script.chmod(0o700)
-    jobs = [
+    jobs: list[Job] = [
         {
             "main": first, "index": index, "id": first + number, "name": "", "state": "PENDING",
             "nodes": [], "restarts": 0, "exit": "0:0", "reason": "None", "pid": None,
@@ -179,7 +179,7 @@ def _start_checkpoints(main: int) -> None:
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")
     }
-    checkpoints = subprocess.Popen(
+    keeper = subprocess.Popen(
         [sys.executable, str(program), "keeper", str(main)],
         env=environ,
         stdin=subprocess.DEVNULL,
@@ -188,10 +188,10 @@ def _start_checkpoints(main: int) -> None:
         start_new_session=True,
         cwd="/",
     )
-    (root() / "keepers" / str(main)).write_text(str(checkpoints.pid))
+    (root() / "keepers" / str(main)).write_text(str(keeper.pid))
 
 
-def checkpoints(arguments: list[str]) -> int:
+def keeper(arguments: list[str]) -> int:
     """Run the elements of one job, a few at a time, until all are over."""
     main = int(arguments[0])
     running: dict[str, subprocess.Popen[bytes]] = {}

@@ -8,9 +8,9 @@ import sys
 import time
 from contextlib import suppress
 
-from batch import options_of, stop
-from other_forms import accounted, queued, show
-from store import (
+from fakes.slurm.batch import options_of, stop
+from fakes.slurm.other_forms import accounted, queued, show
+from fakes.slurm.store import (
     GPUS,
     LIVE,
     MAX_ARRAY_SIZE,
@@ -161,7 +161,7 @@ def _squeue_field(name: str, shown: str, job: Job) -> str:
     if job["state"] == "PENDING" and job["index"] is not None and reason == "None":
         reason = "JobArrayTaskLimit"
     code, _, number = job["exit"].partition(":")
-    values = {
+    values: dict[str, str] = {
         "JobArrayID": shown,
         "State": job["state"],
         "NodeList": nodes_of(job),
@@ -179,7 +179,7 @@ def _squeue_field(name: str, shown: str, job: Job) -> str:
 
 def _sacct_field(name: str, shown: str, job: Job) -> str:
     cancelled = job["state"] == "CANCELLED"
-    values = {
+    values: dict[str, str] = {
         "JobID": shown,
         "State": f"CANCELLED by {os.getuid()}" if cancelled else job["state"],
         "NodeList": nodes_of(job) or "None assigned",

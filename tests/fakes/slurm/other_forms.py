@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from store import Job, mode, nodes_of
+from fakes.slurm.store import Job, mode, nodes_of
 
 Row = tuple[str, Job]
 

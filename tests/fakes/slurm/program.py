@@ -13,9 +13,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from batch import checkpoints, reaper, sbatch, scancel
-from listing import sacct, scontrol, sinfo, squeue
-from step import srun
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from fakes.slurm.batch import keeper, reaper, sbatch, scancel
+from fakes.slurm.listing import sacct, scontrol, sinfo, squeue
+from fakes.slurm.step import srun
 
 PROGRAMS = {
     "sbatch": sbatch,
@@ -25,7 +26,7 @@ PROGRAMS = {
     "squeue": squeue,
     "sacct": sacct,
     "srun": srun,
-    "keeper": checkpoints,
+    "keeper": keeper,
     "reaper": reaper,
 }
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from types import FrameType
 
-from batch import options_of
-from store import NODES, fail, locked, mode, root
+from fakes.slurm.batch import options_of
+from fakes.slurm.store import NODES, fail, locked, mode, root
 
 
 def srun(arguments: list[str]) -> int:

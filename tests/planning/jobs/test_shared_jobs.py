@@ -36,7 +36,7 @@ SLURM = Cluster(kind=ClusterKind.slurm, gpus_per_node=4)
 LIMIT = timedelta(minutes=10)
 
 
-def task(resources: dict[str, Any] | None = None, **sweep: Any) -> LaunchConfig:
+def task(resources: dict[str, Any] | None = None, /, **sweep: Any) -> LaunchConfig:
     """Return a task with these resources, whose runs share jobs so."""
     return LaunchConfig(
         entry_point="train:main",

@@ -15,10 +15,12 @@ from hpckit.planning.recovery.classify import classify, signature, with_log
 OOM = "cgroup /slurm/job_7 counted 1 OOM kill"
 
 
-def raised(name: str, message: str = "", traceback: str | None = None, **more: str) -> RankExit:
+def raised(
+    name: str, message: str = "", traceback: str | None = None, oom: str | None = None
+) -> RankExit:
     """Return the record of a rank whose code raised."""
     return RankExit(
-        rank=0, node="n1", code=1, exception=name, message=message, traceback=traceback, **more
+        rank=0, node="n1", code=1, exception=name, message=message, traceback=traceback, oom=oom
     )
 
 

@@ -130,7 +130,7 @@ def test_channel_ends_however_its_connection_does() -> None:
     """An error of the network that is no ConnectionError (No route to host) is an end, too."""
 
     async def lose() -> list[object]:
-        said = []
+        said: list[object] = []
         for number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNRESET):
             reader = asyncio.StreamReader()
             _, writer = await asyncio.open_connection("127.0.0.1", port)

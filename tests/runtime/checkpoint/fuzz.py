@@ -27,11 +27,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from shim import Shim
 
 from hpckit.runtime.checkpoint import disk, journal
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
 from hpckit.runtime.checkpoint.errors import NoCheckpointError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from runtime.checkpoint.shim import Shim
 
 SAVED = (1, 2, 3)
 _WORLD_TIMEOUT_S = 60

@@ -10,7 +10,10 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 
 class Shim:
@@ -42,19 +45,19 @@ class Shim:
                 if self.chance.random() < 0.5:
                     os.truncate(path, size)
 
-    def fsync(self, handle: int) -> None:
+    def fsync(self, fd: FileDescriptorLike) -> None:
         """Stand in for os.fsync."""
         self.strike("fsync")
-        self._fsync(handle)
-        self.dirty.discard(_path(handle))
+        self._fsync(fd)
+        self.dirty.discard(_path(fd if isinstance(fd, int) else fd.fileno()))
 
     def install(self) -> None:
         """Put itself between this process and its files."""
         for name in ("rename", "replace", "mkdir", "unlink", "rmdir", "write", "remove"):
             setattr(os, name, self._counted(getattr(os, name)))
         os.fsync = self.fsync
-        io.open = builtins.open = self._opening(io.open)  # type: ignore[assignment]
-        os.fdopen = self._opening(os.fdopen)  # type: ignore[assignment]
+        io.open = builtins.open = self._opening(io.open)
+        os.fdopen = self._opening(os.fdopen)
 
     def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **named: Any) -> Any:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hpckit.runtime.checkpoint.encoding import decode, encode
 from hpckit.runtime.checkpoint.errors import StateError
@@ -67,16 +68,16 @@ def test_encoding_brings_special_values_back(value: Any) -> None:
 
 def test_encoding_brings_arrays_and_tensors_back_bitwise() -> None:
     """Arrays and tensors come back in type, shape and bits, also empty and not-a-number ones."""
-    state = {
-        "t": [torch.tensor([math.nan, -0.0]), torch.zeros(0, 3), torch.tensor(2, dtype=torch.int8)],
-        "a": (np.arange(6, dtype=">u2").reshape(2, 3), np.zeros((0,)), np.array(True)),  # noqa: FBT003
-    }
-    back = decode("x", encode("x", state))
-    for kept, one in zip(state["t"], back["t"], strict=True):
-        assert (kept.dtype, kept.shape) == (one.dtype, one.shape)
-        assert kept.numpy().tobytes() == one.numpy().tobytes()
-    for kept, one in zip(state["a"], back["a"], strict=True):
-        assert (kept.dtype, kept.shape, kept.tobytes()) == (one.dtype, one.shape, one.tobytes())
+    tensors = [torch.tensor([math.nan, -0.0]), torch.zeros(0, 3)]
+    tensors.append(torch.tensor(2, dtype=torch.int8))
+    matrix = np.arange(6, dtype=">u2").reshape(2, 3)
+    arrays: tuple[NDArray[Any], ...] = (matrix, np.zeros((0,)), np.array(True))  # noqa: FBT003
+    back = decode("x", encode("x", {"t": tensors, "a": arrays}))
+    for tensor, one in zip(tensors, back["t"], strict=True):
+        assert (tensor.dtype, tensor.shape) == (one.dtype, one.shape)
+        assert tensor.numpy().tobytes() == one.numpy().tobytes()
+    for array, one in zip(arrays, back["a"], strict=True):
+        assert (array.dtype, array.shape, array.tobytes()) == (one.dtype, one.shape, one.tobytes())
 
 
 def test_encoding_keeps_like_named_tensors_apart() -> None:

@@ -30,7 +30,7 @@ def test_resume_of_two_ranks_is_bitwise(world: Any, folder: Path, *, wait: bool)
 
 def test_resume_fits_any_number_of_ranks(world: Any) -> None:
     """A state saved by one rank goes through two and four ranks and back to one unchanged."""
-    ends = []
+    ends: list[str] = []
     for number, ranks in enumerate((1, 2, 4, 1), start=1):
         seen = world(ranks, until=3 * number, save_at=[3 * number], epoch=number)
         if ends:

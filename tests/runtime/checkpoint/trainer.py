@@ -58,7 +58,7 @@ class Training:
         poisoned = rank == orders.get("poison_rank")
         layers = [nn.Linear(8, width), nn.BatchNorm1d(width), nn.Dropout(0.2), nn.Linear(width, 1)]
         model: nn.Module = nn.Sequential(*layers)
-        self.model = (
+        self.model: nn.Module = (
             DistributedDataParallel(model)
             if orders.get("ddp", world_size > 1 and not orders.get("sharded"))
             else model
@@ -66,7 +66,8 @@ class Training:
         if orders.get("sharded"):
             mesh = init_device_mesh("cpu", (world_size,))
             model = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1))
-            self.model = fully_shard(model, mesh=mesh)
+            fully_shard(model, mesh=mesh)  # in place
+            self.model = model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, max_lr=0.05, total_steps=100
@@ -93,7 +94,7 @@ class Training:
         self.optimizer.step()
         self.scheduler.step()
         self.tally.seen["steps"] = (*self.tally.seen["steps"], samples)
-        return loss.item()
+        return float(loss.item())
 
     def digest(self) -> str:
         """Return a digest of the bits of parameters, moments and tally."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # as in hpckit
 
 from hpckit.errors import DeviceError, RendezvousError
 from hpckit.model.launch import DeviceKind
@@ -167,6 +167,7 @@ def test_store_is_bound_before_it_is_published(tmp_path: Path) -> None:
     rendezvous = Watch(tmp_path / "address.json", "127.0.0.1")
     store = make_store(info(0), rendezvous, timedelta(seconds=5))
     assert answered == [b"b"]
+    assert isinstance(store, TCPStore)
     assert rendezvous.address(SHORT)[1] == store.port
 
 
@@ -193,6 +194,7 @@ def test_store_of_several_nodes_listens_where_they_call(
 ) -> None:
     """It asks for no secret: it is bound to one address, for one node to loopback."""
     store = make_store(info(0, **shape), Nowhere(), timedelta(seconds=5))
+    assert isinstance(store, TCPStore)
     socket.create_connection((reached, store.port)).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((refused, store.port))
@@ -201,6 +203,7 @@ def test_store_of_several_nodes_listens_where_they_call(
 def test_store_is_reached_where_its_address_is_translated() -> None:
     """An address that is none of this host's own (NAT) means all interfaces."""
     store = make_store(info(0, num_nodes=2, master_addr="203.0.113.9"), Nowhere(), SHORT)
+    assert isinstance(store, TCPStore)
     socket.create_connection(("127.0.0.1", store.port)).close()
 
 

@@ -54,7 +54,7 @@ RUNS = 16
 def objective(values: Mapping[str, Any]) -> float:
     """Return what a run reports for its values."""
     x, n, kind = (values[axis.key] for axis in AXES)
-    return (math.log10(x) + 3) ** 2 + (n - 5) ** 2 / 10 + (kind == "a")
+    return float((math.log10(x) + 3) ** 2 + (n - 5) ** 2 / 10 + (kind == "a"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ def test_deadline_leaves_time_for_two_measured_saves() -> None:
 
 def test_deadline_is_none_without_a_limit_or_without_a_lead() -> None:
     """An endless job is never told to leave, nor one whose lead is 0."""
-    endless = Deadline(lead=seconds(60), warn=[].append)
+    endless = Deadline(lead=seconds(60), warn=list[str]().append)
     assert endless.leave_at(seconds(1)) is None
-    unwanted = Deadline(lead=seconds(0), warn=[].append, limits=Limits(end_s=END))
+    unwanted = Deadline(lead=seconds(0), warn=list[str]().append, limits=Limits(end_s=END))
     assert unwanted.leave_at(seconds(1)) is None
 
 

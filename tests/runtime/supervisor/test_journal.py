@@ -79,7 +79,12 @@ def test_journal_leaves_out_what_can_be_done_without_and_says_so(tmp_path: Path)
     """Too much waits: warnings go, exit records never do, and the gap is said."""
     journal = Journal(paths=AttemptPaths(tmp_path), files=FileThread(most=10))
     hang, hanging = threading.Event(), threading.Event()
-    journal.files.put(lambda: void((hanging.set(), hang.wait(30))))
+
+    def block() -> None:
+        hanging.set()
+        hang.wait(30)
+
+    journal.files.put(block)
     assert hanging.wait(30)
     for number in range(20):
         journal.record(warned(number))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hpckit.model import events
 from hpckit.model.cluster.allocation import Ending, Limits, Requeued
 from hpckit.model.failure import Cause
 from hpckit.model.launch import LaunchConfig
@@ -57,8 +58,9 @@ def test_signal_to_an_agent_alone_is_no_notice_where_the_job_runs_on() -> None:
     known.hear("SIGTERM")
     assert known.noticed.is_set(), "ranks act at once: there may be little time"
     asyncio.run(known.learn_why())
+    dismissed = known.dismissed
     assert (known.notice, known.noticed.is_set()) == (None, False)
-    assert known.dismissed is not None
+    assert dismissed is not None
     known.hear_self("SIGTERM")
     asyncio.run(known.learn_why())
     assert known.dismissed is None
@@ -135,16 +137,19 @@ def test_end_that_follows_a_request_is_heard() -> None:
 
 def test_request_to_save_is_only_noted_where_there_is_nothing_to_save() -> None:
     """Nothing is ended that could not go on from where it is."""
-    known, said = notices(RUNS_ON), []
+    known = notices(RUNS_ON)
+    said: list[events.Event] = []
     known.deadline.known, known.record, known.can_save = True, said.append, lambda: False
     known.hear_self("SIGUSR1")
     assert (known.notice, known.noticed.is_set()) == (None, False)
+    assert isinstance(said[0], events.Warned)
     assert "nothing to save yet" in said[0].message
 
 
 def test_nothing_is_a_notice_once_the_attempt_is_over() -> None:
     """A requeue that was asked for sends SIGTERM, too; the final event stays the last."""
-    known, told = notices(RUNS_ON), []
+    known = notices(RUNS_ON)
+    told: list[events.Event] = []
     known.record = told.append
     known.over = True
     known.hear_self("SIGTERM")

@@ -39,7 +39,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def leaves(scheduler: Scheduler, *, within_s: float = 0.3, stepping: bool = True) -> bool:
     """Return whether ranks are told to leave within a moment."""
-    deadline = Deadline(lead=timedelta(seconds=LEAD_S), warn=[].append)
+    deadline = Deadline(lead=timedelta(seconds=LEAD_S), warn=list[str]().append)
     limit = TimeLimit(deadline=deadline, ask=scheduler.ask)
 
     async def watch() -> bool:
