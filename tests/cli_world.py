@@ -209,7 +209,7 @@ class Writer:
 
     def interrupt(self) -> None:
         """End on a notice."""
-        failure = Failure(cause=Cause.notice, message="told to stop by SIGTERM")
+        failure = Failure(cause=Cause.notice, message="asked to stop by SIGTERM")
         self._end(RunState.interrupted, 143, failure)
 
     def _end(self, state: RunState, code: int, failure: Failure | None) -> None:

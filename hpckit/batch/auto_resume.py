@@ -55,12 +55,12 @@ def _resume_alone(launch: Launch, mine: int, context: Context) -> None:
     with alone(launch, context) as fresh:
         fed = feed(fresh, commands, context)
         if fed.main_jobs:
-            context.say(f"handed in {counted(len(fed.jobs), 'run')}: {on_slurm(fed.main_jobs)}")
+            context.say(f"submitted {counted(len(fed.jobs), 'run')}: {on_slurm(fed.main_jobs)}")
         history = read_launch_history(fresh)
         if history.backlog is not None:
             backlog = keep_backlog_job(fresh, commands, context)
             context.say(
-                "all runs are handed in" if backlog is None else f"next backlog job: job {backlog}"
+                "all runs are submitted" if backlog is None else f"next backlog job: job {backlog}"
             )
         if not history.resumes(mine):
             return
@@ -82,7 +82,7 @@ def _resume_alone(launch: Launch, mine: int, context: Context) -> None:
 def _queue_next(resuming: Resuming, context: Context, *, pause: bool) -> None:
     jobs = _living_jobs(resuming)
     if not jobs:
-        context.say("no run goes on: this was the last auto-resume job")
+        context.say("no run continues: this was the last auto-resume job")
         return
     queued = queue_auto_resume_job(resuming.launch, jobs, context, pause=pause)
     context.say(f"next auto-resume job: {queued}")

@@ -23,7 +23,7 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         "--config-dir",
         metavar="DIR",
         type=Path,
-        help="your own conf/ (default: $HPCKIT_CONFIG_DIR, else ./conf where it exists)",
+        help="your own conf/ (default: $HPCKIT_CONFIG_DIR, else ./conf if it exists)",
     )
     parser.add_argument(
         "--config-name", metavar="NAME", default="config", help="the primary configuration"

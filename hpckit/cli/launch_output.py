@@ -34,7 +34,7 @@ def nothing_left(
         more = {**division.documents, "left_out": prepared.snapshot.left_out}
         context.say_json({**nobody, "runs": [], "jobs": [], **more})
     else:
-        context.say(f"nothing to launch: {what} known already (--rerun launches all the same)")
+        context.say(f"nothing to launch: {what} known already (--rerun launches anyway)")
     if not arguments.wait or arguments.dry_run:
         return 0
     return wait_for_adopted(division, context, quiet=arguments.json)
@@ -129,7 +129,7 @@ def say_checked(checked: Checked, context: Context) -> bool:
         context.note(f"{finding.severity}: {finding.message}")
         context.note_more(finding.hint)
     if checked.errors:
-        context.note("nothing was written or submitted; --no-check launches all the same")
+        context.note("nothing was written or submitted; --no-check launches anyway")
     return not checked.errors
 
 
@@ -148,7 +148,7 @@ def say_started(
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
     if started.backlog_job is not None:
-        context.say(f"  later   {started.left} runs: job {started.backlog_job} hands them in")
+        context.say(f"  later   {started.left} runs: job {started.backlog_job} submits them")
     if started.auto_resume_job is not None:
         context.say(f"  then    auto-resume job {started.auto_resume_job} resumes interrupted runs")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")

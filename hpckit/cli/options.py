@@ -143,7 +143,7 @@ def add_fresh(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fresh",
         action="store_true",
-        help=f"ask Slurm now, and read every run anew (default: Slurm's answer may be "
+        help=f"ask Slurm now, and read every run again (default: Slurm's answer may be "
         f"{LEAST.seconds} s old, ${VARIABLE}, and ended runs are taken from an index)",
     )
 
@@ -174,17 +174,19 @@ def add_identity(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--any-code",
         action="store_true",
-        help="count runs of an earlier launch also where the code has changed since",
+        help="also count runs of earlier launches whose code has changed since",
     )
 
 
 def add_judgement(parser: argparse.ArgumentParser) -> None:
     """Add what says which runs count, and whether a change stands in the way."""
     parser.add_argument(
-        "--cancelled", action="store_true", help="cancelled runs, too (a run that is named is)"
+        "--cancelled",
+        action="store_true",
+        help="also resume cancelled runs (implied if you name one run)",
     )
     parser.add_argument(
         "--changed-code",
         action="store_true",
-        help="go on although the launch's own code, configuration or template was edited",
+        help="continue even if the launch's own code, configuration or template was edited",
     )

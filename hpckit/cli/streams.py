@@ -107,5 +107,5 @@ class _Remarks(_Stream):
 def _unwritable(error: OSError) -> OutputError:
     return OutputError(
         f"standard output cannot be written: {error.strerror}",
-        hint="make room where it goes, or send it elsewhere",
+        hint="free some space there, or write it elsewhere",
     )

@@ -39,7 +39,7 @@ def unreadable(error: Exception, session: Session) -> ConfigError | None:
             place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
             return ConfigError(
                 f"{place}: not valid YAML: {link.problem}.",
-                hint="Mend the file there, or in the line above.",
+                hint="Fix that line or the one above it.",
             )
         if isinstance(link, UnicodeDecodeError):
             file = own_files.undecodable(session.folders) or "A configuration file"
@@ -129,7 +129,7 @@ def _no_group(
     last = name.rpartition("/")[2]
     if last != name and last in groups:
         return ConfigError(
-            f"{place}: there is no {name}: without a slash, a group is looked for beside the file.",
+            f"{place}: there is no {name}: without a slash, a group belongs next to the file.",
             hint=f"Write - override /{last}: {option}",
         )
     return ConfigError(

@@ -101,7 +101,7 @@ def _interpolation_hint(reason: str) -> str:
             "hpckit resolves ${key}, ${oc.env:...} and the other ${oc....}; not ${hydra:...}, nor "
             "what your code registers, which is not imported here: compute such values in it."
         )
-    return "Interpolations are ${key.path} from the root or ${.key} from beside; see --cfg."
+    return "Interpolations are ${key.path} from the root or ${.key} from the same level; see --cfg."
 
 
 def plain(value: Any, path: str) -> Any:

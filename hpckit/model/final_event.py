@@ -34,5 +34,5 @@ def missing_final_event(history: Iterable[events.Event]) -> Failure | None:
 
 def lost(cause: Cause) -> Failure:
     """Return the failure of an attempt whose supervisor was lost to this."""
-    message = "the supervisor was lost without a final event"
+    message = "the supervisor died before recording the outcome"
     return Failure(cause=cause, message=message, signature=cause)

@@ -27,7 +27,7 @@ def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
     except TemplateError as error:
         raise TemplateError(
             f"the script of the resumed runs cannot be rendered: {error.message}",
-            hint="put back the template that the launch was rendered with, or launch anew",
+            hint="put back the template that the launch was rendered with, or start a new launch",
         ) from error
 
 

@@ -258,8 +258,8 @@ def _sandbox_program(fault: Fault, scene: Scene) -> Path:
     program = scene.sandbox
     if program is None:
         raise UsageError(
-            f"{fault.kind} is possible on the sandbox only: nobody should break a real cluster's "
-            "nodes or controller for a rehearsal",
+            f"{fault.kind} is possible on the sandbox only: a rehearsal must not break the "
+            "nodes or the controller of a real cluster",
             hint=f"with a sandbox, name its program: --sandbox PATH or ${SANDBOX_VARIABLE}",
         )
     if not program.is_file():

@@ -142,7 +142,7 @@ def _with_backlog_job(started: Started, context: Context) -> Started:
             return replace(started, backlog_job=keep_backlog_job(fresh, commands, context))
     except SchedulerError as error:
         context.note(
-            f"warning: nothing will hand in the other {started.left} runs by itself: "
+            f"warning: nothing will submit the other {started.left} runs by itself: "
             f"{error.message}\n  `hpckit watch {reference(launch, context)}` does, for as long as "
             "it runs"
         )
@@ -163,5 +163,5 @@ def rehearse_auto_resume_job(job: JobSpec, text: str, cluster: Cluster, context:
         raise SchedulerRefusedError(
             f"Slurm would refuse the job that resumes runs (--auto-resume): {answer.message}; "
             "nothing was written or submitted",
-            hint=f"{SERVICE_HINT}; --no-check launches all the same",
+            hint=f"{SERVICE_HINT}; --no-check launches anyway",
         )

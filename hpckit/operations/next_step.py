@@ -37,7 +37,7 @@ def only_a_view(launch: Launch, context: Context) -> Iterator[None]:
     except KeyboardInterrupt:
         named = reference(launch, context)
         context.note(
-            f"stopped looking; the runs go on. `hpckit status {named} --watch` shows them, "
+            f"stopped looking; the runs continue. `hpckit status {named} --watch` shows them, "
             f"`hpckit cancel {named}` cancels them"
         )
         raise LeftView from None

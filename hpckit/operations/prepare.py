@@ -122,7 +122,7 @@ def _say_left_out(names: Sequence[str], context: Context) -> None:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         context.note(
             f"warning: not in the code snapshot, as they look like secrets: "
-            f"{', '.join(names[:_SHOWN])}{more} (code.secrets=[{names[0]}] takes it all the same)"
+            f"{', '.join(names[:_SHOWN])}{more} (code.secrets=[{names[0]}] takes it anyway)"
         )
 
 

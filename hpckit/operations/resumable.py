@@ -78,7 +78,7 @@ def check_unchanged(
     more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     raise UsageError(
         f"what {launch.id} was frozen with has changed: {'; '.join(found[:_SHOWN])}{more}",
-        hint="undo that, or launch anew; --changed-code resumes with what is there now",
+        hint="undo that, or start a new launch; --changed-code resumes with what is there now",
     )
 
 

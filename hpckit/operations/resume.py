@@ -118,9 +118,9 @@ def _feed(launch: Launch, context: Context) -> Started | None:
 def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
     """Find what to submit again, and render it; raises UsageError of every kind. Writes nothing."""
     view = launch_view(launch, context, ask=Ask.open_runs, indices=order.indices)
-    if view.scheduler is Scheduler.away:
+    if view.scheduler is Scheduler.unreachable:
         raise SchedulerAwayError(
-            f"what became of the runs of {launch.id} cannot be told: {view.warning}",
+            f"the outcome of the runs of {launch.id} is unknown: {view.warning}",
             hint="try again when Slurm answers: what it still has must not be started twice",
         )
     history = read_launch_history(launch)
@@ -208,7 +208,7 @@ def _start_on_slurm(resuming: Resuming, context: Context) -> Started:
             runs |= submission.submit()
         except SchedulerError:
             if main_jobs:
-                context.note(f"resumed before that: {on_slurm(main_jobs)}; these go on")
+                context.note(f"resumed before that: {on_slurm(main_jobs)}; these continue")
             raise
         main_jobs += submission.accepted.values()
     return Started(
@@ -233,7 +233,7 @@ def what_started(resuming: Resuming, started: Started) -> tuple[str, int]:
     """Return in a word what was done, and to how many runs."""
     if resuming.jobs:
         return "resumed", len(resuming.choice.resumed)
-    return "handed in", len(started.jobs)
+    return "submitted", len(started.jobs)
 
 
 def left_alone(skipped: Sequence[Skipped]) -> list[str]:

@@ -76,7 +76,7 @@ def keep_auto_resume_job(launch: Launch, main_jobs: Iterable[str], context: Cont
     try:
         queue_auto_resume_job(launch, main_jobs, context)
     except SchedulerError as error:
-        context.note(f"warning: the launch has no auto-resume job any more: {error.message}")
+        context.note(f"warning: the launch no longer has an auto-resume job: {error.message}")
 
 
 def queue_auto_resume_job(

@@ -148,7 +148,7 @@ def _dropped(launch: Launch, index: int, slurm_job: str, context: Context) -> bo
             continue
         break
     if jobs or known is None:
-        message = "not needed any more: it was cancelled while it waited"
+        message = "no longer needed: it was cancelled while it waited"
         dropped = SubmitRefused(at=context.now(), job_index=successor.job_index, message=message)
         record_event(launch.paths, dropped)
     return True

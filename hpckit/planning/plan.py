@@ -180,7 +180,7 @@ def _parameter(key: str, value: Any) -> str | bool | None:
     if isinstance(value, int | float):
         return str(value)
     raise ConfigError(
-        f"resources.additional_parameters.{key} is {value!r}; sbatch takes a text, a number, "
-        "true or null",
+        f"resources.additional_parameters.{key} is {value!r}; it must be a string, "
+        "a number, true or null",
         hint="write several values as sbatch would read them: 'a,b'",
     )

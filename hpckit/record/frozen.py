@@ -148,5 +148,5 @@ def unreadable(path: Path, why: str) -> FrozenFolderError:
     return FrozenFolderError(
         f"{this_host()} cannot read {path}: {why}",
         hint="check that the file system is mounted there, that the folder belongs to you, and "
-        "that nobody edited it",
+        "that it was not edited",
     )

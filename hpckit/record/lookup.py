@@ -99,7 +99,7 @@ def _latest(output_dir: Path) -> Selection:
             f"there are no launches in {output_dir}"
             if not others
             else f"none of the {others} launch(es) in {output_dir} is yours",
-            hint="`hpckit launch` makes one; --output-dir or $HPCKIT_OUTPUTS say where to look"
+            hint="`hpckit launch` makes one; --output-dir or $HPCKIT_OUTPUTS choose where to look"
             + ("; `hpckit ls` lists those of others" if others else ""),
         )
     return Selection(launch=load_launch(folders[0]), index=None)
@@ -161,10 +161,10 @@ def _not_one(
             hint="give more of the id",
         )
     near = _nearest(reference, names)
-    hint = "there are none; --output-dir or $HPCKIT_OUTPUTS say where to look"
+    hint = "there are none; --output-dir or $HPCKIT_OUTPUTS choose where to look"
     if names:
         hint = f"nearest: {', '.join(near)}" if near else f"newest: {', '.join(names[:_SHOWN])}"
-    return NotFoundError(f"no launch or run in {output_dir} answers to {reference!r}", hint=hint)
+    return NotFoundError(f"no launch or run matching {reference!r} in {output_dir}", hint=hint)
 
 
 def _nearest(reference: str, names: Sequence[str]) -> list[str]:

@@ -56,8 +56,8 @@ def judge(entry: Entry, caller: int) -> Stranger | None:
             f"{entry.path} belongs to {user_name(entry.uid)}, not to {user_name(caller)}",
             "status, logs and results show it; to run the same, launch it yourself"
             if entry.uid not in _NOBODY
-            else "where the file system maps your files to that user (root over NFS, a container "
-            "with user ids of its own), work as the user they belong to",
+            else "if the file system maps your files to that user (root over NFS, a container "
+            "with its own user ids), work as the user they belong to",
         )
     if not stat.S_ISDIR(entry.mode) and not stat.S_ISREG(entry.mode):
         return _stranger(entry, f"{entry.path} is neither a file nor a folder", "remove it")
@@ -65,7 +65,7 @@ def judge(entry: Entry, caller: int) -> Stranger | None:
         return _stranger(
             entry,
             f"{entry.path} can be written by others (mode {stat.S_IMODE(entry.mode):04o})",
-            f"make sure that nobody changed it, then: chmod -R go-w {entry.path}",
+            f"make sure that no one changed it, then: chmod -R go-w {entry.path}",
         )
     return None
 

@@ -30,9 +30,7 @@ def check_lines(plan: LaunchPlan, checked: Checked) -> Iterator[str]:
     for reason in checked.unchecked:
         yield f"  unknown  {reason}"
     errors = len(checked.errors)
-    yield (
-        f"refused: {counted(errors, 'error')}" if errors else "nothing speaks against launching it"
-    )
+    yield (f"refused: {counted(errors, 'error')}" if errors else "all checks passed")
 
 
 def check_document(plan: LaunchPlan, checked: Checked) -> dict[str, object]:

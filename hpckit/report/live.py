@@ -94,6 +94,6 @@ def _words(progress: Progress) -> str:
     if all(state.ended or state is RunState.unknown for state in progress.states):
         return done
     if progress.remaining is None:
-        return f"{done}, the end cannot be told yet"
+        return f"{done}, no estimate yet"
     end = progress.at + progress.remaining
     return f"{done}, about {duration(progress.remaining)} to go (until {end:%m-%d %H:%M} UTC)"

@@ -143,7 +143,7 @@ def _carrier_lost(view: RunView) -> Failure:
     host = view.record.supervisor[0] if view.record.supervisor else None
     return Failure(
         cause=Cause.launcher_lost,
-        message=f"its {carrier} is gone without a final event: killed, or its machine went down",
+        message=f"its {carrier} died before recording the outcome: killed, or its host is down",
         node=host,
         step=view.record.step,
     )
@@ -154,7 +154,7 @@ def _by_slurm(view: RunView, seen: Observation) -> Failure:
         message = "the batch script could not read its frozen folder; its log names node and folder"
         return Failure(cause=Cause.frozen_folder, message=message, node=seen.nodes or None)
     lost = seen.state.base in {BaseState.node_fail, BaseState.boot_fail}
-    begun = "without a final event" if view.record.begun else "before its supervisor started"
+    begun = "before recording the outcome" if view.record.begun else "before its supervisor started"
     return Failure(
         cause=Cause.node_lost if lost else Cause.scheduler,
         message=f"Slurm says {_words(seen)}: the run ended {begun}",
@@ -202,7 +202,7 @@ def note(view: RunView) -> str:
 def _unseen_note(view: RunView) -> str:
     record = view.record
     if view.asked and not record.state.ended:
-        return f"our record says {record.state}, Slurm does not know job {record.job} any more"
+        return f"our record says {record.state}, Slurm no longer knows job {record.job}"
     if view.alive is False and record.begun:
-        return "its supervisor is gone without a final event"
+        return "its supervisor died before recording the outcome"
     return "its local executor is gone; nothing will start it" if view.alive is False else ""

@@ -63,7 +63,7 @@ def make_filter(
         key, equals, glob = words.lstrip("+").partition("=")
         if not key or not equals:
             raise UsageError(
-                f"--override is {words!r}; it has to be KEY=VALUE, where VALUE may be a glob",
+                f"--override is {words!r}; it has to be KEY=VALUE; VALUE may be a glob",
                 hint="for example --override 'lr=0.*', or lr=* for runs that set lr at all",
             )
         globs[key] = (*globs.get(key, ()), glob)

@@ -181,7 +181,7 @@ def _refuse_heterogeneous(environ: Mapping[str, str]) -> None:
     if "SLURM_HET_SIZE" in environ or any("_HET_GROUP_" in name for name in environ):
         raise RankInfoError(
             f"job {environ.get('SLURM_JOB_ID', '?')} is a heterogeneous job: its components count "
-            "their ranks separately, so no rank of the whole can be told",
+            "their ranks separately, so ranks of the whole job cannot be determined",
             hint="ask for one component, or launch the parts as separate runs",
         )
 
@@ -223,7 +223,7 @@ def _checked(info: RankInfo) -> RankInfo:
         if not value < limit:
             raise RankInfoError(
                 f"{name} {value} does not lie below the {limit_name} {limit} "
-                f"(as told by {info.source.value})"
+                f"(according to {info.source.value})"
             )
     return info
 

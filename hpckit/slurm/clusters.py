@@ -30,7 +30,7 @@ def refuse_other_clusters(environ: Mapping[str, str]) -> None:
             raise UsageError(
                 f"${name} is {environ[name]!r}: it would send jobs to clusters that hpckit does "
                 "not ask about them",
-                hint=f"{HINT}; where it is this machine's own cluster, unset {name}",
+                hint=f"{HINT}; if it is this machine's own cluster, unset {name}",
             )
 
 

@@ -186,7 +186,7 @@ class SlurmCommands:
             # The end of a job ends what its processes have started, this program too.
             raise SchedulerAwayError(
                 f"{program} was ended by {signal_name(-done.returncode)} before it answered",
-                hint="ask Slurm what became of it before asking again",
+                hint="ask Slurm for its outcome before asking again",
             )
         if done.returncode != 0:
             raise failure(program, done.returncode, done.stderr or done.stdout)
@@ -196,7 +196,7 @@ class SlurmCommands:
         """Return the error for a program that had to be stopped."""
         return SchedulerAwayError(
             f"{program} did not answer within {self.timeout.total_seconds():g} s",
-            hint="see `scontrol ping`; a job may have been accepted all the same: look at "
+            hint="see `scontrol ping`; a job may have been accepted anyway: look at "
             "`squeue --me` before launching again",
         )
 

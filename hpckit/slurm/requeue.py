@@ -196,13 +196,13 @@ def _look(commands: SlurmCommands, attempt: Attempt) -> Outcome | Observation:
     _check_own(attempt)
     seen = observe_queued(attempt.job, commands, datetime.now(UTC))
     if seen is None:
-        return Outcome(answer=Answer.refused, message=f"Slurm has no job {attempt.job} any more")
+        return Outcome(answer=Answer.refused, message=f"Slurm no longer has job {attempt.job}")
     if seen.restarts > attempt.restart_count or seen.state.base is BaseState.pending:
         why = f" ({seen.reason})" if seen.reason else ""
         message = f"requeued already: {seen.state.text}{why}, restart {seen.restarts}"
         return Outcome(answer=Answer.requeued, message=message)
     if _ended_on_purpose(seen):
-        message = f"job {attempt.job} was ended by somebody, or completed: {seen.state.text}"
+        message = f"job {attempt.job} was ended by someone, or completed: {seen.state.text}"
         return Outcome(answer=Answer.refused, message=message)
     return seen
 

@@ -120,7 +120,7 @@ def _render_auto_resume(name: str, folders: Sequence[Path], fields: ScriptFields
     if "hpckit auto-resume" not in text:
         raise TemplateError(
             f"template {name} has no block `run` for the command of auto-resume jobs",
-            hint=f"extend {SHIPPED}/job.sbatch.j2, or put a {AUTO_RESUME} of your own beside it",
+            hint=f"extend {SHIPPED}/job.sbatch.j2, or put your own {AUTO_RESUME} next to it",
         )
     return text
 

@@ -58,7 +58,7 @@ def _questions(
     if query.experiment is not None:
         if query.references:
             raise UsageError(
-                "--experiment looks through all launches, and some are named besides",
+                "--experiment looks through all launches, and some are named as well",
                 hint="leave one of the two out",
             )
         return list(_of_experiment(query.experiment, base, context))

@@ -27,7 +27,7 @@ class Scheduler(StrEnum):
     """What became of asking the scheduler. `none`: there was nobody or nothing to ask."""
 
     answered = "answered"
-    away = "away"
+    unreachable = "unreachable"
     none = "none"
 
 
@@ -53,7 +53,7 @@ def ask_scheduler(
         return _observe(launches, jobs, context, shared)
     except SchedulerError as error:
         warning = f"{error.message}; this is our own record alone"
-        return Answer(scheduler=Scheduler.away, warning=warning)
+        return Answer(scheduler=Scheduler.unreachable, warning=warning)
 
 
 def _observe(

@@ -32,3 +32,38 @@ def test_words_for_a_count_are_singular_or_plural() -> None:
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
         found = [one for one in texts if isinstance(one, str) and re.search(r"[a-z]\(s\)", one)]
         assert not found, f"{file}: {found}"
+
+
+ODD = (
+    r"\b(anew|nobody|somebody|whoever|in vain|goes on|going on|went on|handed in|is said|said so|"
+    r"beside|besides|as ever|for ever|to be had|likest|last word|became of|came of|all the same|any more|"
+    r"janitor|feeder)\b"
+)
+"""Words of another English, or of an earlier hpckit; docs/glossary.md has those to use."""
+
+
+def _messages(tree: ast.AST) -> list[str]:
+    """Return the texts of a module but for docstrings and single words."""
+    bodies = (
+        node.body
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    docstrings = {id(line.value) for body in bodies for line in body if isinstance(line, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and id(node) not in docstrings
+        if isinstance(node.value, str) and " " in node.value
+    ]
+
+
+def test_messages_are_in_plain_english() -> None:
+    """No message, help text or hint uses words that readers stumble over."""
+    found = {
+        f"{file.relative_to(_ROOT)}: {text.strip()}"
+        for file in (_ROOT / "hpckit").rglob("*.py")
+        for text in _messages(ast.parse(file.read_text()))
+        if re.search(ODD, text)
+    }
+    assert found == set()

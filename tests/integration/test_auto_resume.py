@@ -85,7 +85,7 @@ def test_auto_resume_job_resumes_a_run_whose_batch_host_lost_its_supervisor(
     (project.folder / "fixed").touch()
     sandbox.wait_until(lambda: not queue(sandbox, project), "nothing is queued", patience_s=200)
     assert project.json("status")["runs"][0]["state"] == "completed"
-    assert "no run goes on: this was the last auto-resume job" in logs(project)
+    assert "no run continues: this was the last auto-resume job" in logs(project)
 
 
 def test_auto_resume_job_stops_where_the_budget_does(sandbox: Any, project: Any) -> None:

@@ -100,7 +100,7 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
             ),
             "a new attempt is being asked for, or the job is ending",
         ),
-        (RunView(record=RUNNING, alive=False), "gone without a final event"),
+        (RunView(record=RUNNING, alive=False), "died before recording the outcome"),
         (RunView(record=replace(WAITING, job=None), alive=False), "nothing will start it"),
     ],
 )

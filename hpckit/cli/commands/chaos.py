@@ -102,7 +102,7 @@ def _check(faults: Sequence[Fault], arguments: argparse.Namespace) -> None:
     if damaging and not (arguments.yes or arguments.dry_run):
         raise UsageError(
             f"{', '.join(damaging)} destroys the newest checkpoint of the run for good",
-            hint="add --yes where that is what you want",
+            hint="add --yes if that is what you want",
         )
 
 
@@ -114,7 +114,7 @@ def _find(
     except NotFoundError as error:
         if texts or reference is None:
             raise
-        kinds = f"{reference!r} is no fault either; docs/chaos.md lists them"
+        kinds = f"{reference!r} is neither a launch nor a fault; see docs/chaos.md for the faults"
         raise NotFoundError(error.message, hint=f"{error.hint}\n{kinds}") from None
 
 

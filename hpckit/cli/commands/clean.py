@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         raise RunError(
             f"{counted(len(failed), 'thing')} could not be removed: {failed[0]} "
             f"({_amount(removed)} removed)",
-            hint="run it again: what was cut off is found and removed then",
+            hint="run `hpckit clean` again to finish the interrupted removal",
         )
     if arguments.json:
         context.say_json(_document(found, {item.path for item in removed}))
@@ -179,7 +179,7 @@ def _page(found: Sequence[Cleanup]) -> Page:
         page = [TextTable(header=header, rows=(*cells, *([total] if len(cells) > 1 else [])))]
     if any(item.category is Category.code for item in items):
         page.append(
-            "note: without code/ a launch is not resumed any more; launch anew from the project's "
+            "note: a launch without code/ cannot be resumed; start a new launch from the project's "
             "own checkout"
         )
     return [*page, *_left(found)]

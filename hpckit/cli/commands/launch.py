@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--detach",
         dest="wait",
         action="store_false",
-        help="return once it is under way: nobody need stay logged in for the rest (default)",
+        help="return once it has started: you can log out then (default)",
     )
     add_identity(parser)
 

@@ -45,12 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--round", metavar="N", type=int, help="this round of the attempt, from 0 (default: latest)"
     )
-    parser.add_argument("--follow", "-f", action="store_true", help="go on until the run has ended")
+    parser.add_argument(
+        "--follow", "-f", action="store_true", help="follow until the run has ended"
+    )
     add_json(parser)
     add_output_dir(parser)
     parser.epilog = (
-        "Without --rank: the rank that failed, else rank 0; where no rank has started, "
-        "what the agents, the batch script or the local executor said."
+        "Without --rank: the rank that failed, else rank 0; if no rank has started, "
+        "the output of the agents, the batch script or the local executor."
     )
 
 

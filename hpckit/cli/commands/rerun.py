@@ -74,7 +74,7 @@ def _index(selection: Selection) -> int:
         return selection.index
     if len(launch.runs) > 1:
         raise UsageError(
-            f"{launch.id} has {len(launch.runs)} runs; rerun starts one of them anew",
+            f"{launch.id} has {len(launch.runs)} runs; rerun starts a single one again",
             hint=f"name it, such as {launch.runs[0].id}; `hpckit results {launch.id}` lists them",
         )
     return 0

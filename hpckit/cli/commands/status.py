@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--goodput",
         action="store_true",
-        help="also of many runs, say where their time went (of one run it is always said)",
+        help="show goodput for every run (always shown for a single run)",
     )
     parser.add_argument(
         "--watch",

@@ -126,7 +126,7 @@ class Watching:
     def _remark(self, text: str) -> None:
         if text != self.said:
             self.said = text
-            self.context.note(f"warning: {text}; watching goes on")
+            self.context.note(f"warning: {text}; still watching")
 
 
 def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:

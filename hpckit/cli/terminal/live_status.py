@@ -163,7 +163,7 @@ class _Live:
             return True
         self.auto_resume_at = now
         seen = launch_view(self.launch, self.context, indices=left[:1], freshness=Freshness())
-        waits = seen.auto_resume is not None or seen.scheduler is Scheduler.away
+        waits = seen.auto_resume is not None or seen.scheduler is Scheduler.unreachable
         return waits or self._events_mark != self.mark
 
     def progress(self, rows: Sequence[RunRow]) -> Progress:

@@ -183,9 +183,9 @@ def _time(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Fin
                 "resources.timeout_min",
                 _minutes(wanted),
                 f"resources.timeout_min is {_minutes(wanted)}; {whose} allows {_minutes(limit)}",
-                f"set resources.timeout_min={_minutes(limit)} or less (a run that is requeued "
-                "goes on where it was saved), or choose another partition or QOS; where runs share "
-                "a job (sweep.runs_per_job) and follow each other in it, sweep.job_timeout_min",
+                f"set resources.timeout_min={_minutes(limit)} or less (a requeued run continues "
+                "from its last save), or choose another partition or QOS; if runs share a "
+                "job (sweep.runs_per_job) and follow each other in it, sweep.job_timeout_min",
             )
 
 

@@ -36,7 +36,7 @@ def command_slips(words: Sequence[str], tasks_per_node: int) -> Iterator[Finding
         yield warning(
             "command",
             launcher,
-            f"{launcher} starts ranks of its own, in each of the {tasks_per_node} tasks a node "
+            f"{launcher} starts its own ranks, in each of the {tasks_per_node} tasks a node "
             "that hpckit starts: every rank would be there several times",
             "leave it out (hpckit starts the ranks and sets RANK, WORLD_SIZE …), or set "
             "resources.tasks_per_node=1",

@@ -182,7 +182,7 @@ def _check_nodes(resources: Resources, cluster: Cluster) -> None:
             f"resources.min_nodes is {resources.min_nodes}, more than resources.nodes, which is "
             f"{resources.nodes}; a run shrinks from nodes to min_nodes, and no further",
             hint=f"set resources.min_nodes to 1 … {resources.nodes}, or resources.spare_nodes to "
-            "have nodes beside those that train",
+            "have spare nodes",
         )
 
 

@@ -44,8 +44,8 @@ def _check_restarts(name: str, count: int) -> None:
     if name not in causes:
         near = difflib.get_close_matches(name, causes, n=1)
         raise ConfigError(
-            f"recovery.restarts names {name!r}, which is no cause that a run can be started again "
-            f"after; those are {', '.join(causes)}",
+            f"recovery.restarts: {name!r} is not a restartable cause; those are "
+            f"{', '.join(causes)}",
             hint=f"did you mean recovery.restarts.{near[0]}?"
             if near
             else "leave it out, or name one of those",

@@ -48,7 +48,7 @@ def _ignored_here(settings: LaunchConfig) -> Iterator[Finding]:
         yield warning(
             given[0],
             "",
-            f"on this machine nobody reads {', '.join(given)}: there is no scheduler",
+            f"on this machine nothing reads {', '.join(given)}: there is no scheduler",
             "they count with cluster=slurm; to prepare the environment here, do it in your shell",
         )
 

@@ -229,7 +229,7 @@ class Timeline:
             at = utc(said.at)
             self._pass(at if bound is None else min(at, utc(bound)))
         self._reach_progress()
-        message = "its supervisor is gone without a final event"
+        message = "its supervisor died before recording the outcome"
         failure = Failure(cause=self._told or Cause.launcher_lost, message=message)
         self._interrupt(failure, None if self._round is None else self._round.number, "")
         self._open, self._round, self._phase = False, None, Phase.queue

@@ -19,7 +19,7 @@ _PAUSE = ("begin", "now+60")
 """What Slurm waits before it starts an auto-resume job whose predecessor found nothing to do."""
 
 SERVICE_HINT = (
-    "where the partition takes no small jobs without GPUs, name one that does: "
+    "if the partition takes no small jobs without GPUs, name one that does: "
     "cluster.service_partition=NAME (and cluster.service_qos=NAME)"
 )
 

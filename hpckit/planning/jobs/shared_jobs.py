@@ -27,7 +27,7 @@ _OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})
 """Options of sbatch that count for the whole job, where resources are those of one run."""
 
 _NEARLY = 0.95
-"""Who has had so much of its time limit came to its own, and not only to that of its job."""
+"""A run that used this share of its time limit timed out by itself, not because its job did."""
 
 _TOLD = frozenset({Cause.notice, Cause.preempted})
 
@@ -75,8 +75,8 @@ def _check_gpus(settings: LaunchConfig) -> None:
     gpus = _gpus(resources.gpus_per_node, resources.gres)
     if sweep.runs_per_gpu > 1 and gpus != 1:
         raise ConfigError(
-            f"sweep.runs_per_gpu is {sweep.runs_per_gpu}, and one run asks for {gpus} GPUs; those "
-            "that share one ask for one",
+            f"sweep.runs_per_gpu is {sweep.runs_per_gpu}, and one run asks for {gpus} GPUs; runs "
+            "that share a GPU must request exactly one GPU each",
             hint="set resources.gpus_per_node=1, or sweep.runs_per_gpu=1",
         )
     if sweep.max_gpus is not None and gpus:

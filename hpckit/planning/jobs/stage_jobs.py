@@ -160,6 +160,6 @@ def check_stages(points: Sequence[SweepPoint]) -> None:
         if point.stage != points[0].stage and "?" in (settings.resources.dependency or ""):
             raise ConfigError(
                 f"resources.dependency is {settings.resources.dependency!r}: alternatives cannot "
-                f"stand beside what stage {point.stage} waits for",
+                f"be combined with what stage {point.stage} waits for",
                 hint="name jobs that all have to be over: separate them by a comma",
             )

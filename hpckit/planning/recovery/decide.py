@@ -197,9 +197,9 @@ def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
     """
     failure = _drain(view)
     if failure.node is None:
-        return Stay(because="no node of it is being drained any more")
+        return Stay(because="none of its nodes is being drained now")
     if not view.saved:
-        return Stay(because="nothing has been saved yet that it could go on from")
+        return Stay(because="nothing has been saved yet to continue from")
     ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
     excluded = ledger.excluded(policy)
     good = without(view.standing, excluded | view.draining.keys())
@@ -227,7 +227,7 @@ def _drain(view: RoundView) -> Failure:
     said = [f"{node} is being drained ({why})".replace(" ()", "") for node, why in nodes.items()]
     return Failure(
         cause=Cause.drained,
-        message=", ".join(said) or "the drain for which the ranks left has ended",
+        message=", ".join(said) or "the nodes that were draining are back in service",
         node=", ".join(nodes) or None,
         step=view.step,
         signature=Cause.drained,
@@ -345,7 +345,7 @@ def _stopped(view: RoundView, notice: Notice, policy: Recovery, past: Ledger) ->
         return EndAttempt(state=RunState.cancelled, exit_code=NOTICE_CODE)
     failure = Failure(
         cause=notice.cause,
-        message=_NOTICES.get(notice.cause, f"told to stop by {notice.signal}"),
+        message=_NOTICES.get(notice.cause, f"asked to stop by {notice.signal}"),
         step=view.step,
         signature=notice.cause,
     )

@@ -132,10 +132,10 @@ _HEARD = (ToldBy.signal, ToldBy.supervisor, ToldBy.peer, None)
 
 def _told(exit_: RankExit) -> str:
     if exit_.told_signal is not None:
-        return f"was told to leave by {exit_.told_signal}"
+        return f"was asked to leave by {exit_.told_signal}"
     if exit_.told_by is None:
         return f"ended with exit code {exit_.code}: start it again"
-    return f"was told to leave by the {exit_.told_by}"
+    return f"was asked to leave by the {exit_.told_by}"
 
 
 def left_unsaved(exits: Sequence[RankExit], step: int | None) -> Failure:

@@ -53,7 +53,9 @@ def loss(absence: Absence, exits: Sequence[RankExit]) -> Failure | None:
     words += f" {compress(names)} (rank {ranges(_ranks(places, absence))})"
     return Failure(
         cause=Cause.node_lost,
-        message=f"{words}; so many at once are lost by what they share" if together else words,
+        message=f"{words}; this many at once were lost by something they share"
+        if together
+        else words,
         node=nodes,
         step=absence.step,
         signature=f"{Cause.node_lost} {nodes or 'together'}",

@@ -51,7 +51,7 @@ def changes(paths: LaunchPaths, git: Git) -> tuple[str, ...]:
         return tuple(_changed_checkout(paths, record["commit"], Path(record["project"]), git))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"it cannot be told whether the code of {paths.folder} has changed: {error}",
+            f"cannot determine whether the code of {paths.folder} changed: {error}",
             hint="see that the folder is whole and still yours to read",
         ) from error
 
@@ -69,7 +69,7 @@ def check_snapshot(paths: LaunchPaths) -> None:
         raise UsageError(
             f"the code snapshot {paths.code} is gone, so nothing of this launch can start again "
             "(`hpckit clean` removes that of launches whose runs have all completed)",
-            hint=f"launch anew from the project's own checkout: {project}{at}",
+            hint=f"start a new launch from the project's own checkout: {project}{at}",
         )
 
 

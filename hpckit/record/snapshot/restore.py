@@ -141,14 +141,14 @@ def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> Restored:
     why = "its snapshot is gone" if frozen.of_snapshot else "it was launched without a snapshot"
     if commit is None:
         raise UsageError(
-            f"the code of {frozen.paths.folder} is not to be had: {why}, and {project} was in no "
+            f"the code of {frozen.paths.folder} is not available: {why}, and {project} was in no "
             "git checkout",
             hint=_TODAY,
         )
     root = git.write_out(project, commit, frozen.diff, scratch)
     if root is None:
         raise UsageError(
-            f"the code of {frozen.paths.folder} is not to be had: {why}, and git cannot write out "
+            f"the code of {frozen.paths.folder} is not available: {why}, and git cannot write out "
             f"commit {commit} of {project}, with its changes",
             hint=f"bring that commit back (git fetch) or the project to its place, or {_TODAY}",
         )

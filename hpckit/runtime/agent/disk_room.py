@@ -42,7 +42,7 @@ def _words(folder: Path, number: int) -> str:
         seen = os.statvfs(folder)
         free = f"{seen.f_bavail * seen.f_frsize} bytes free"
     except OSError:
-        free = "no bytes that can be told"
+        free = "an unknown number of bytes"
     return f"[Errno {number}] {os.strerror(number)}: {folder} of the launch folder has {free}"
 
 

@@ -208,7 +208,7 @@ def _why_not(entry: Entry, history: History) -> str:
     if entry.torn:
         return "it was never committed"
     attempts = history.attempts[entry.name]
-    return entry.damage or f"it was loaded {attempts} times and training never went on"
+    return entry.damage or f"it was loaded {attempts} times and training never continued"
 
 
 def _rejected(choice: _Choice, loaded: Entry) -> tuple[Rejected, ...]:
@@ -236,5 +236,5 @@ def _none_left(folder: Path, choice: _Choice) -> NoCheckpointError:
     reasons = "; ".join(f"{name}: {reason}" for name, reason in choice.reasons.items())
     return NoCheckpointError(
         f"none of the checkpoints in {folder} can be loaded: {reasons}",
-        hint="move them away to let the run begin anew",
+        hint="move them away to start the run from the beginning",
     )

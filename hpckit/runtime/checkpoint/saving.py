@@ -186,7 +186,7 @@ def _unlike(layouts: list[str]) -> Problem:
     rank = next(rank for rank, layout in enumerate(layouts) if layout != layouts[0])
     error = StateError(
         "the names, shapes or types of its tensors are not those of rank 0",
-        hint="what is registered must be built alike on every rank; "
+        hint="what is registered must be built in the same way on every rank; "
         "pipeline stages are not supported",
     )
     return Problem(rank=rank, kind=ProblemKind.state, text=error.message, hint=error.hint)
@@ -210,9 +210,9 @@ def _unsaved(capture: Capture, problem: Problem, patience: timedelta) -> Unsaved
     return kind(
         f"the last state, of step {capture.step}, could not be saved within "
         f"{patience.total_seconds():g} s: {problem.text} (rank {problem.rank})",
-        hint="make room for it, then `hpckit resume`: training goes on from the newest checkpoint"
+        hint="free some space, then `hpckit resume`: training continues from the newest checkpoint"
         if problem.kind is ProblemKind.full
-        else problem.hint or "`hpckit resume` goes on from the newest checkpoint",
+        else problem.hint or "`hpckit resume` continues from the newest checkpoint",
     )
 
 
@@ -226,6 +226,6 @@ def _given_up(capture: Capture, problem: Problem, removed: tuple[str, ...]) -> S
         removed=removed,
         warning=(
             f"step {capture.step} was not saved, {why} ({problem.text} on rank {problem.rank}); "
-            "the checkpoints there are untouched and training goes on"
+            "earlier checkpoints are untouched and training continues"
         ),
     )

@@ -182,7 +182,7 @@ def _attach_alone(
         process_group.initialise(info, device, _store(environ, info, timeout), timeout)
     here, logger = Path.cwd(), make_logger(info)
     if kept is not None and info.rank == 0:
-        logger.info("state goes on from what is in %s; to start fresh, name another folder", kept)
+        logger.info("state continues from what is in %s; to start fresh, name another folder", kept)
     return Run(
         info=info,
         config=Config({}),

@@ -136,7 +136,7 @@ def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int) -> DeviceError:
     return DeviceError(
         f"rank {info.rank} on {info.node or socket.gethostname()}: torch sees no GPU, {why}, but "
         f"{wanted} asks for one",
-        hint=f"{hint}; to train on CPUs all the same, set runtime.device=cpu",
+        hint=f"{hint}; to train on CPUs anyway, set runtime.device=cpu",
     )
 
 

@@ -145,7 +145,7 @@ class Boundary:
         *most, ended, looping, last, first = votes.tolist()
         if ended and (looping or last != -first):
             raise UsageError(
-                f"some ranks left the step loop before step {-first}, and others went on"
+                f"some ranks left the step loop before step {-first}, and others continued"
                 if looping
                 else f"ranks left the step loop before different steps ({-first} and {last})",
                 hint="break at the same step on every rank, such as by an all_reduce of the reason",

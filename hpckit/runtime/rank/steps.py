@@ -70,7 +70,7 @@ class StepLoop:
             self._save(step, wait=agreed.leave, patience=self.grace)
         if agreed.leave:
             who = self.boundary.signal or self.boundary.told_by
-            self.logger.info("left before step=%d: told to stop by %s", step, who)
+            self.logger.info("left before step=%d: asked to stop by %s", step, who)
             self.ended_at = step
             if checkpoints is not None:
                 checkpoints.leave()
@@ -133,8 +133,8 @@ def _diverged(step: int) -> NonFiniteLossError:
     return NonFiniteLossError(
         f"the last loss before step {step} was not finite: the state is not saved, and the "
         "checkpoints from before stay",
-        hint="`hpckit resume` goes on from the newest checkpoint; with recovery.nan_patience=0 the "
-        "last state is saved whatever the loss was",
+        hint="`hpckit resume` continues from the newest checkpoint; with "
+        "recovery.nan_patience=0 the last state is saved whatever the loss was",
     )
 
 

@@ -27,7 +27,7 @@ def tell(launch: Launch, index: int) -> str:
     try:
         warning: str = _study(launch).tell(launch, index)
     except RunError as error:
-        return f"the study was not told yet how the run ended: {error}"
+        return f"the study does not know yet how the run ended: {error}"
     return warning
 
 

@@ -176,7 +176,7 @@ def open_study(launch: Launch) -> Iterator[OpenStudy]:
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(
                 f"the study {paths.journal} cannot be read: {error}",
-                hint="resume the launch when it is whole again, or launch anew",
+                hint="restore the study file and resume, or start a new launch",
             ) from error
 
 
@@ -237,7 +237,7 @@ def tell(launch: Launch, index: int) -> str:
         with open_study(launch) as study:
             return study.tell(record)
     except (HpckitError, OSError) as error:
-        return f"the study was not told yet how the run ended: {error}"
+        return f"the study does not know yet how the run ended: {error}"
 
 
 def open_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:

@@ -268,7 +268,7 @@ class Agents:
         if ended.done():
             why = f"the agents ended with exit code {ended.result()} before all had come"
         elif stopped.done():
-            why = "told to stop before all agents had come"
+            why = "asked to stop before all agents had come"
         elif left <= 0:
             why = f"waited {self.settings.runtime.agent_timeout_s:g} s for the agents"
         else:

@@ -89,7 +89,7 @@ class Drains:
             yield NodeDraining(at=now(), node=node, reason=reason, action=word)
             if isinstance(action, Stay):
                 why = f" ({reason})" if reason else ""
-                message = f"{node} is being drained{why}; the run goes on there: {action.because}"
+                message = f"{node} is being drained{why}; the run continues there: {action.because}"
                 yield Warned(at=now(), message=message)
 
 

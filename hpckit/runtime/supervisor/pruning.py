@@ -46,7 +46,7 @@ class Judge:
             while not await aside(self._asking(await self._heard())):
                 pass
         except (HpckitError, OSError, ValueError, KeyError, RuntimeError) as error:
-            sys.stderr.write(f"hpckit: warning: nothing is pruned any more: {error}\n")
+            sys.stderr.write(f"hpckit: warning: pruning has stopped: {error}\n")
             return
         await prune()
 

@@ -107,7 +107,7 @@ class Round:
     async def leave(self) -> None:
         """Have all ranks save and leave at their next boundary, however long that takes.
 
-        Unlike after a notice nothing will end them: who hangs meanwhile is found as ever.
+        Unlike after a notice nothing will end them: hang detection stays active.
         """
         if not self._asked:
             self._asked = True

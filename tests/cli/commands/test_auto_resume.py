@@ -67,7 +67,7 @@ def test_auto_resume_brings_a_launch_to_its_end(
     ]
     assert attempts(slurm_shell) == [1, 3]
     assert len(auto_resume_jobs(slurm_shell)) == 3
-    assert "no run goes on" in log_of_auto_resume(
+    assert "no run continues" in log_of_auto_resume(
         slurm_shell, auto_resume_jobs(slurm_shell)[-1].job.index
     )
     added = [one for one in slurm_shell.events(slurm_shell.outputs[0]) if one.kind == "job_added"]

@@ -180,7 +180,7 @@ COMMAND = ("experiment=command", "cluster=local", "code.snapshot=false")
         (("command=torchrun --nproc-per-node 2 nowhere.py",), "no file nowhere.py", "error"),
         (
             ("command=torchrun --nproc-per-node 2 train.py", "resources=cpu_pair"),
-            "torchrun starts ranks of its own, in each of the 2 tasks",
+            "torchrun starts its own ranks, in each of the 2 tasks",
             "warning",
         ),
         (("command=python train.py --data $DATA",), "$DATA in command stays as it is", "warning"),

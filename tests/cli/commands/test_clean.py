@@ -274,7 +274,7 @@ def test_clean_does_not_count_what_python_compiled(desk: Any, completed: Any) ->
 
 
 def test_resume_without_its_snapshot_is_refused(desk: Any, completed: Any, writer: Any) -> None:
-    """Also with --changed-code: there is nothing to run, and where to launch anew is said."""
+    """Also with --changed-code: there is nothing to run, and the way out is named."""
     desk.say("clean", "--code", "--yes")
     attempts(writer, completed, count=3).fail()
     with pytest.raises(UsageError, match=r"the code snapshot .* is gone") as caught:

@@ -186,7 +186,7 @@ def test_resume_refused_leaves_the_launch_and_can_be_repeated(
     fake_slurm.fail("database-away")
     said = slurm_shell("resume")
     assert said.code == 3
-    assert "cannot be told" in said.err
+    assert "is unknown" in said.err
     fake_slurm.mend("controller-away")
     fake_slurm.mend("database-away")
     assert not (folder / "job-1.sbatch").exists()

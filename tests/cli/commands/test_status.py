@@ -257,7 +257,7 @@ def test_status_knows_a_living_supervisor_from_a_dead_one(desk: Any, writer: Any
     document = read(desk)
     assert states(document) == ["running", "interrupted"]
     assert document["runs"][1]["failure"]["cause"] == "launcher_lost"
-    assert "without a final event" in desk.say("status").out
+    assert "before recording the outcome" in desk.say("status").out
 
 
 def test_status_knows_that_nothing_will_start_a_run(desk: Any) -> None:
@@ -328,7 +328,7 @@ def test_status_with_the_scheduler_away_shows_our_record(
     assert said.code == 0
     assert "warning" in said.err
     document = json.loads(said.out)
-    assert (document["scheduler"], states(document)) == ("away", ["running"])
+    assert (document["scheduler"], states(document)) == ("unreachable", ["running"])
 
 
 def test_status_shows_an_end_only_slurm_knows(on_slurm: Any, fake_slurm: Any) -> None:

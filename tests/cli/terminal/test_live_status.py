@@ -76,7 +76,7 @@ def sweep(desk: Any, writer: Any) -> Viewer:
 def test_watch_says_a_line_for_each_change_until_the_end(sweep: Viewer) -> None:
     """Elsewhere than on a terminal: plain lines, an end in sight once a run has completed."""
     lines = sweep.watch("--watch").splitlines()
-    assert lines[0] == "3 runs: 3 running; 0.0 % done, the end cannot be told yet"
+    assert lines[0] == "3 runs: 3 running; 0.0 % done, no estimate yet"
     assert lines[1].startswith("3 runs: 2 running, 1 completed; ")
     assert lines[-1] == "3 runs: 3 completed; 100.0 % done"
     assert len(lines) == 4

@@ -81,8 +81,8 @@ def test_drain_is_no_reason_to_shrink() -> None:
     ("known", "why"),
     [
         (view(saved=False), "nothing has been saved yet"),
-        (view(draining={}), "no node of it is being drained any more"),
-        (view(draining={"n3": ""}), "no node of it is being drained any more"),
+        (view(draining={}), "none of its nodes is being drained now"),
+        (view(draining={"n3": ""}), "none of its nodes is being drained now"),
         (view(draining={"n2": "", "n3": ""}), "no spare node can take over"),
     ],
 )

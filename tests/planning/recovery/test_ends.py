@@ -100,7 +100,7 @@ def test_decide_goes_on_where_ranks_left_unasked() -> None:
     action = decide(replace(ROUND, exits=(peer, told), step=9), policy, Ledger())
     assert isinstance(action, NewRound)
     assert (action.because.cause, action.because.rank, action.because.step) == (Cause.left, 1, 9)
-    assert "told to leave by SIGUSR1" in action.because.message
+    assert "asked to leave by SIGUSR1" in action.because.message
     refused = decide(replace(ROUND, exits=(peer, told), step=9), Recovery(), Ledger())
     assert isinstance(refused, EndAttempt)
     assert (refused.state, refused.exit_code != 0) == (RunState.failed, True)

@@ -70,7 +70,7 @@ def test_sums_are_what_sha256sum_reads(paths: LaunchPaths) -> None:
 def test_changes_that_cannot_be_told_are_an_error(paths: LaunchPaths) -> None:
     """Without code.json nobody knows; that is said rather than passed over."""
     paths.code_record.unlink()
-    with pytest.raises(UsageError, match="cannot be told"):
+    with pytest.raises(UsageError, match="cannot determine whether the code"):
         changed(paths)
 
 

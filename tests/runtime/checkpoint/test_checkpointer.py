@@ -220,7 +220,7 @@ def test_twice_fatal_checkpoint_is_demoted_and_said(shop: Shop) -> None:
     shop.save(1, 2)
     assert [shop.load(epoch).step for epoch in (2, 3, 4)] == [2, 2, 1]
     (rejected,) = shop.load(5).rejected
-    assert rejected.reason == "it was loaded 2 times and training never went on"
+    assert rejected.reason == "it was loaded 2 times and training never continued"
 
 
 def test_proved_checkpoint_is_never_demoted(shop: Shop) -> None:

@@ -61,4 +61,4 @@ def test_full_disk_is_said(filled: list[dict[str, Any]]) -> None:
     assert len(warnings) == 3
     for step, warning in enumerate(warnings, start=3):
         assert warning.startswith(f"step {step} was not saved, the disk is full (")
-        assert "the checkpoints there are untouched" in warning
+        assert "earlier checkpoints are untouched" in warning

@@ -45,7 +45,7 @@ def test_drain_is_told_once_and_again_when_it_changes() -> None:
     said = kinds(drains.news(("n1", "n2"), STAY))
     assert said == [
         ("n2", "stay"),
-        ("", "n2 is being drained (fan 3); the run goes on there: no spare"),
+        ("", "n2 is being drained (fan 3); the run continues there: no spare"),
     ]
     assert not kinds(drains.news(("n1", "n2"), STAY))
     assert kinds(drains.news(("n1", "n2"), MOVE)) == [("n2", "move")]
