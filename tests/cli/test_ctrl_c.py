@@ -40,7 +40,7 @@ def test_ctrl_c_in_launch_wait_lets_local_runs_go_on(shell: Any, leaving: Any) -
     person = leaving("running", "launch", "--wait", "-m", *LAUNCH, "seed=1,2")
     (folder,) = shell.outputs
     said = person.said.split("hpckit: ")[-1]
-    assert "the runs go on" in said
+    assert "the runs continue" in said
     assert f"hpckit cancel {folder.name}" in " ".join(said.split())
     assert "Traceback" not in person.said
     assert "running" in states(shell)
@@ -60,13 +60,13 @@ def test_ctrl_c_in_launch_wait_lets_local_runs_go_on(shell: Any, leaving: Any) -
 def test_ctrl_c_in_any_other_view_lets_runs_go_on(
     shell: Any, leaving: Any, text: str, words: tuple[str, ...]
 ) -> None:
-    """`status --watch`, `watch`, `logs --follow` and `resume --wait`: 130, and the runs go on."""
+    """`status --watch`, `watch`, `logs --follow` and `resume --wait`: 130; the runs continue."""
     command = "command=[sh,-c,'echo ready; sleep 600']"
     assert shell("launch", *LAUNCH, command).code == 0
     if words[0] == "resume":
         assert shell("cancel").code == 0
         assert shell("watch").code == 1
     person = leaving(text, *words)
-    assert "the runs go on" in person.said
+    assert "the runs continue" in person.said
     assert "Traceback" not in person.said
     assert states(shell) == ["running"]

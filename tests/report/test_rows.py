@@ -92,7 +92,7 @@ def test_note_is_total(state: RunState, base: BaseState) -> None:
         (RunView(record=RUNNING, observation=seen("NODE_FAIL")), "has no end, Slurm says NODE"),
         (RunView(record=WAITING, observation=seen("FAILED")), "never started, Slurm says FAILED"),
         (RunView(record=RAISED, observation=seen("COMPLETED")), "says failed, Slurm COMPLETED"),
-        (RunView(record=RUNNING, asked=True), "Slurm does not know job 7 any more"),
+        (RunView(record=RUNNING, asked=True), "Slurm no longer knows job 7"),
         (RunView(record=RUNNING, observation=seen("PENDING", restarts=1)), "requeued by Slurm"),
         (
             RunView(

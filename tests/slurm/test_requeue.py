@@ -135,7 +135,7 @@ def test_requeue_brings_no_cancelled_job_back(slurm: OneJob, job: str) -> None:
     slurm.set(job=job)
     outcome = slurm.requeue()
     assert outcome.answer is Answer.refused
-    assert "ended by somebody" in outcome.message
+    assert "ended by someone" in outcome.message
     assert not slurm.asked("requeue")
 
 

@@ -78,7 +78,7 @@ def test_results_of_no_such_experiment_name_those_there_are(told: Any) -> None:
     with pytest.raises(NotFoundError) as caught:
         told.say("results", "--experiment", "dmo")
     assert "demo, other" in caught.value.hint
-    with pytest.raises(UsageError, match="some are named besides"):
+    with pytest.raises(UsageError, match="some are named as well"):
         told.say("results", "demo", "--experiment", "demo")
 
 

@@ -188,7 +188,7 @@ COMMAND = ("experiment=command", "cluster=local", "code.snapshot=false")
         (("command=python train.py --lr {lr}",), "{lr} in command stays as it is", "warning"),
         (
             ("command=true", "cluster.setup=['false']", "resources.timeout_min=5"),
-            "nobody reads cluster.setup, resources.timeout_min",
+            "nothing reads cluster.setup, resources.timeout_min",
             "warning",
         ),
         (("command=true", "-m", "+params.lr=1,1,2"), "1 run of this sweep is the same", "warning"),

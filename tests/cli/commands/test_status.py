@@ -360,7 +360,7 @@ def test_status_of_a_job_slurm_forgot_is_unknown(on_slurm: Any) -> None:
     on_slurm.tell(launch, events.Submitted(at=launch.created_at, job_index=0, job="999"))
     document = read(on_slurm)
     assert (document["scheduler"], states(document)) == ("answered", ["unknown"])
-    assert "does not know job 999 any more" in on_slurm.say("status").out
+    assert "no longer knows job 999" in on_slurm.say("status").out
 
 
 def test_status_says_where_a_submission_was_never_confirmed(desk: Any) -> None:

@@ -88,7 +88,7 @@ def test_loss_of_most_nodes_at_once_blames_none(nodes: int, lost: int, blamed: i
     assert found is not None
     assert found.cause is Cause.node_lost
     assert len(found.node.split(", ") if found.node else ()) == blamed
-    assert ("lost by what they share" in found.message) == (blamed == 0)
+    assert ("lost by something they share" in found.message) == (blamed == 0)
 
 
 @pytest.mark.parametrize(
