@@ -6,6 +6,7 @@ may see other file systems than this machine: what lies outside the project is o
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -99,6 +100,13 @@ class Machine:
         folders = [self.working_dir, *(self.snapshot.root / one for one in self._search)]
         merged = {**self.environ, **self.plan.cluster.env, **env}
         folders += [Path(one) for one in merged.get("PYTHONPATH", "").split(os.pathsep) if one]
+        if self.same_python and importlib.util.find_spec("torch") is None:
+            yield error(
+                "entry_point",
+                text,
+                f"a function of yours needs PyTorch, and {self.plan.python} does not have it",
+                "pip install 'hpckit-slurm[train]', or set cluster.python to a Python that has it",
+            )
         module = find_module(name, folders, installed=self.same_python)
         if module is None:
             yield from self._no_module(text, name, folders)
