@@ -65,7 +65,7 @@ def test_auto_resume_job_resumes_a_run_whose_batch_host_lost_its_supervisor(
     sandbox.wait_until(has_begun, "the run has begun")
 
     def waits() -> bool:
-        words = ("--noheader", "--format=%R", f"--jobs={launched['auto_resume']}")
+        words = ("--noheader", "--format=%R", f"--jobs={launched['auto_resume_job']}")
         return "Dependency" in sandbox.slurm("squeue", *words)
 
     sandbox.wait_until(waits, "the auto-resume job waits for the run")
