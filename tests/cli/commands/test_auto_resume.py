@@ -98,7 +98,7 @@ def test_auto_resume_job_waits_for_what_it_resumed(slurm_shell: Any, fake_slurm:
         json.loads(slurm_shell("status", "--json").out)["auto_resume_job"]
         == said["auto_resume_job"]
     )
-    assert f"auto-resume job: job {said['auto_resume']}" in slurm_shell("status").out
+    assert f"auto-resume job {said['auto_resume_job']} resumes" in slurm_shell("status").out
     again = slurm_shell("auto-resume", str(slurm_shell.outputs[0]), "--job", "7")
     assert again.code == 0, again.err
     assert len(auto_resume_jobs(slurm_shell)) == 1
