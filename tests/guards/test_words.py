@@ -67,3 +67,14 @@ def test_messages_are_in_plain_english() -> None:
         if re.search(ODD, text)
     }
     assert found == set()
+
+
+def test_pages_are_in_plain_english() -> None:
+    """Neither do the pages, but for names of tests and tables of facts."""
+    found = {
+        f"{page.name}: {line.strip()[:80]}"
+        for page in (_ROOT / "README.md", *(_ROOT / "docs").glob("*.md"))
+        for line in page.read_text().splitlines()
+        if re.search(ODD, line)
+    }
+    assert found == set()
