@@ -15,7 +15,7 @@ model = DistributedDataParallel(torch.nn.Linear(2, 1).to(run.device))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 run.state(model=model, optimizer=optimizer)
 for epoch in run.steps(10):  # was: range(10)
-    sampler.set_epoch(epoch)  # the same order, whoever trains this epoch
+    sampler.set_epoch(epoch)  # the same order on every try
     for inputs, wanted in loader:
         loss = (model(inputs.to(run.device)) - wanted.to(run.device)).square().mean()
         optimizer.zero_grad()
