@@ -19,6 +19,7 @@ from hpckit.errors import ChannelError, SchedulerError, UsageError
 from hpckit.model import events
 from hpckit.model.cluster.nodes import expand
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.states import RoundAction
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import read_ledger
 from hpckit.record.counted_events import counted_events
@@ -139,7 +140,7 @@ def _wanted_again(told: Iterable[events.Event]) -> bool:
     One that is cut off decides so, having lost all other nodes, and does not reach Slurm.
     """
     rounds = [event for event in told if isinstance(event, events.RoundEnded)]
-    return bool(rounds) and rounds[-1].action == "again"
+    return bool(rounds) and rounds[-1].action is RoundAction.new_attempt
 
 
 async def _greets(hosts: Sequence[str], port: int, secret: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from hpckit.model.failure import Cause, Failure, RankExit, Reason
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 
 VERSION = 1
 
@@ -205,16 +205,15 @@ class NodeDraining(Event):
 class RoundEnded(Event):
     """No rank of a round is left. `failure` is null where all completed.
 
-    `first_step` and `step` are the first and the last step that began; `because` says what was
-    decided: `completed`, `restart` (a new round), `again` (a new attempt) or `end`. `silent_s` is
-    how long nothing had been heard when a hang or a lost node was noticed.
+    `first_step` and `step` are the first and the last step that began; `action` is what was
+    decided. `silent_s` is how long nothing had been heard when a hang or a lost node was noticed.
     """
 
     kind: ClassVar[str] = "round_ended"
     round: int
     first_step: int | None
     step: int | None
-    action: str
+    action: RoundAction
     failure: Failure | None = None
     silent_s: float = 0.0
 

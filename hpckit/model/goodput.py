@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from hpckit.model.failure import Cause
+from hpckit.model.states import RoundAction
 
 PLANNED = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
 """Causes that are announced: state is saved, so that no work is lost. The rest are failures."""
@@ -30,8 +31,8 @@ class Progress:
 class Interruption:
     """One end of a round or attempt that was not completion.
 
-    `round` is null where none had begun; `action` is what followed: `restart`, `again`, `end`, or
-    empty where nobody could say.
+    `round` is null where none had begun; `action` is what followed, null if that is
+    unknown.
     """
 
     at: datetime
@@ -42,7 +43,7 @@ class Interruption:
     rank: int | None = None
     node: str | None = None
     step: int | None = None
-    action: str = ""
+    action: RoundAction | None = None
 
     @property
     def planned(self) -> bool:

@@ -32,6 +32,22 @@ class RunState(StrEnum):
         return self in _ENDED
 
 
+class RoundAction(StrEnum):
+    """What follows an ended round. `new_round`: in the same allocation; `new_attempt`: in another.
+
+    `end`: nothing, or what is unknown.
+    """
+
+    completed = "completed"
+    new_round = "new_round"
+    new_attempt = "new_attempt"
+    end = "end"
+
+    @classmethod
+    def _missing_(cls, value: object) -> RoundAction:  # noqa: ARG003  # whatever a newer one wrote
+        return cls.end
+
+
 _ENDED = frozenset({RunState.completed, RunState.failed, RunState.cancelled, RunState.interrupted})
 
 

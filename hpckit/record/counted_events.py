@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from hpckit.model import events
 from hpckit.model.final_event import missing_final_event
 from hpckit.model.history import LaunchHistory
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.record.launches import Launch, progress_step, read_attempts, read_launch_history
 from hpckit.record.layout import AttemptPaths
 
@@ -53,7 +53,7 @@ def _final_event(told: Sequence[events.Event], attempt: AttemptPaths) -> Iterato
         round=rounds[-1] if rounds else 0,
         first_step=None,
         step=progress_step(attempt),
-        action="end",
+        action=RoundAction.end,
         failure=failure,
     )
     yield events.AttemptEnded(at=at, state=RunState.interrupted, exit_code=1, failure=failure)

@@ -102,7 +102,7 @@ def _interruption_cells(one: Interruption) -> tuple[str, ...]:
         one.cause.value,
         " ".join(word for word in where if word),
         "" if one.step is None else str(one.step),
-        one.action,
+        "" if one.action is None else one.action.replace("_", " "),
         _shortened(one.message),
     )
 

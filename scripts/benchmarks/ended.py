@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.commands import hpckit, run
 from hpckit.model import events
 from hpckit.model.plain import to_plain
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.store import append_event, append_line, make_folder, write_text
 
@@ -75,7 +75,12 @@ def _end(launch: Launch, index: int) -> None:
         events.RoundStarted(at=at + 2 * second, round=0, world_size=1, nodes=("n1",)),
         events.StepReached(at=at + 3 * second, round=0, step=0),
         events.RoundEnded(
-            at=at + 99 * second, round=0, first_step=0, step=9, action="completed", failure=None
+            at=at + 99 * second,
+            round=0,
+            first_step=0,
+            step=9,
+            action=RoundAction.completed,
+            failure=None,
         ),
         events.AttemptEnded(
             at=at + 100 * second, state=RunState.completed, exit_code=0, failure=None

@@ -22,7 +22,7 @@ from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Recovery
 from hpckit.model.plan import JobSpec, ResourceSpec
 from hpckit.model.run import RunRecord, RunView
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.budget import spent
 from hpckit.planning.recovery.decide import (
     EndAttempt,
@@ -235,7 +235,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         ended = replace(ended, **about)
         action = decide(ended, POLICY, self.past)
         failure = action.because if isinstance(action, NewRound) else action.failure
-        history.append(round_ended(ended, failure, "whatever"))
+        history.append(round_ended(ended, failure, RoundAction.end))
         self.count(failure)
         if isinstance(action, NewRound):
             self.begin_round(self.round + 1, action.nodes)
@@ -411,7 +411,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             round=self.round,
             first_step=None,
             step=self.step,
-            action="end",
+            action=RoundAction.end,
             failure=failure,
         )
         last = events.AttemptEnded(

@@ -16,7 +16,7 @@ def restarted(training: Training, calm: dict[int, float], fault: str, cause: str
     training.completed()
     assert training.causes() == [cause, None]
     ended, _ = training.rounds()
-    assert ended.action == "restart"
+    assert ended.action == "new_round"
     assert training.losses == first(calm, STEPS)
     assert [one["fault"] for one in training.faults()] == [fault]
     again = training.steps[training.steps.index(ended.failure["step"] - 1) + 1]

@@ -15,7 +15,7 @@ from pathlib import Path
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.plan import JobSpec
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.jobs.shared_jobs import EndedAttempt, comes_back
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import read_ledger
@@ -90,7 +90,7 @@ class SharedJobEnds:
             round=_last_round(told),
             first_step=None,
             step=progress_step(paths),
-            action="end",
+            action=RoundAction.end,
             failure=failure,
         )
         earlier = counted_events(self.launch, run, before=number)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.goodput import Interruption, Progress
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, duration, utc
 
 
@@ -178,13 +178,13 @@ class Timeline:
         now.saved_at = max(began + stall, ZERO)
 
     def _end_round(self, event: events.RoundEnded) -> None:
-        completed = event.failure is None and event.action == "completed"
+        completed = event.failure is None and event.action is RoundAction.completed
         self._notice_trouble(duration(event.silent_s))
         now = self._ended_round(event, completed=completed)
         if now is not None and completed:
             self._complete(now)
             return
-        self._blamed = event.action != "restart"
+        self._blamed = event.action is not RoundAction.new_round
         self._phase, self._round = self._before_a_step(), None
         if event.failure is not None:
             self._interrupt(event.failure, None if now is None else now.number, event.action)
@@ -217,7 +217,7 @@ class Timeline:
         if event.state is RunState.completed and now is not None:
             self._complete(now)
         elif event.failure is not None and not self._blamed:
-            self._interrupt(event.failure, None if now is None else now.number, "")
+            self._interrupt(event.failure, None if now is None else now.number, None)
         self._open, self._round, self._phase = False, None, Phase.queue
 
     def _lose_open(self, bound: datetime | None) -> None:
@@ -231,7 +231,7 @@ class Timeline:
         self._reach_progress()
         message = "its supervisor died before recording the outcome"
         failure = Failure(cause=self._told or Cause.launcher_lost, message=message)
-        self._interrupt(failure, None if self._round is None else self._round.number, "")
+        self._interrupt(failure, None if self._round is None else self._round.number, None)
         self._open, self._round, self._phase = False, None, Phase.queue
 
     def _reach_progress(self) -> None:
@@ -239,7 +239,7 @@ class Timeline:
         if now is not None and said is not None and said.round == now.number:
             now.reach(said.step)
 
-    def _interrupt(self, failure: Failure, number: int | None, action: str) -> None:
+    def _interrupt(self, failure: Failure, number: int | None, action: RoundAction | None) -> None:
         assert self._clock is not None, "an interruption follows an event"  # noqa: S101
         self.interruptions.append(
             Interruption(

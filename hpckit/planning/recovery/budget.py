@@ -15,7 +15,7 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.final_event import lost, missing_final_event
 from hpckit.model.launch import Recovery
 from hpckit.model.run import RunRecord, RunView
-from hpckit.model.states import BaseState, RunState
+from hpckit.model.states import BaseState, RoundAction, RunState
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
 
@@ -90,7 +90,7 @@ def _with(ledger: Ledger, record: RunRecord, failure: Failure, attempt: int) -> 
         round=record.round or 0,
         first_step=None,
         step=record.step,
-        action="end",
+        action=RoundAction.end,
         failure=failure,
     )
     return ledger.after(ended, attempt)

@@ -14,7 +14,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, shell_code
 from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.run import PRUNED
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.ends import (
     End,
     first_failure,
@@ -148,7 +148,7 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     if failure is None and view.dismissed is None and end is End.left and view.cut_short:
         return _left_for_drain(view, policy, past)
     failure = _with_checkpoint(view, failure or _failure_of(view, end), past)
-    ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
+    ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     left_out = _left_out(view, policy, ledger)
     spent = exhausted(ledger, failure, policy, left_out)
     if spent is not None:
@@ -200,7 +200,7 @@ def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
         return Stay(because="none of its nodes is being drained now")
     if not view.saved:
         return Stay(because="nothing has been saved yet to continue from")
-    ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
+    ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     excluded = ledger.excluded(policy)
     good = without(view.standing, excluded | view.draining.keys())
     if len(good) >= len(view.members):
@@ -240,11 +240,11 @@ def _left_for_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     if not isinstance(action, Stay):
         return action
     failure = _drain(view)
-    ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
+    ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     return _restart(view, failure, policy, ledger, _left_out(view, policy, ledger))
 
 
-def round_ended(view: RoundView, failure: Failure | None, action: str) -> events.RoundEnded:
+def round_ended(view: RoundView, failure: Failure | None, action: RoundAction) -> events.RoundEnded:
     """Return what is recorded of an ended round."""
     return events.RoundEnded(
         at=view.at,
@@ -353,7 +353,7 @@ def _stopped(view: RoundView, notice: Notice, policy: Recovery, past: Ledger) ->
         # Who stopped the attempt starts it again, where that was the intention; and a run that
         # keeps no state would only come to the same limit once more.
         return EndAttempt(state=RunState.interrupted, exit_code=NOTICE_CODE, failure=failure)
-    ledger = past.after(round_ended(view, failure, "failed"), view.attempt)
+    ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     spent = exhausted(ledger, failure, policy)
     if spent is None:
         return _again(failure, NOTICE_CODE, ledger.excluded(policy))

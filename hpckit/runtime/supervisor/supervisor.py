@@ -19,7 +19,7 @@ from hpckit.model.cluster.nodes import compress
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy
 from hpckit.model.save_cost import SaveCost
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.decide import (
     Action,
     EndAttempt,
@@ -338,10 +338,10 @@ def _failure(action: Action) -> Failure | None:
     return action.because if isinstance(action, NewRound) else action.failure
 
 
-def _word(action: Action) -> str:
+def _word(action: Action) -> RoundAction:
     """Return what `RoundEnded.action` says of a decision."""
     if isinstance(action, NewRound):
-        return "restart"
+        return RoundAction.new_round
     if action.state is RunState.completed:
-        return "completed"
-    return "again" if action.again else "end"
+        return RoundAction.completed
+    return RoundAction.new_attempt if action.again else RoundAction.end

@@ -15,6 +15,7 @@ from hpckit.errors import NotFoundError, UsageError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
+from hpckit.model.states import RoundAction
 from hpckit.record.process import start_mark, this_host
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -186,7 +187,7 @@ def interrupted(desk: Any, writer: Any, *, runs: int = 1) -> Any:
         events.StepReached(at=first, round=0, step=0),
         events.CheckpointSaved(at=first, round=0, step=5, size=2048, stall_s=0.5, duration_s=1),
         events.RoundEnded(
-            at=again, round=0, first_step=0, step=9, action="restart", failure=killed
+            at=again, round=0, first_step=0, step=9, action=RoundAction.new_round, failure=killed
         ),
         events.Warned(at=again, message="the disk is nearly full"),
         events.RoundStarted(at=again, round=1, world_size=2, nodes=("n1", "n2")),

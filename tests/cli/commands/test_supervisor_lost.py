@@ -21,7 +21,7 @@ from hpckit.context import Context
 from hpckit.errors import ChannelError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.record.launches import Launch
 from hpckit.record.layout import RunPaths
 from hpckit.record.store import make_folder, write_json, write_text
@@ -131,7 +131,7 @@ def test_new_attempt_that_a_cut_off_supervisor_wanted_is_asked_for(
     bereaved.allow(0)
     writer(launch=bereaved.launch).tell(
         events.NodeLost(at=NOW, node="n2", silent_s=6.0),
-        events.RoundEnded(at=NOW, round=0, first_step=0, step=9, action="again"),
+        events.RoundEnded(at=NOW, round=0, first_step=0, step=9, action=RoundAction.new_attempt),
         events.AttemptEnded(at=NOW, state=RunState.interrupted, exit_code=1),
     )
     assert "scontrol requeue 7" in bereaved.act()
@@ -142,7 +142,7 @@ def test_new_attempt_that_the_supervisor_has_asked_for_is_not_asked_for_again(
 ) -> None:
     """Whatever came of it is the supervisor's affair."""
     writer(launch=bereaved.launch).tell(
-        events.RoundEnded(at=NOW, round=0, first_step=0, step=9, action="again"),
+        events.RoundEnded(at=NOW, round=0, first_step=0, step=9, action=RoundAction.new_attempt),
         events.AttemptEnded(at=NOW, state=RunState.interrupted, exit_code=1),
         events.RequeueAsked(at=NOW, outcome="requeued"),
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.goodput import Goodput, Measured, Parts, Progress
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.goodput.account import account, submissions
 from hpckit.planning.goodput.ettr import expected_ettr
 
@@ -56,7 +56,8 @@ def round_over(
     when: float, steps: tuple[int, int], number: int = 0, *, failure: Failure | None = KILLED
 ) -> events.RoundEnded:
     """Return the end of a round."""
-    action = "completed" if failure is None else "end" if failure is PREEMPTED else "restart"
+    follows = RoundAction.end if failure is PREEMPTED else RoundAction.new_round
+    action = RoundAction.completed if failure is None else follows
     return events.RoundEnded(
         at=at(when),
         round=number,
@@ -230,11 +231,11 @@ def test_account_of_a_command_without_steps_knows_its_work_once_it_completed() -
 def test_account_names_every_interruption_once() -> None:
     """The end of an attempt does not repeat what the end of its round said."""
     again = events.RoundEnded(
-        at=at(40), round=0, first_step=0, step=9, action="again", failure=KILLED
+        at=at(40), round=0, first_step=0, step=9, action=RoundAction.new_attempt, failure=KILLED
     )
     missing = Failure(cause=Cause.agents_missing, message="n2 did not come")
     no_round = events.RoundEnded(
-        at=at(59), round=0, first_step=None, step=None, action="end", failure=missing
+        at=at(59), round=0, first_step=None, step=None, action=RoundAction.end, failure=missing
     )
     told = account(
         [
@@ -244,7 +245,7 @@ def test_account_names_every_interruption_once() -> None:
     )
     assert told.rounds == 1
     assert [(one.attempt, one.round, one.cause, one.action) for one in told.interruptions] == [
-        (1, 0, Cause.signal, "again"),
+        (1, 0, Cause.signal, RoundAction.new_attempt),
         (2, None, Cause.agents_missing, "end"),
     ]
 
@@ -305,7 +306,7 @@ EVENTS = st.one_of(
         round=NUMBERS,
         first_step=STEPS,
         step=STEPS,
-        action=st.sampled_from(["completed", "restart", "again", "end"]),
+        action=st.sampled_from(RoundAction),
         failure=FAILURES,
     ),
     st.builds(

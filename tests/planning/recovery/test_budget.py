@@ -11,7 +11,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.states import RunState, parse_state
+from hpckit.model.states import RoundAction, RunState, parse_state
 from hpckit.planning.recovery.budget import spent, whole_ledger
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,7 +48,7 @@ def lost(attempt: int, step: int | None = None) -> tuple[events.Event, ...]:
     failure = Failure(cause=Cause.launcher_lost, message="", signature=Cause.launcher_lost)
     at = AT + timedelta(minutes=attempt)
     ended = events.RoundEnded(
-        at=at, round=0, first_step=None, step=step, action="end", failure=failure
+        at=at, round=0, first_step=None, step=step, action=RoundAction.end, failure=failure
     )
     last = events.AttemptEnded(at=at, state=RunState.interrupted, exit_code=1, failure=failure)
     return began(attempt), ended, last
@@ -87,7 +87,7 @@ def test_cause_of_our_record_counts_once() -> None:
     """An end that was recorded is in the ledger already, also where Slurm has another word."""
     failure = Failure(cause=Cause.host_oom, message="", signature="x")
     ended = events.RoundEnded(
-        at=AT, round=0, first_step=None, step=None, action="end", failure=failure
+        at=AT, round=0, first_step=None, step=None, action=RoundAction.end, failure=failure
     )
     last = events.AttemptEnded(at=AT, state=RunState.failed, exit_code=1, failure=failure)
     seen = view(slurm="FAILED", state=RunState.failed, failure=failure)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpckit.model.failure import Cause, Failure, Kept, RankExit, Reason
 from hpckit.model.launch import Recovery
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.decide import (
     Action,
     EndAttempt,
@@ -120,7 +120,7 @@ def test_decide_starts_a_new_round_after_a_kill_while_one_is_left() -> None:
     assert isinstance(first, NewRound)
     assert first.because.message == "rank 1 was killed by SIGKILL"
     assert (first.nodes, first.pause) == (("n1", "n2"), timedelta())
-    past = NOTHING.after(round_ended(view(step=7), first.because, "restart"), 1)
+    past = NOTHING.after(round_ended(view(step=7), first.because, RoundAction.new_round), 1)
     last = decide_after(view(round=1, exits=exits, step=7), ONCE, past)
     assert isinstance(last, EndAttempt)
     assert (last.state, last.exit_code) == (RunState.failed, 137)
@@ -132,7 +132,7 @@ def test_decide_starts_again_where_the_run_got_further() -> None:
     """A step further than ever before refills the budgets; the same step does not."""
     exits = [killed(1)]
     because = Failure(cause=Cause.signal, message="", signature="another")
-    past = NOTHING.after(round_ended(view(step=7), because, "restart"), 1)
+    past = NOTHING.after(round_ended(view(step=7), because, RoundAction.new_round), 1)
     assert isinstance(decide_after(view(exits=exits, step=8), ONCE, past), NewRound)
     assert isinstance(decide_after(view(exits=exits, step=7), ONCE, past), EndAttempt)
 
@@ -146,7 +146,7 @@ def test_decide_stops_a_crash_loop_across_attempts() -> None:
         action = decide_after(ended, policy, past)
         actions.append(action)
         failure = action.because if isinstance(action, NewRound) else action.failure
-        past = past.after(round_ended(ended, failure, ""), attempt)
+        past = past.after(round_ended(ended, failure, RoundAction.end), attempt)
     assert isinstance(actions[0], NewRound)
     assert isinstance(actions[1], EndAttempt)
     assert actions[1].again, "elsewhere: the node failed twice"
@@ -182,7 +182,7 @@ def test_decide_leaves_out_a_node_that_failed_twice() -> None:
     """A second failure on the same node makes a spare take its place, and counts once."""
     policy = Recovery(restarts={"signal": 1}, identical_failures=9)
     because = Failure(cause=Cause.signal, message="", node="n1", signature="one")
-    past = NOTHING.after(round_ended(view(step=7), because, "restart"), 1)
+    past = NOTHING.after(round_ended(view(step=7), because, RoundAction.new_round), 1)
     exits = [killed(0)]
     action = decide_after(view(exits=exits, step=7, standing=("n1", "n2", "n3")), policy, past)
     assert isinstance(action, NewRound)
@@ -200,7 +200,7 @@ def test_decide_pauses_ever_longer_between_rounds_without_progress() -> None:
         action = decide_after(ended, policy, past)
         assert isinstance(action, NewRound)
         pauses.append(action.pause.total_seconds())
-        past = past.after(round_ended(ended, action.because, ""), 1)
+        past = past.after(round_ended(ended, action.because, RoundAction.end), 1)
     assert pauses == [0, 1, 2, 3]
 
 
@@ -233,7 +233,7 @@ def test_decide_blames_nobody_for_a_lost_connection_while_somebody_failed_otherw
 def test_first_nodes_prefer_those_that_never_failed() -> None:
     """A node that was lost before is only taken where there is no other."""
     because = Failure(cause=Cause.node_lost, message="", node="n1")
-    past = NOTHING.after(round_ended(view(), because, "again"), 1)
+    past = NOTHING.after(round_ended(view(), because, RoundAction.new_attempt), 1)
     assert first_nodes(("n1", "n2", "n3"), past, ONCE, 2) == ("n2", "n3")
     assert first_nodes(("n1", "n2"), past, ONCE, 2) == ("n2", "n1")
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpckit.model.failure import Cause, Failure, RankExit, Reason
 from hpckit.model.launch import DrainPolicy, Recovery
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.decide import (
     EndAttempt,
     NewRound,
@@ -96,7 +96,7 @@ def test_drain_is_stayed_through_where_leaving_gains_nothing(known: RoundView, w
 def test_drain_is_left_within_its_budget_only() -> None:
     """Without progress in between, as often as recovery.restarts.drained says; spares cost none."""
     because = Failure(cause=Cause.drained, message="", signature="drained")
-    past = NOTHING.after(round_ended(view(), because, "again"), 1)
+    past = NOTHING.after(round_ended(view(), because, RoundAction.new_attempt), 1)
     stay = on_drain(ALONE, LEAVE, past)
     assert isinstance(stay, Stay)
     assert "recovery.restarts.drained is 1" in stay.because
@@ -132,7 +132,7 @@ def test_drain_counts_against_no_failure() -> None:
     for _ in range(5):
         action = decide(view(step=1), MOVE, past)
         assert isinstance(action, NewRound)
-        past = past.after(round_ended(view(step=1), action.because, "restart"), 1)
+        past = past.after(round_ended(view(step=1), action.because, RoundAction.new_round), 1)
     assert past.between_failures(timedelta(hours=1)) == timedelta(hours=1)
     assert not past.excluded(MOVE)
 

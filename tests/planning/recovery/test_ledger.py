@@ -12,6 +12,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
 from hpckit.model.save_cost import SaveCost
+from hpckit.model.states import RoundAction
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -37,7 +38,7 @@ def ended(cause: Cause = Cause.signal, **about: Any) -> events.RoundEnded:
     failure = Failure(
         cause=cause, message="", node=about.pop("node", None), signature=about.pop("signature", "s")
     )
-    given = {"round": 0, "first_step": 0, "step": None, "action": "restart", **about}
+    given = {"round": 0, "first_step": 0, "step": None, "action": RoundAction.new_round, **about}
     return events.RoundEnded(at=at, failure=failure, **given)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpckit.model.failure import Cause, Failure, RankExit, Reason
 from hpckit.model.launch import Recovery
-from hpckit.model.states import RunState
+from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.decide import (
     EndAttempt,
     Load,
@@ -37,7 +37,7 @@ def test_death_at_a_load_is_charged_to_the_checkpoint() -> None:
         action = decide(ROUND, ONCE, past)
         assert isinstance(action, NewRound)
         assert action.because.checkpoint == "step-15"
-        past = past.after(round_ended(ROUND, action.because, "restart"), 1)
+        past = past.after(round_ended(ROUND, action.because, RoundAction.new_round), 1)
     assert (past.spent(Cause.signal), past.excluded(ONCE)) == (0, frozenset())
     assert past.loads_of("step-15") == 2
 
@@ -50,7 +50,7 @@ def test_checkpoint_is_charged_no_more_often_than_it_is_tried() -> None:
         actions.append(action)
         if isinstance(action, EndAttempt):
             break
-        past = past.after(round_ended(ROUND, action.because, "restart"), 1)
+        past = past.after(round_ended(ROUND, action.because, RoundAction.new_round), 1)
     assert isinstance(actions[-1], EndAttempt)
     assert actions[-1].state is RunState.failed
     assert len(actions) == 4
