@@ -210,7 +210,7 @@ def test_chaos_names_a_misspelt_fault_beside_the_missing_launch(desk: Any) -> No
     desk.freeze()
     with pytest.raises(NotFoundError) as caught:
         desk.say("chaos", "kil")
-    assert "no fault either" in caught.value.hint
+    assert "neither a launch nor a fault" in caught.value.hint
 
 
 def commit_one(launch: Any) -> None:

@@ -201,7 +201,7 @@ def test_status_of_one_run_says_where_its_time_went(desk: Any, writer: Any) -> N
     interrupted(desk, writer)
     lines = desk.say("status").out.splitlines()
     assert "warning: the disk is nearly full" in lines
-    (history,) = (line for line in lines if " restart " in line and "SIGKILL" in line)
+    (history,) = (line for line in lines if " new round " in line and "SIGKILL" in line)
     assert history.split()[2:8] == ["1.0", "signal", "rank", "1", "on", "n2"]
     assert any(line.startswith("goodput ") and "ETTR" in line for line in lines)
     assert any(line.startswith("lost work") for line in lines)

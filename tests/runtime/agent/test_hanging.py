@@ -67,7 +67,7 @@ def test_hung_rank_is_named_with_its_stack_and_costs_a_round(workshop: Any, rank
     assert ended.record.round == 1
     stacks = ended.paths.round(0).stacks(0).read_text()
     assert "all_reduce" in stacks, "rank 0 waits for rank 1"
-    assert "chaos.py" in ended.paths.round(0).stacks(1).read_text()
+    assert "fault_injector.py" in ended.paths.round(0).stacks(1).read_text()
 
 
 def test_unwatched_silence_is_no_hang(workshop: Any, ranks: Any) -> None:
