@@ -29,8 +29,15 @@ def check_lines(plan: LaunchPlan, checked: Checked) -> Iterator[str]:
         yield f"  at most  {_estimate(checked.estimate)}"
     for reason in checked.unchecked:
         yield f"  unknown  {reason}"
-    errors = len(checked.errors)
-    yield (f"refused: {counted(errors, 'error')}" if errors else "all checks passed")
+    yield _verdict(checked)
+
+
+def _verdict(checked: Checked) -> str:
+    if checked.errors:
+        return f"refused: {counted(len(checked.errors), 'error')}"
+    if checked.unchecked:
+        return "no errors found; what is unknown above was not checked"
+    return "all checks passed"
 
 
 def check_document(plan: LaunchPlan, checked: Checked) -> dict[str, object]:
