@@ -14,6 +14,7 @@ from hpckit.model.finding import Finding, warning
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 _SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})|\A~/")
+_DOTTED = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
 _BRACED = re.compile(r"(?<!\$)\{[A-Za-z_][\w.]*\}")
 _LAUNCHERS = frozenset({"torchrun", "deepspeed", "mpirun", "mpiexec", "srun"})
 _LAUNCHING_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
@@ -24,6 +25,13 @@ def command_slips(words: Sequence[str], tasks_per_node: int) -> Iterator[Finding
     if not _is_shell_line(words):
         yield from _shell_signs(words)
     for word in words:
+        if dotted := _DOTTED.search(word):
+            yield warning(
+                "command",
+                word,
+                f"{dotted[0]} in command stays as it is: a value of the configuration is ${{key}}",
+                f"write ${{{dotted[1]}}}, in quotes that keep your shell from reading it",
+            )
         if braced := _BRACED.search(word):
             yield warning(
                 "command",
@@ -51,7 +59,7 @@ def _is_shell_line(words: Sequence[str]) -> bool:
 
 def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
     sign = next((word for word in words[1:] if word in _SIGNS or word.endswith(";")), None)
-    found = sign or next((word for word in words if _VARIABLE.search(word)), None)
+    found = sign or next((word for word in words if _is_variable(word)), None)
     if found is not None:
         yield warning(
             "command",
@@ -59,6 +67,10 @@ def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
             f"{found} in command stays as it is: no shell reads it",
             f"let one read it: 'command=[bash,-c,\"{' '.join(words)}\"]'",
         )
+
+
+def _is_variable(word: str) -> bool:
+    return _VARIABLE.search(_DOTTED.sub("", word)) is not None
 
 
 def _launcher(words: Sequence[str]) -> str:
