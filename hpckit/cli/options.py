@@ -128,7 +128,7 @@ def add_reference(parser: argparse.ArgumentParser) -> None:
         "reference",
         nargs="?",
         metavar="LAUNCH|RUN",
-        help="id, unique beginning of one, or folder of a launch or run (default: latest launch)",
+        help="id, beginning of one, name, .3, @-2, or folder (default: latest launch)",
     )
 
 

@@ -1,6 +1,6 @@
-"""Finds a launch or run by what a person types: id, unique beginning, folder, or nothing.
+"""Finds a launch or run by what a person types: id, beginning, name, folder, or nothing.
 
-Responsible for what a reference means; it must not read more than it needs to tell launches apart.
+It reads no more than it needs to tell launches apart.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.record.ownership import own_folders
 
 _STAMP = re.compile(r"-(\d{8}-\d{6})-[^-]+\Z")
+_BACK = re.compile(r"@-([1-9]\d*)")
 _SHOWN = 5
 
 
@@ -52,8 +53,9 @@ def list_all(output_dir: Path) -> tuple[Path, ...]:
 def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) -> Selection:
     """Return what `reference` means, to act on it: None is the caller's latest launch.
 
-    Otherwise an id, a unique beginning of one, `LAUNCH.INDEX` of a run, or a folder of a launch,
-    of a run or inside one (relative to `cwd`). Raises NotFoundError with the nearest names, and
+    Otherwise an id, a unique beginning of one, a name (its latest launch), or `@-2` (the last but
+    one), each also with `.INDEX` of a run (`.3`: of the latest launch), or a folder of a launch, of a run
+    or inside one (relative to `cwd`). Raises NotFoundError with the nearest names, and
     ForeignError where it means a launch that is not the caller's own.
     """
     return _find(reference, output_dir, cwd, load_launch)
@@ -125,6 +127,9 @@ def _run_of(launch: Launch, parts: Sequence[str]) -> int | None:
 
 def _by_id(reference: str, output_dir: Path, load: Callable[[Path], Launch]) -> Selection:
     text, index = split_run_id(reference)
+    if index is not None and not text:
+        latest = _latest(output_dir).launch
+        return Selection(launch=latest, index=_checked(latest, index))
     # What strangers put there never stands in the way of the caller's own.
     folders = {folder.name: folder for folder in list_launches(output_dir)}
     matches = _matches(text, folders)
@@ -138,7 +143,18 @@ def _by_id(reference: str, output_dir: Path, load: Callable[[Path], Launch]) -> 
 
 
 def _matches(text: str, names: Collection[str]) -> list[str]:
-    return [text] if text in names else [name for name in names if name.startswith(text)]
+    """Return the launches that a text may mean; `names` are newest first."""
+    if text in names:
+        return [text]
+    if back := _BACK.fullmatch(text):
+        return list(names)[int(back[1]) - 1 : int(back[1])]
+    named = [name for name in names if _name(name) == text]
+    return named[:1] or [name for name in names if name.startswith(text)]
+
+
+def _name(launch: str) -> str:
+    """Return the name that a launch's id begins with."""
+    return launch.rsplit("-", 3)[0]
 
 
 def _checked(launch: Launch, index: int) -> int:
@@ -169,7 +185,7 @@ def _not_one(
 
 def _nearest(reference: str, names: Sequence[str]) -> list[str]:
     """Return the launches whose id, or the name that it begins with, is like the reference."""
-    by_name = {name.rsplit("-", 3)[0]: name for name in reversed(names)}
+    by_name = {_name(name): name for name in reversed(names)}
     known = {**{name: name for name in names}, **by_name}
     near = difflib.get_close_matches(reference, known, n=_SHOWN, cutoff=0.6)
     return list(dict.fromkeys(known[one] for one in near))

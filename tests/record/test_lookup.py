@@ -55,6 +55,24 @@ def test_find_understands_ids_prefixes_and_runs(frozen: Frozen, outputs: Path) -
         assert (found.launch.id, found.index) == (wanted.id, index)
 
 
+def test_find_understands_names_and_places_from_the_latest(frozen: Frozen, outputs: Path) -> None:
+    """A name means its latest launch, `@-2` the last but one, `.1` a run of the latest one."""
+    first, latest = frozen(2), frozen(2, seconds=5)
+    for reference, launch, index in [
+        ("demo", latest, None),
+        ("demo.1", latest, 1),
+        (".1", latest, 1),
+        ("@-1", latest, None),
+        ("@-2", first, None),
+        ("@-2.0", first, 0),
+    ]:
+        found = find(reference, outputs)
+        assert (found.launch.id, found.index) == (launch.id, index)
+    for beyond in ("@-3", ".7"):
+        with pytest.raises(NotFoundError):
+            find(beyond, outputs)
+
+
 def test_find_understands_folders(frozen: Frozen, tmp_path: Path) -> None:
     """The folder of a launch, of a run, or inside one, absolute or relative."""
     launch = frozen(2)
@@ -83,7 +101,7 @@ def test_find_an_ambiguous_beginning_names_the_candidates(frozen: Frozen, output
     """A beginning that several launches share is refused with their names."""
     first, second = frozen(1), frozen(1, seconds=5)
     with pytest.raises(NotFoundError) as caught:
-        find("demo", outputs)
+        find("dem", outputs)
     assert first.id in caught.value.message
     assert second.id in caught.value.message
 
