@@ -54,9 +54,9 @@ def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) ->
     """Return what `reference` means, to act on it: None is the caller's latest launch.
 
     Otherwise an id, a unique beginning of one, a name (its latest launch), or `@-2` (the last but
-    one), each also with `.INDEX` of a run (`.3`: of the latest launch), or a folder of a launch, of a run
-    or inside one (relative to `cwd`). Raises NotFoundError with the nearest names, and
-    ForeignError where it means a launch that is not the caller's own.
+    one), each also with `.INDEX` of a run (`.3`: of the latest launch), or a folder of a launch, of
+    a run or inside one (relative to `cwd`). Raises NotFoundError with the nearest names, and
+    ForeignError if it means a launch that is not the caller's own.
     """
     return _find(reference, output_dir, cwd, load_launch)
 
