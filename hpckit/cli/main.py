@@ -55,6 +55,17 @@ INTERRUPTED = 130
 
 PIPE_CLOSED = 141
 
+_MEANT = {
+    **dict.fromkeys(("run", "start", "submit", "train"), "launch"),
+    **dict.fromkeys(("stop", "kill", "abort"), "cancel"),
+    **dict.fromkeys(("list", "jobs", "history"), "ls"),
+    **dict.fromkeys(("show", "info", "queue"), "status"),
+    **dict.fromkeys(("restart", "requeue", "retry"), "resume"),
+    **dict.fromkeys(("rm", "delete", "remove"), "clean"),
+    **dict.fromkeys(("log", "tail"), "logs"),
+}
+"""What other tools call our verbs."""
+
 _UNRECOGNIZED = "unrecognized arguments: "
 """What argparse says of options that it does not know."""
 
@@ -109,7 +120,8 @@ def show_error(error: HpckitError, context: Context, words: Sequence[str]) -> No
 def verb_module(verb: str) -> ModuleType:
     """Import a verb's module; raises UsageError for a word that is none."""
     if verb not in VERBS and verb not in HIDDEN_VERBS:
-        near = difflib.get_close_matches(verb, VERBS, n=1)
+        meant = _MEANT.get(verb)
+        near = [meant] if meant else difflib.get_close_matches(verb, VERBS, n=1)
         raise UsageError(
             f"there is no verb {verb!r}; there are {', '.join(VERBS)}",
             hint=f"did you mean `hpckit {near[0]}`?" if near else "`hpckit --help` lists them",
@@ -164,6 +176,8 @@ class _Parser(argparse.ArgumentParser):
 def _dispatch(words: Sequence[str], context: Context) -> int:
     if not words or words[0].startswith("-"):
         return _without_verb(words, context)
+    if words[0] == "help":
+        return _dispatch([*words[1:2], "--help"], context)
     module = verb_module(words[0])
     # Overrides may stand anywhere among the flags: `launch a=1 --wait b=2`.
     try:

@@ -177,7 +177,13 @@ def failure_text(row: RunRow) -> str:
         return ""
     lines = [f"{row.run} {row.state}: {_where(row.failure)}"]
     lines += [f"    {line}" for line in user_traceback(row.failure.traceback or "")]
-    return "\n".join([*lines, f"  whole log: hpckit logs {row.run}"])
+    lines.append(f"  whole log: hpckit logs {row.run}")
+    if row.state is RunState.failed:
+        lines.append(
+            f"  try again: hpckit rerun {row.run} (today's code), or hpckit resume {row.run} "
+            "(the frozen code)"
+        )
+    return "\n".join(lines)
 
 
 def _where(failure: Failure) -> str:

@@ -35,6 +35,25 @@ def test_main_without_a_verb_is_a_usage_error(shell: Any) -> None:
     assert "launch" in said.err
 
 
+def test_main_help_is_a_word_too(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`hpckit help` and `hpckit help VERB` say what `--help` says."""
+    for words in (("--help",), ("launch", "--help")):
+        assert shell(*words).code == 0
+        expected = capsys.readouterr().out
+        assert shell("help", *words[:-1]).code == 0
+        assert capsys.readouterr().out == expected != ""
+
+
+@pytest.mark.parametrize(
+    ("word", "verb"), [("run", "launch"), ("kill", "cancel"), ("list", "ls"), ("rm", "clean")]
+)
+def test_main_knows_what_other_tools_call_its_verbs(shell: Any, word: str, verb: str) -> None:
+    """A word of another tool is answered with ours, not with the one that looks like it."""
+    said = shell(word, "train.py")
+    assert said.code == 2
+    assert f"did you mean `hpckit {verb}`?" in said.err
+
+
 def test_main_names_the_nearest_verb(shell: Any) -> None:
     """A mistyped verb is answered with the one that was meant."""
     said = shell("luanch")

@@ -174,6 +174,7 @@ def test_status_shows_a_failure_with_the_users_own_traceback(desk: Any, writer: 
     assert 'File "/home/ann/train.py", line 5' in said.out
     assert "rank.py" not in said.out
     assert f"hpckit logs {launch.id}.0" in said.out
+    assert f"hpckit rerun {launch.id}.0 (today's code)" in said.out
 
 
 def interrupted(desk: Any, writer: Any, *, runs: int = 1) -> Any:
