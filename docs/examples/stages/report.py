@@ -1,4 +1,4 @@
-"""Say what became of every training: a plain script."""
+"""Report the outcome of every training: a plain script."""
 
 import json
 import os
