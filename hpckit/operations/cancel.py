@@ -55,7 +55,7 @@ def plan_cancellation(selection: Selection, view: LaunchView, wanted: Filter) ->
     )
 
 
-def cancel_runs(cancellations: Iterable[Cancellation], context: Context) -> None:
+def cancel_runs(cancellations: Sequence[Cancellation], context: Context) -> None:
     """Record the requests, then ask those that carry the runs; raises HpckitError.
 
     It does not wait for the end, nor write one: the supervisor does. A waiting local run is not
@@ -69,7 +69,7 @@ def cancel_runs(cancellations: Iterable[Cancellation], context: Context) -> None
     _ask_carriers(cancellations, context)
 
 
-def _ask_carriers(cancellations: Iterable[Cancellation], context: Context) -> None:
+def _ask_carriers(cancellations: Sequence[Cancellation], context: Context) -> None:
     """Ask everything that carries a run; one that cannot be asked does not hold up the others."""
     errors: list[HpckitError] = []
     of_clusters: dict[str | None, list[Cancellation]] = {}

@@ -13,7 +13,7 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.operations.cluster_limits import what_fits
-from hpckit.operations.service_jobs import _mains
+from hpckit.operations.service_jobs import main_jobs_of
 from hpckit.operations.submit import Submission, reconcile
 from hpckit.planning.jobs.arrays import throttle
 from hpckit.record.launches import Launch, load_settings, read_launch_history
@@ -65,4 +65,4 @@ def is_chained(launch: Launch) -> bool:
 def _latest(history: LaunchHistory, commands: SlurmCommands) -> str | None:
     """Return the job of the launch that was handed in last, if it is still queued."""
     living = queued_jobs(commands)
-    return next((main for main in _mains(history)[-1:] if main in living), None)
+    return next((main for main in main_jobs_of(history)[-1:] if main in living), None)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, SchedulerRefusedError, UsageError
 from hpckit.model.finding import Finding, Severity
-from hpckit.model.launch import Cluster, ClusterKind
+from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.operations import local
 from hpckit.operations.add_job import alone
@@ -46,9 +46,23 @@ def auto_resume_script(prepared: Prepared) -> str:
 
 
 def rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
-    """Raise SchedulerRefusedError if Slurm would refuse the auto-resume job; nothing is done."""
+    """Raise SchedulerRefusedError if Slurm says that it would refuse the auto-resume job.
+
+    Nothing is done yet. If its nodes are only away, it would wait for them.
+    """
     job, text = _first_auto_resume_job(prepared, waits=False)
-    rehearse_auto_resume_job(job, text, prepared.plan.cluster, context)
+    bin_dir = prepared.plan.cluster.bin_dir
+    commands = SlurmCommands(bin_dir=bin_dir, environ=context.environ, timeout=LIMITS)
+    try:
+        answer = rehearse(job, text, commands, lambda: None)
+    except SchedulerError:
+        return
+    if isinstance(answer, Finding) and answer.severity is Severity.error:
+        raise SchedulerRefusedError(
+            f"Slurm would refuse the job that resumes runs (--auto-resume): {answer.message}; "
+            "nothing was written or submitted",
+            hint=f"{SERVICE_HINT}; --no-check launches anyway",
+        )
 
 
 def _first_auto_resume_job(prepared: Prepared, *, waits: bool = True) -> tuple[JobSpec, str]:
@@ -147,21 +161,3 @@ def _with_backlog_job(started: Started, context: Context) -> Started:
             "it runs"
         )
         return started
-
-
-def rehearse_auto_resume_job(job: JobSpec, text: str, cluster: Cluster, context: Context) -> None:
-    """Raise SchedulerRefusedError if Slurm says that it would refuse such a job.
-
-    Where its nodes are only away, it would wait for them.
-    """
-    commands = SlurmCommands(bin_dir=cluster.bin_dir, environ=context.environ, timeout=LIMITS)
-    try:
-        answer = rehearse(job, text, commands, lambda: None)
-    except SchedulerError:
-        return
-    if isinstance(answer, Finding) and answer.severity is Severity.error:
-        raise SchedulerRefusedError(
-            f"Slurm would refuse the job that resumes runs (--auto-resume): {answer.message}; "
-            "nothing was written or submitted",
-            hint=f"{SERVICE_HINT}; --no-check launches anyway",
-        )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hpckit.context import Context
-from hpckit.errors import (
-    SchedulerError,
-)
+from hpckit.errors import SchedulerError
 from hpckit.model.events import JobAdded
 from hpckit.model.history import LaunchHistory
 from hpckit.operations.add_job import add_job
@@ -32,7 +30,7 @@ def keep_backlog_job(launch: Launch, commands: SlurmCommands, context: Context) 
     living = queued_jobs(commands)
     if history.backlog_job in living and history.backlog_job != _own(context):
         return None
-    after = [main for main in _mains(history) if main in living][:1]
+    after = [main for main in main_jobs_of(history) if main in living][:1]
     index, like = len(launch.jobs), launch.jobs[0].resources
     job = backlog_job(launch.id, index=index, like=like, cluster=launch.cluster, after=after)
     return hand_in(launch, JobAdded(at=context.now(), job=job, after=(), backlog=True), context)
@@ -60,7 +58,7 @@ def _own(context: Context) -> str | None:
     return context.environ.get("SLURM_JOB_ID")
 
 
-def _mains(history: LaunchHistory) -> list[str]:
+def main_jobs_of(history: LaunchHistory) -> list[str]:
     """Return what Slurm calls the jobs with runs that it was given, oldest first."""
     return [main for index, main in history.accepted.items() if history.jobs[index].runs]
 

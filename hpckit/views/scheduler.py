@@ -15,9 +15,6 @@ from hpckit.context import Context
 from hpckit.errors import SchedulerError
 from hpckit.model.run import Observation
 from hpckit.record.launches import Launch, read_launch_events
-from hpckit.slurm.cached_query import Wish, observe_shared
-from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.query import observe
 from hpckit.views.freshness import Freshness, least_age
 
 _TIMEOUT = timedelta(seconds=20)
@@ -62,16 +59,19 @@ def _observe(
     context: Context,
     freshness: Freshness | None,
 ) -> Answer:
-    commands = SlurmCommands(
+    # Imported here: only launches on Slurm need them, and `ls` and `status` start faster without.
+    from hpckit.slurm import cached_query, commands, query  # noqa: PLC0415
+
+    programs = commands.SlurmCommands(
         bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
     )
     if freshness is not None:
-        wish = Wish(
+        wish = cached_query.Wish(
             least=least_age(context),
             not_before=_latest(freshness.not_before, *map(_told_at, launches)),
             now=freshness.now,
         )
-        heard = observe_shared(jobs, commands, context.now, wish)
+        heard = cached_query.observe_shared(jobs, programs, context.now, wish)
         if heard is not None:
             return Answer(
                 scheduler=Scheduler.answered,
@@ -79,7 +79,7 @@ def _observe(
                 asked_at=heard.asked_at,
             )
     now = context.now()
-    observations = observe(jobs, commands, now)
+    observations = query.observe(jobs, programs, now)
     return Answer(scheduler=Scheduler.answered, observations=observations, asked_at=now)
 
 

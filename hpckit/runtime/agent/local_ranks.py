@@ -34,15 +34,8 @@ from hpckit.runtime import stacks
 from hpckit.runtime.agent.disk_room import of_full_disk, without_room
 from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
 from hpckit.runtime.agent.oom import OomKills, read_kills
-from hpckit.runtime.channel import messages
+from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.pace import BEAT_S, pace_s
-from hpckit.runtime.channel.rank_pipe import (
-    BOARD_VARIABLE,
-    VARIABLE,
-    make_board,
-    read_board,
-    read_farewell,
-)
 from hpckit.runtime.channel.tcp import LINE_LIMIT
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, rank_variables, without_agent
@@ -186,11 +179,11 @@ class LocalRanks:
 
     async def _start_rank(self, info: RankInfo, variables: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
-        board = self._boards[info.rank] = make_board()
+        board = self._boards[info.rank] = rank_pipe.make_board()
         answers = self._answers[info.rank] = os.memfd_create("hpckit-stacks")
         handed = {
-            VARIABLE: str(theirs.fileno()),
-            BOARD_VARIABLE: str(board),
+            rank_pipe.VARIABLE: str(theirs.fileno()),
+            rank_pipe.BOARD_VARIABLE: str(board),
             stacks.VARIABLE: str(answers),
         }
         flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.log(info.rank)
@@ -329,7 +322,7 @@ class LocalRanks:
 
     def _step(self, rank: int) -> int | None:
         """Return the step a rank is at; what it tells comes too seldom to compare ranks by."""
-        return read_board(self._boards[rank]) if rank in self._boards else None
+        return rank_pipe.read_board(self._boards[rank]) if rank in self._boards else None
 
     def _end_children(self, rank: int) -> None:
         """Leave none of an ended rank's children (data loaders, background jobs of a shell)."""
@@ -363,7 +356,9 @@ class LocalRanks:
                 words = await self._soon(lambda: without_room(self.paths.folder), "")
                 seen = of_full_disk(seen, words) if words else seen
         is_command = self.outlook.settings.command is not None
-        return with_farewell(seen, read_farewell(self._boards[rank]), is_command=is_command)
+        return with_farewell(
+            seen, rank_pipe.read_farewell(self._boards[rank]), is_command=is_command
+        )
 
     def _said(self, rank: int) -> RankExit | None:
         try:
