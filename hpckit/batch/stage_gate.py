@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from hpckit.context import Context
 from hpckit.model.run import RunRecord
-from hpckit.model.stages import After, followed, kind_of
+from hpckit.model.stages import DependencyType, followed, kind_of
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, latest_attempt, read_launch_history, read_runs
 
@@ -26,7 +26,7 @@ _LOOK_S = 3.0
 def missing(launch: Launch, index: int) -> tuple[RunRecord, ...]:
     """Return the runs that have not completed, and that this one needs."""
     kind = kind_of(launch.stages, index)
-    if kind in {None, After.any}:
+    if kind in {None, DependencyType.afterany}:
         return ()
     records = read_runs(launch, followed(launch.stages, index))
     return tuple(one for one in records if one.state is not RunState.completed)

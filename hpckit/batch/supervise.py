@@ -44,7 +44,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
         index = _index(job, context.environ)
     settings, _ = load_settings(launch, index)
     _, restarts = job_key(context.environ)
-    again = restarts or settings.recovery.successor or job.shared_job
+    again = restarts or settings.recovery.queue_successor or job.shared_job
     if again and _has_completed(launch, index):
         # Nobody asked for this: a requeue that came too late, or a successor left in the queue.
         context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
@@ -54,7 +54,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     on_slurm = launch.cluster.kind is ClusterKind.slurm
     agents = _agent_command(launch, job, context.environ)
     alone = on_slurm and job.shared_job is None
-    if alone and (job.requeue or settings.recovery.successor):
+    if alone and (job.requeue or settings.recovery.queue_successor):
         will = launch.command(
             "supervisor-lost", str(launch.folder), f"--job={job.index}", f"--run={index}"
         )
@@ -124,7 +124,7 @@ class _SlurmJob:
             job=job,
             restarts=restarts,
         )
-        successor = load_settings(launch, index)[0].recovery.successor
+        successor = load_settings(launch, index)[0].recovery.queue_successor
         limits = LimitsOfJob(commands=ours.commands, job=job, environ=context.environ)
         return Allocation(
             limits=lambda: told(limits),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hpckit.model.run import RunView
-from hpckit.model.stages import After, Stage, followed, kind_of, place_of
+from hpckit.model.stages import DependencyType, Stage, followed, kind_of, place_of
 from hpckit.model.states import RunState
 
 
@@ -52,7 +52,7 @@ def _late(index: int, before: range, given: Mapping[int, int]) -> list[int]:
 
 
 def _can_wait(stages: Sequence[Stage], run: int) -> bool:
-    return kind_of(stages, run) in {After.ok, After.corr}
+    return kind_of(stages, run) in {DependencyType.afterok, DependencyType.aftercorr}
 
 
 def _may_be_blocked(view: RunView) -> bool:

@@ -127,7 +127,7 @@ class Checkpoint:
 
     `dir` null means the run's own folder; `keep` is how many proved checkpoints stay. The interval
     is `interval_steps`, else `interval_min`, else it follows from the measured cost of a save and
-    from `failure_hours`, the expected time between failures of the run. `patience_s` is for how
+    from `mtbf_hours`, the expected time between failures of the run. `patience_s` is for how
     long a run's last state is tried to be saved, before the run fails.
     """
 
@@ -135,7 +135,7 @@ class Checkpoint:
     keep: int = 3
     interval_steps: int | None = None
     interval_min: float | None = None
-    failure_hours: float = 24.0
+    mtbf_hours: float = 24.0
     patience_s: float = 60.0
 
 
@@ -143,25 +143,25 @@ class Checkpoint:
 class Recovery:
     """What happens after a failure.
 
-    `requeue` lets Slurm start the run anew: after a preemption, a node failure, at the time limit;
-    `successor` queues the next attempt ahead instead, so that it need not wait out Slurm's delay.
+    `requeue` lets Slurm start the run again: after a preemption, a node failure, at the time limit;
+    `queue_successor` queues the next attempt ahead instead, which saves Slurm's delay.
     `restarts` is, for each cause (model.failure.Cause), how often the run is started again after
     it without getting further; a step further than ever before refills all of them, and causes
-    that are not named get none. After `identical_failures` of one signature without getting
-    further the run ends, whatever is left. A node is left out once `node_failures` were its own.
-    The first restart is at once, the next ones after `pause_s`, doubled each time. A loss that was
+    that are not named get none. After `max_identical_failures` of one signature without
+    progress the run ends, whatever is left. A node is left out once `node_failures` were its own.
+    The first restart is at once, later ones after `backoff_s`, doubled each time. A loss that was
     logged `nan_patience` times in a row without being finite is a failure (0: never). `on_drain`
     is what follows when a node is being drained: `move` to a spare node, `leave` also without one
     (by a new attempt), or `ignore`.
     """
 
     requeue: bool = False
-    successor: bool = False
+    queue_successor: bool = False
     restarts: dict[str, int] = field(default_factory=dict)
-    identical_failures: int = 3
+    max_identical_failures: int = 3
     node_failures: int = 2
-    pause_s: float = 1.0
-    longest_pause_s: float = 60.0
+    backoff_s: float = 1.0
+    max_backoff_s: float = 60.0
     nan_patience: int = 100
     on_drain: DrainPolicy = DrainPolicy.move
 
@@ -175,10 +175,10 @@ class Runtime:
     KillWait, 30 s by default, is the limit of all); `stop_grace_s`: between SIGTERM and SIGKILL
     of a rank that has to go; `node_timeout_s`: without a sign of life from a node's agent, until
     the node counts as lost (eight or more at once, whose kernels still answer: five times as
-    long); `time_limit_lead_s`: how long before the time limit ranks save and leave, at least, until
+    long); `save_before_timeout_s`: how long before the time limit ranks save and leave until
     a save has been measured (0: not at all).
 
-    Slurm is asked about every `drain_poll_s` whether nodes are being drained (0: never).
+    Slurm is asked about every `drain_poll_interval_s` whether nodes are being drained (0: never).
 
     A rank hangs when no step of it begins for `hang_factor` times its usual step, but never less
     than `hang_min_s` (0: ranks are never taken to hang), and `hang_first_s` before its steps are
@@ -192,8 +192,8 @@ class Runtime:
     notice_grace_s: float = 15.0
     stop_grace_s: float = 10.0
     node_timeout_s: float = 6.0
-    time_limit_lead_s: float = 60.0
-    drain_poll_s: float = 300.0
+    save_before_timeout_s: float = 60.0
+    drain_poll_interval_s: float = 300.0
     hang_min_s: float = 300.0
     hang_factor: float = 10.0
     hang_first_s: float = 1800.0

@@ -11,21 +11,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class After(StrEnum):
-    """When a run of a stage may begin, by what became of the stage before.
+class DependencyType(StrEnum):
+    """When a run of a stage may begin: Slurm's words for how the stage before has to end.
 
-    `ok`: all of its runs have completed; `corr`: the run of the same point has; `any`: all of its
-    runs have ended, however they did.
+    `afterok`: all of its runs have completed; `aftercorr`: the run of the same point has;
+    `afterany`: all of its runs have ended, whatever their result.
     """
 
-    ok = "ok"
-    corr = "corr"
-    any = "any"
-
-    @property
-    def slurm(self) -> str:
-        """Slurm's own word for it."""
-        return f"after{self}"
+    afterok = "afterok"
+    aftercorr = "aftercorr"
+    afterany = "afterany"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +33,7 @@ class Stage:
     name: str
     first: int
     count: int
-    after: After = After.ok
+    after: DependencyType = DependencyType.afterok
 
     @property
     def runs(self) -> range:
@@ -51,7 +46,7 @@ class Follows:
     """That a job of a launch waits for another one: the index of that job, and for what of it."""
 
     job: int
-    kind: After
+    kind: DependencyType
 
 
 def place_of(stages: Sequence[Stage], run: int) -> int:
@@ -62,7 +57,7 @@ def place_of(stages: Sequence[Stage], run: int) -> int:
     raise LookupError(f"run {run} belongs to no stage")
 
 
-def kind_of(stages: Sequence[Stage], run: int) -> After | None:
+def kind_of(stages: Sequence[Stage], run: int) -> DependencyType | None:
     """Return how a run follows the stage before its own; None where it follows nothing."""
     place = place_of(stages, run) if stages else 0
     return stages[place].after if place else None
@@ -74,7 +69,7 @@ def followed(stages: Sequence[Stage], run: int) -> range:
     if not place:
         return range(0)
     before, own = stages[place - 1], stages[place]
-    if own.after is After.corr:
+    if own.after is DependencyType.aftercorr:
         return _one(before, run - own.first)
     return before.runs
 

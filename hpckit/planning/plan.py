@@ -99,7 +99,7 @@ def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
 def _asked(settings: LaunchConfig) -> Asked:
     # A successor waits for the job's end, and a job that is requeued does not end.
     recovery = settings.recovery
-    return resource_spec(settings), recovery.requeue and not recovery.successor
+    return resource_spec(settings), recovery.requeue and not recovery.queue_successor
 
 
 def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tuple[JobSpec, ...]:

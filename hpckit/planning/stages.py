@@ -15,7 +15,7 @@ from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.plan import RunSpec, SweepPoint
-from hpckit.model.stages import After, Stage, followed
+from hpckit.model.stages import DependencyType, Stage, followed
 from hpckit.planning.signature import LENGTH
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z", re.ASCII)
@@ -33,7 +33,7 @@ class StageSettings:
     name: str
     overrides: tuple[str, ...]
     once: bool
-    after: After
+    after: DependencyType
 
 
 def read_stages(configured: Mapping[str, Any]) -> tuple[StageSettings, ...]:
@@ -84,27 +84,27 @@ def _overrides(key: str, given: Any) -> tuple[str, ...]:
     )
 
 
-def _after(key: str, given: Any, *, once: bool, before: StageSettings | None) -> After:
+def _after(key: str, given: Any, *, once: bool, before: StageSettings | None) -> DependencyType:
     alike = before is not None and not once and not before.once
     if given is None:
-        return After.corr if alike else After.ok
-    if given not in list(After):
+        return DependencyType.aftercorr if alike else DependencyType.afterok
+    if given not in list(DependencyType):
         raise ConfigError(
-            f"{key}.after is {given!r}; it has to be one of {', '.join(After)}",
-            hint="ok: all runs of the stage before have completed; corr: the one of the same "
-            "point; any: all have ended, well or not",
+            f"{key}.after is {given!r}; it has to be one of {', '.join(DependencyType)}",
+            hint="afterok: all runs of the stage before have completed; aftercorr: the one of the "
+            "same point; afterany: all have ended, well or not",
         )
     if before is None:
         raise ConfigError(
             f"{key}.after is {given}, and there is no stage before it", hint=f"remove {key}.after"
         )
-    if After(given) is After.corr and not alike:
+    if DependencyType(given) is DependencyType.aftercorr and not alike:
         raise ConfigError(
-            f"{key}.after is corr, which wants a run for every point both in {key.split('.')[1]} "
-            f"and in {before.name}; one of them has `once: true`",
-            hint=f"set {key}.after=ok, or sweep both",
+            f"{key}.after is aftercorr, which needs a run for every point both in "
+            f"{key.split('.')[1]} and in {before.name}; one of them has `once: true`",
+            hint=f"set {key}.after=afterok, or sweep both",
         )
-    return After(given)
+    return DependencyType(given)
 
 
 def planned_stages(points: Sequence[SweepPoint]) -> tuple[Stage, ...]:

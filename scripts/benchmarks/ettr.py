@@ -13,7 +13,7 @@ from benchmarks.commands import hpckit, wait_until
 from benchmarks.scene import Scene
 
 _PATIENCE_S = 3 * 3600
-_UNDAUNTED = ("recovery.identical_failures=20", "recovery.restarts.signal=20")
+_UNDAUNTED = ("recovery.max_identical_failures=20", "recovery.restarts.signal=20")
 """Kills at random may come faster than a restart takes, which by default ends a run as a loop."""
 _MEASURED = ("mtbf_s", "interval_s", "stall_s", "restart_s", "detection_s")
 
@@ -32,7 +32,7 @@ def _under_faults(folder: Path, *, mtbf_s: int, work_s: int) -> None:
     step_s = 0.2
     scene = Scene(folder=folder / "project", steps=int(work_s / step_s), step_s=step_s).prepare()
     scene.launch(
-        *("cluster=local", "resources=cpu_pair", f"checkpoint.failure_hours={mtbf_s / 3600:.6f}"),
+        *("cluster=local", "resources=cpu_pair", f"checkpoint.mtbf_hours={mtbf_s / 3600:.6f}"),
         *_UNDAUNTED,
     )
     wait_until(lambda: scene.last_step() > 0, 300)

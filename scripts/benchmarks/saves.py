@@ -38,7 +38,7 @@ def _one(folder: Path, number: int) -> tuple[float, float, float]:
     """Return, in percent, the share of time stood still, and of the disk's speed twice."""
     scene = Scene(folder=folder / f"run-{number}", steps=_STEPS, step_s=1.0, width=_WIDTH).prepare()
     disk = _dd(folder, 256)
-    scene.launch("cluster=local", "resources=cpu_pair", f"checkpoint.failure_hours={1 / 6:.4f}")
+    scene.launch("cluster=local", "resources=cpu_pair", f"checkpoint.mtbf_hours={1 / 6:.4f}")
     wait_until(lambda: scene.status()["state"] not in {"pending", "running"}, 600, every_s=20)
     disk += _dd(folder, 256)
     account = scene.status()["goodput"]

@@ -22,7 +22,7 @@ stages:
     overrides: ["command=[sh,-c,'cat $HPCKIT_STAGE_TRAIN_DIR/model']", resources.timeout_min=5]
   report:
     once: true
-    after: any
+    after: afterany
     overrides: ["command=[sh,-c,'echo $HPCKIT_STAGE_TRAIN_RUNS > $HPCKIT_PROJECT/seen']"]
 """
 TRAIN = """\

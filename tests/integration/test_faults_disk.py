@@ -47,7 +47,7 @@ def test_poisonous_checkpoint_is_given_up_after_two_deaths(
     training: Training, calm: dict[int, float]
 ) -> None:
     """What is whole, but kills whoever has loaded it, is not loaded a third time."""
-    held(training, "+params.poisoned=15", "recovery=patient", "recovery.pause_s=0.1")
+    held(training, "+params.poisoned=15", "recovery=patient", "recovery.backoff_s=0.1")
     kill(training)
     training.completed()
     assert training.causes() == ["signal", "exception", "exception", None]

@@ -10,7 +10,7 @@ from integration.training import STEPS, Training, first
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 pytest_plugins = ["integration.training_fixtures"]
 
-OFTEN = ("+params.pause_s=0.2", "runtime.drain_poll_s=1")
+OFTEN = ("+params.pause_s=0.2", "runtime.drain_poll_interval_s=1")
 REASON = "NHC: GPU 3 has fallen off the bus"
 
 Drain = Callable[[str], None]

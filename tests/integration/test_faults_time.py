@@ -71,7 +71,7 @@ def test_time_limit_is_left_ahead_of_without_a_signal(
 ) -> None:
     """A run that takes longer than its time limit goes on in the next attempt, by itself."""
     training.launch(
-        *("resources.timeout_min=1", "runtime.time_limit_lead_s=40", "+params.steps=250"),
+        *("resources.timeout_min=1", "runtime.save_before_timeout_s=40", "+params.steps=250"),
         "checkpoint.interval_steps=1000",
     )
     attempts = training.over()["attempt"]
@@ -85,7 +85,7 @@ def test_time_limit_is_left_ahead_of_by_slurms_warning(
 ) -> None:
     """The same by `sbatch --signal`, which only the batch side hears."""
     training.launch(
-        *("resources.timeout_min=1", "runtime.time_limit_lead_s=0", "+params.steps=250"),
+        *("resources.timeout_min=1", "runtime.save_before_timeout_s=0", "+params.steps=250"),
         "+resources.additional_parameters.signal='B:USR1@30'",
     )
     attempts = training.over()["attempt"]

@@ -26,7 +26,7 @@ stages:
     overrides: ["command=[sh,stage.sh,score]"]
   report:
     once: true
-    after: any
+    after: afterany
     overrides: ["command=[sh,stage.sh,page]"]
 """
 STAGE = """\
@@ -68,9 +68,9 @@ def test_stages_with_a_failing_middle_are_resumed_where_they_failed(
     asked = [(job["resources"]["cpus_per_task"], job["after"]) for job in jobs]
     assert asked == [
         (1, []),
-        (2, [{"job": 0, "kind": "ok"}]),
-        (1, [{"job": 1, "kind": "corr"}]),
-        (1, [{"job": 2, "kind": "any"}]),
+        (2, [{"job": 0, "kind": "afterok"}]),
+        (1, [{"job": 1, "kind": "aftercorr"}]),
+        (1, [{"job": 2, "kind": "afterany"}]),
     ]
 
     def ended() -> bool:

@@ -50,7 +50,7 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
     sandbox: Any, project: Any, context: Context
 ) -> None:
     """Of two elements one loses its supervisor: its successor begins, the other runs on alone."""
-    words = ("launch", "-m", *COMMAND, WAITS, "seed=1,2", "recovery.successor=true")
+    words = ("launch", "-m", *COMMAND, WAITS, "seed=1,2", "recovery.queue_successor=true")
     (main,) = project.json(*words)["jobs"]
     launch = load_launch(project.launch_folder())
     assert not launch.jobs[0].requeue

@@ -88,7 +88,7 @@ def test_plan_groups_runs_by_whether_slurm_may_requeue_them() -> None:
 
 def test_plan_never_lets_slurm_requeue_a_run_with_a_successor() -> None:
     """The successor waits for the end of the job; a requeue would put that off, and start twice."""
-    chained = replace(TASK, recovery=Recovery(requeue=True, successor=True))
+    chained = replace(TASK, recovery=Recovery(requeue=True, queue_successor=True))
     assert [job.requeue for job in plan(point(chained)).jobs] == [False]
 
 
@@ -187,15 +187,15 @@ def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, 
         (restarting(frozen_folder=1), "recovery.restarts: 'frozen_folder' is not"),
         (restarting(scheduler=1), "recovery.restarts: 'scheduler' is not"),
         (restarting(hang=-1), "recovery.restarts.hang is -1"),
-        (replace(TASK, recovery=Recovery(pause_s=-1)), "recovery.pause_s is -1"),
-        (replace(TASK, recovery=Recovery(longest_pause_s=-2)), "recovery.longest_pause_s is -2"),
+        (replace(TASK, recovery=Recovery(backoff_s=-1)), "recovery.backoff_s is -1"),
+        (replace(TASK, recovery=Recovery(max_backoff_s=-2)), "recovery.max_backoff_s is -2"),
         (replace(TASK, recovery=Recovery(nan_patience=-1)), "recovery.nan_patience is -1"),
         (timed(node_timeout_s=1.5), "runtime.node_timeout_s is 1.5; it has to be at least 2"),
         (timed(node_timeout_s=float("nan")), "runtime.node_timeout_s is nan"),
         (timed(hang_min_s=-1), "runtime.hang_min_s is -1"),
         (timed(hang_factor=0.5), "runtime.hang_factor is 0.5"),
         (timed(hang_first_s=0), "runtime.hang_first_s is 0"),
-        (timed(time_limit_lead_s=-1), "runtime.time_limit_lead_s is -1"),
+        (timed(save_before_timeout_s=-1), "runtime.save_before_timeout_s is -1"),
         (asking(timeout_min=1), "would save and leave as soon as it began"),
         (replace(TASK, chaos=["kil rank=0 step=1"]), "kil"),
         (replace(TASK, chaos=["kill rank=0"]), "step"),
@@ -257,8 +257,8 @@ def test_plan_names_the_nearest_cause() -> None:
     "settings",
     [
         restarting(**dict.fromkeys((cause.value for cause in RESTARTABLE), 0)),
-        timed(node_timeout_s=2, hang_min_s=0, hang_factor=1, time_limit_lead_s=0),
-        replace(asking(timeout_min=1), runtime=Runtime(time_limit_lead_s=30)),
+        timed(node_timeout_s=2, hang_min_s=0, hang_factor=1, save_before_timeout_s=0),
+        replace(asking(timeout_min=1), runtime=Runtime(save_before_timeout_s=30)),
         replace(asking(timeout_min=1), cluster=Cluster(kind=ClusterKind.local)),
         replace(TASK, chaos=["kill rank=0 step=1", "nan step=2"]),
     ],

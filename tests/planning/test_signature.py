@@ -38,7 +38,7 @@ def test_signature_does_not_depend_on_order() -> None:
         {"name": "other"},
         {"output_dir": "/elsewhere"},
         {"cluster": {"kind": "slurm"}},
-        {"recovery": {"identical_failures": 9}},
+        {"recovery": {"max_identical_failures": 9}},
         {"checkpoint": {"dir": "/c"}},
         {"runtime": {"device": "cpu"}},
         {"code": {"snapshot": False}},

@@ -19,7 +19,7 @@ from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Re
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.stages import After, earlier, followed, with_followed
+from hpckit.model.stages import DependencyType, earlier, followed, with_followed
 from hpckit.model.states import RunState, parse_state
 from hpckit.planning.jobs.dependencies import waits
 from hpckit.planning.plan import LaunchIdentity, make_plan
@@ -31,7 +31,7 @@ PIPELINE: Mapping[str, Any] = {
     "prepare": {"once": True},
     "train": None,
     "evaluate": {},
-    "report": {"once": True, "after": "any"},
+    "report": {"once": True, "after": "afterany"},
 }
 TASK = LaunchConfig(
     entry_point="train:main",
@@ -119,9 +119,12 @@ def failing_middle(made: LaunchPlan) -> tuple[RunView, ...]:
         ({"prepare": {"override": []}}, "did you mean stages.prepare.overrides"),
         ({"prepare": {"overrides": "resources=cpu"}}, "has to be a list"),
         ({"prepare": {"once": "yes"}}, "has to be true or false"),
-        ({"prepare": {"after": "ok"}}, "there is no stage before it"),
-        ({"prepare": {}, "train": {"after": "notok"}}, "one of ok, corr, any"),
-        ({"prepare": {"once": True}, "train": {"after": "corr"}}, "wants a run for every point"),
+        ({"prepare": {"after": "afterok"}}, "there is no stage before it"),
+        ({"prepare": {}, "train": {"after": "notok"}}, "one of afterok, aftercorr, afterany"),
+        (
+            {"prepare": {"once": True}, "train": {"after": "aftercorr"}},
+            "needs a run for every point",
+        ),
     ],
 )
 def test_stages_that_make_no_sense_are_refused(stages: Mapping[str, Any], said: str) -> None:
@@ -134,7 +137,12 @@ def test_stages_that_make_no_sense_are_refused(stages: Mapping[str, Any], said: 
 def test_stages_follow_point_by_point_where_both_are_swept() -> None:
     """Without a word on it, corr follows a swept stage, ok any other."""
     kinds = [stage.after for stage in read_stages(PIPELINE)]
-    assert kinds == [After.ok, After.ok, After.corr, After.any]
+    assert kinds == [
+        DependencyType.afterok,
+        DependencyType.afterok,
+        DependencyType.aftercorr,
+        DependencyType.afterany,
+    ]
 
 
 def test_runs_know_what_they_follow_and_what_came_before() -> None:
@@ -156,9 +164,9 @@ def test_jobs_of_stages_wait_for_the_stage_before() -> None:
     assert [job.runs for job in made.jobs] == [(0,), (1, 2, 3), (4, 5, 6), (7,)]
     assert [[(one.job, one.kind) for one in job.after] for job in made.jobs] == [
         [],
-        [(0, After.ok)],
-        [(1, After.corr)],
-        [(2, After.any)],
+        [(0, DependencyType.afterok)],
+        [(1, DependencyType.aftercorr)],
+        [(2, DependencyType.afterany)],
     ]
     assert dependencies(made, history(made)) == [
         None,
@@ -224,7 +232,7 @@ def test_signature_is_the_same_with_and_without_a_name_for_stages() -> None:
 def test_successors_are_refused_where_a_stage_follows() -> None:
     """A run that ends with its first job would let the next stage begin too early."""
     with pytest.raises(ConfigError, match="successor is on in stage prepare"):
-        plan(points(1, recovery=Recovery(successor=True)))
+        plan(points(1, recovery=Recovery(queue_successor=True)))
 
 
 def test_runs_behind_a_failed_one_are_cancelled_with_the_reason() -> None:
@@ -237,7 +245,7 @@ def test_runs_behind_a_failed_one_are_cancelled_with_the_reason() -> None:
 
 def test_runs_behind_a_failed_one_name_the_first_cause() -> None:
     """What never began because of what never began says what failed in the end."""
-    stages = dict(PIPELINE) | {"report": {"once": True, "after": "ok"}}
+    stages = dict(PIPELINE) | {"report": {"once": True, "after": "afterok"}}
     given = [replace(one, settings=replace(one.settings, stages=stages)) for one in points(1)]
     made = plan(given)
     seen = [view(made, 0, FAILED, slurm="FAILED")]

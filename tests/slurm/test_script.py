@@ -14,7 +14,7 @@ import pytest
 
 from hpckit.errors import TemplateError
 from hpckit.model.plan import LaunchPlan
-from hpckit.model.stages import After, Follows
+from hpckit.model.stages import DependencyType, Follows
 from hpckit.planning.jobs.service_jobs import auto_resume_job
 from hpckit.slurm.script import render
 
@@ -93,7 +93,7 @@ def test_script_is_the_golden_text(shape: str, plan_of_one_job: PlanMaker) -> No
 def test_script_of_a_stage_is_the_golden_text(plan_of_one_job: PlanMaker) -> None:
     """It says what it is to be submitted with, for who does so by hand; the rest is as ever."""
     plan = plan_of_one_job(folder=FOLDER, runs=3)
-    after = tuple(Follows(job=job, kind=After.ok) for job in (0, 2))
+    after = tuple(Follows(job=job, kind=DependencyType.afterok) for job in (0, 2))
     text = render(plan, replace(plan.jobs[0], after=after), [SHIPPED])
     golden = GOLDEN / "job_of_a_stage.sbatch"
     if os.environ.get(UPDATE):

@@ -121,7 +121,7 @@ def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     yield "resources.array_parallelism", resources.array_parallelism, 1
     yield "checkpoint.keep", settings.checkpoint.keep, 2
     yield "checkpoint.interval_steps", settings.checkpoint.interval_steps, 1
-    yield "recovery.identical_failures", settings.recovery.identical_failures, 1
+    yield "recovery.max_identical_failures", settings.recovery.max_identical_failures, 1
     yield "recovery.node_failures", settings.recovery.node_failures, 1
     yield "budget.gpu_hours", settings.budget.gpu_hours, 0
     yield "cluster.max_parallel", settings.cluster.max_parallel, 1
@@ -137,7 +137,7 @@ def _durations(settings: LaunchConfig) -> Iterator[tuple[str, float]]:
     yield "runtime.agent_timeout_s", settings.runtime.agent_timeout_s
     yield "runtime.rendezvous_timeout_s", settings.runtime.rendezvous_timeout_s
     yield "code.max_mb", settings.code.max_mb
-    yield "checkpoint.failure_hours", settings.checkpoint.failure_hours
+    yield "checkpoint.mtbf_hours", settings.checkpoint.mtbf_hours
     yield "checkpoint.patience_s", settings.checkpoint.patience_s
     if settings.checkpoint.interval_min is not None:
         yield "checkpoint.interval_min", settings.checkpoint.interval_min

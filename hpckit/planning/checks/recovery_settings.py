@@ -60,25 +60,25 @@ def _check_restarts(name: str, count: int) -> None:
 def _least(settings: LaunchConfig) -> Iterator[tuple[str, float, int, int]]:
     """Yield keys with their value, the least that is allowed, and a sensible one."""
     recovery, runtime = settings.recovery, settings.runtime
-    yield "recovery.pause_s", recovery.pause_s, 0, 1
-    yield "recovery.longest_pause_s", recovery.longest_pause_s, 0, 60
+    yield "recovery.backoff_s", recovery.backoff_s, 0, 1
+    yield "recovery.max_backoff_s", recovery.max_backoff_s, 0, 60
     yield "recovery.nan_patience", recovery.nan_patience, 0, 100
     # Agents say that they live once a second: less would take every hiccup for a lost node.
     yield "runtime.node_timeout_s", runtime.node_timeout_s, 2, 6
     yield "runtime.hang_min_s", runtime.hang_min_s, 0, 300
     yield "runtime.hang_factor", runtime.hang_factor, 1, 10
-    yield "runtime.time_limit_lead_s", runtime.time_limit_lead_s, 0, 60
-    yield "runtime.drain_poll_s", runtime.drain_poll_s, 0, 300
+    yield "runtime.save_before_timeout_s", runtime.save_before_timeout_s, 0, 60
+    yield "runtime.drain_poll_interval_s", runtime.drain_poll_interval_s, 0, 300
 
 
 def _check_lead(settings: LaunchConfig) -> None:
     """Refuse a run that would leave ahead of its time limit before it has begun."""
-    minutes, lead = settings.resources.timeout_min, settings.runtime.time_limit_lead_s
+    minutes, lead = settings.resources.timeout_min, settings.runtime.save_before_timeout_s
     if settings.cluster.kind is ClusterKind.local or minutes is None or lead < minutes * 60:
         return
     raise ConfigError(
-        f"resources.timeout_min is {minutes}, and runtime.time_limit_lead_s is {lead:g}: the run "
-        "would save and leave as soon as it began",
-        hint=f"ask for more time, or leave later: runtime.time_limit_lead_s={minutes * 60 // 4} "
-        "(0: only when Slurm says so)",
+        f"resources.timeout_min is {minutes}, and runtime.save_before_timeout_s is "
+        f"{lead:g}: the run would save and leave as soon as it began",
+        hint="ask for more time, or leave later: "
+        f"runtime.save_before_timeout_s={minutes * 60 // 4} (0: only when Slurm says so)",
     )

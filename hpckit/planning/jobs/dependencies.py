@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import JobId
 from hpckit.model.plan import JobSpec
-from hpckit.model.stages import After, Stage, followed, kind_of
+from hpckit.model.stages import DependencyType, Stage, followed, kind_of
 
 
 def waits(
@@ -37,19 +37,19 @@ def waits(
     there = [main for main in mains if living is None or str(main) in living]
     if not there:
         return None
-    if kind is After.corr and job.is_array:
+    if kind is DependencyType.aftercorr and job.is_array:
         if [present.get(run) for run in before] == _elements(there[0], len(job.runs)):
-            return f"{After.corr.slurm}:{there[0]}"
-        kind = After.any
-    if kind is After.any:
-        return f"{kind.slurm}:{':'.join(map(str, there))}"
+            return f"{DependencyType.aftercorr}:{there[0]}"
+        kind = DependencyType.afterany
+    if kind is DependencyType.afterany:
+        return f"{kind}:{':'.join(map(str, there))}"
     sizes = {int(main): len(history.jobs[index].runs) for index, main in history.accepted.items()}
     names = [name for main in there for name in _names(main, sizes, present)]
-    return f"{After.ok.slurm}:{':'.join(names)}"
+    return f"{DependencyType.afterok}:{':'.join(names)}"
 
 
-def _before(job: JobSpec, stages: Sequence[Stage], kind: After) -> list[int]:
-    if kind is After.corr:
+def _before(job: JobSpec, stages: Sequence[Stage], kind: DependencyType) -> list[int]:
+    if kind is DependencyType.aftercorr:
         return [one for run in job.runs for one in followed(stages, run)]
     return list(followed(stages, job.runs[0]))
 
@@ -68,4 +68,4 @@ def stage_dependency(job: JobSpec) -> str | None:
     """Return the dependency on the stage before, with `$JOB0` for what Slurm calls job 0."""
     if not job.after:
         return None
-    return f"{job.after[0].kind.slurm}:{':'.join(f'$JOB{one.job}' for one in job.after)}"
+    return f"{job.after[0].kind}:{':'.join(f'$JOB{one.job}' for one in job.after)}"

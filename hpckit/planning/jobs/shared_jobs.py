@@ -66,7 +66,7 @@ def _whole(settings: LaunchConfig) -> Sequence[tuple[str, object, object]]:
     return (
         ("resources.nodes", settings.resources.nodes, 1),
         ("resources.spare_nodes", settings.resources.spare_nodes, 0),
-        ("recovery.successor", str(settings.recovery.successor).lower(), "false"),
+        ("recovery.queue_successor", str(settings.recovery.queue_successor).lower(), "false"),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.plan import JobSpec, ResourceSpec, SweepPoint
-from hpckit.model.stages import After, Follows, Stage, place_of
+from hpckit.model.stages import DependencyType, Follows, Stage, place_of
 from hpckit.planning.jobs.arrays import chunks
 from hpckit.planning.jobs.shared_jobs import shares_jobs
 
@@ -51,7 +51,7 @@ def _blocks(stages: Sequence[Stage]) -> list[list[Stage]]:
     """Return the stages, those together that follow each other point by point."""
     blocks: list[list[Stage]] = []
     for stage in stages:
-        if blocks and stage.after is After.corr:
+        if blocks and stage.after is DependencyType.aftercorr:
             blocks[-1].append(stage)
         else:
             blocks.append([stage])
@@ -88,7 +88,7 @@ def waited_for(
         return ()
     own, before = stages[place], stages[place - 1]
     kind, wanted = own.after, set(before.runs)
-    if kind is After.corr:
+    if kind is DependencyType.aftercorr:
         wanted = {before.first + run - own.first for run in job.runs}
     return tuple(
         Follows(job=one.index, kind=kind) for one in jobs if not wanted.isdisjoint(one.runs)
@@ -134,7 +134,7 @@ def _behind(
     run: int, stage: Stage, stages: Sequence[Stage], carrier: Mapping[int, int]
 ) -> int | None:
     """Return the added job of the run of the same point in the stage before."""
-    if stage.after is not After.corr:
+    if stage.after is not DependencyType.aftercorr:
         return None
     before = stages[place_of(stages, run) - 1]
     return carrier.get(before.first + run - stage.first)
@@ -151,11 +151,12 @@ def check_stages(points: Sequence[SweepPoint]) -> None:
                 f"{point.stage} follow others, or are followed, one by one",
                 hint="leave them at 1 in an experiment with stages",
             )
-        if settings.recovery.successor and point.stage != last:
+        if settings.recovery.queue_successor and point.stage != last:
             raise ConfigError(
-                f"recovery.successor is on in stage {point.stage}: its run would end with its "
-                "first job, and the stage behind it begin, or be cancelled, too early",
-                hint="in stages leave it to Slurm: recovery.requeue=true recovery.successor=false",
+                f"recovery.queue_successor is on in stage {point.stage}: its run would end with "
+                "its first job, and the next stage would begin, or be cancelled, too early",
+                hint="in stages let Slurm requeue the job: recovery.requeue=true "
+                "recovery.queue_successor=false",
             )
         if point.stage != points[0].stage and "?" in (settings.resources.dependency or ""):
             raise ConfigError(

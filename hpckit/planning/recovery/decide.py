@@ -281,7 +281,7 @@ def exhausted(
     if allowed == 0:
         return ""
     count = 0 if failure.cause in _SENT_AWAY else ledger.repeated()
-    if count >= policy.identical_failures:
+    if count >= policy.max_identical_failures:
         return f"the same failure {count} times without getting further"
     spent = ledger.spent(failure.cause, left_out)
     if spent > allowed:
@@ -333,7 +333,7 @@ def _pause(policy: Recovery, ledger: Ledger) -> timedelta:
     count = len(ledger.without_progress)
     if count < 2:  # noqa: PLR2004  # the first failure is followed at once
         return timedelta()
-    return timedelta(seconds=min(policy.pause_s * 2 ** (count - 2), policy.longest_pause_s))
+    return timedelta(seconds=min(policy.backoff_s * 2 ** (count - 2), policy.max_backoff_s))
 
 
 def _failed(view: RoundView, failure: Failure) -> EndAttempt:

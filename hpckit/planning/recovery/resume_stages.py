@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from hpckit.model.run import RunView
-from hpckit.model.stages import After, Stage, followed, kind_of
+from hpckit.model.stages import DependencyType, Stage, followed, kind_of
 from hpckit.model.states import RunState
 
 Reasons = dict[int, tuple[RunView, str | None]]
@@ -32,7 +32,7 @@ def with_stages(reasons: Reasons, stages: Sequence[Stage], going_on: Collection[
             if before not in known:
                 known[before] = _held(before, found, going_on, view.blocked)
             found[index] = (view, known[before])
-        elif kind is After.any and view.state is RunState.completed:
+        elif kind is DependencyType.afterany and view.state is RunState.completed:
             again = any(_is_again(found, run) for run in before)
             found[index] = (view, None if again else reason)
     return found

@@ -100,7 +100,7 @@ class RankOutlook:
             "HPCKIT_RUN_INDEX": str(int(self.run.folder.name)),
             "HPCKIT_PROJECT": code.project,
             "HPCKIT_ROUND": str(order.round),
-            "HPCKIT_FAILURE_HOURS": str(order.failure_hours),
+            "HPCKIT_FAILURE_HOURS": str(order.mtbf_hours),
             "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
             **stage_variables(self.launch, int(self.run.folder.name)),
         }

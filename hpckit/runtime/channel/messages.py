@@ -45,7 +45,7 @@ class PortReserved(Message):
 class StartRound(Message):
     """Supervisor → agent: start your ranks.
 
-    `failure_hours` is the expected time to a failure; `save_cost` what a save costs, if known.
+    `mtbf_hours` is the expected time to a failure; `save_cost` what a save costs, if known.
     """
 
     round: int
@@ -56,7 +56,7 @@ class StartRound(Message):
     num_nodes: int
     master_addr: str
     master_port: int
-    failure_hours: float
+    mtbf_hours: float
     save_cost: SaveCost | None
 
 

@@ -69,7 +69,7 @@ class SaveInterval:
         """The time from the beginning of a save to that of the next, where steps do not count."""
         if self.settings.interval_min is not None:
             return timedelta(minutes=self.settings.interval_min)
-        between_failures = timedelta(hours=self.settings.failure_hours)
+        between_failures = timedelta(hours=self.settings.mtbf_hours)
         if self.known is None:
             return _SHORTEST
         return max(young(self.known.stall, between_failures), self.known.duration / WRITING)

@@ -162,7 +162,7 @@ class Round:
                 num_nodes=len(self.members),
                 master_addr=self._master_host(),
                 master_port=port,
-                failure_hours=self.between_failures / timedelta(hours=1),
+                mtbf_hours=self.between_failures / timedelta(hours=1),
                 save_cost=self.save_cost,
             )
             await self.agents.send(peer.node_rank, order)

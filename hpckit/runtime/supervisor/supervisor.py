@@ -95,7 +95,7 @@ class _Supervisor:
         self.journal = Journal(paths=paths)
         self.progress = ProgressFile(path=paths.progress, files=self.journal.files)
         self.past = self.attempt.past()
-        lead = timedelta(seconds=self.assignment.settings.runtime.time_limit_lead_s)
+        lead = timedelta(seconds=self.assignment.settings.runtime.save_before_timeout_s)
         stated = self.assignment.settings.resources.additional_parameters
         self.deadline = Deadline(lead=lead, warn=self._warn, signal=str(stated.get("signal") or ""))
         self.notices = Notices(
@@ -183,7 +183,7 @@ class _Supervisor:
         if allocation is None or settings.recovery.on_drain is DrainPolicy.ignore:
             return
         poll = DrainPoll(
-            interval_s=settings.runtime.drain_poll_s,
+            interval_s=settings.runtime.drain_poll_interval_s,
             ask=allocation.draining,
             wanted=self._trains,
             hear=self._hear_drains,
@@ -297,7 +297,7 @@ class _Supervisor:
 
     @property
     def _expected(self) -> timedelta:
-        return timedelta(hours=self.assignment.settings.checkpoint.failure_hours)
+        return timedelta(hours=self.assignment.settings.checkpoint.mtbf_hours)
 
     def _saved(self, message: messages.Saved) -> None:
         stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)

@@ -171,8 +171,8 @@ def test_bound_of_gpus_holds_over_all_shared_jobs() -> None:
         (task(runs_per_gpu=2), r"one run asks for 0 GPUs"),
         (task({"additional_parameters": {"gpus": 1}}, runs_per_job=2), r"count for the whole job"),
         (
-            replace(task(runs_per_job=2), recovery=Recovery(successor=True)),
-            r"recovery\.successor is true",
+            replace(task(runs_per_job=2), recovery=Recovery(queue_successor=True)),
+            r"recovery\.queue_successor is true",
         ),
         (
             task({"timeout_min": 30}, runs_per_job=2, job_timeout_min=20),

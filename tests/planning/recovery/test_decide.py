@@ -180,7 +180,7 @@ def test_decide_shrinks_to_the_fewest_nodes_and_then_asks_for_a_new_attempt() ->
 
 def test_decide_leaves_out_a_node_that_failed_twice() -> None:
     """A second failure on the same node makes a spare take its place, and counts once."""
-    policy = Recovery(restarts={"signal": 1}, identical_failures=9)
+    policy = Recovery(restarts={"signal": 1}, max_identical_failures=9)
     because = Failure(cause=Cause.signal, message="", node="n1", signature="one")
     past = NOTHING.after(round_ended(view(step=7), because, RoundAction.new_round), 1)
     exits = [killed(0)]
@@ -193,7 +193,7 @@ def test_decide_leaves_out_a_node_that_failed_twice() -> None:
 
 def test_decide_pauses_ever_longer_between_rounds_without_progress() -> None:
     """The first restart is at once, further ones wait 1, 2, 4 … seconds, within bounds."""
-    policy = Recovery(restarts={"signal": 99}, identical_failures=99, longest_pause_s=3)
+    policy = Recovery(restarts={"signal": 99}, max_identical_failures=99, max_backoff_s=3)
     past, pauses = NOTHING, []
     for _ in range(4):
         ended = view(exits=[killed(1)], step=7)

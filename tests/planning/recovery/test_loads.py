@@ -27,7 +27,7 @@ ROUND = RoundView(
     round=1, at=NOON, exits=(KILLED,), load=LOAD, members=("n",), standing=("n",), requeues=True
 )
 NEVER = Recovery()
-ONCE = Recovery(restarts={"signal": 1}, identical_failures=2)
+ONCE = Recovery(restarts={"signal": 1}, max_identical_failures=2)
 
 
 def test_death_at_a_load_is_charged_to_the_checkpoint() -> None:

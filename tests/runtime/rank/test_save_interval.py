@@ -46,7 +46,7 @@ def test_save_interval_that_was_handed_a_cost_does_not_begin_blind() -> None:
 def test_save_interval_follows_the_measured_cost() -> None:
     """A save four times as dear comes half as often."""
     clock = Clock()
-    save_interval = SaveInterval(settings=Checkpoint(failure_hours=24), clock=clock)
+    save_interval = SaveInterval(settings=Checkpoint(mtbf_hours=24), clock=clock)
     assert save_interval.interval == timedelta(seconds=5), "the first save tells what one costs"
     save_interval.known = cost(1)
     save_interval.began(5)
@@ -81,11 +81,11 @@ def test_save_interval_is_bounded_by_stall_and_by_bandwidth(
     stall: timedelta, duration: timedelta, hours: float
 ) -> None:
     """Saves are never closer than Young's interval, nor so close that writing takes a tenth."""
-    save_interval = SaveInterval(settings=Checkpoint(failure_hours=hours), clock=Clock())
+    save_interval = SaveInterval(settings=Checkpoint(mtbf_hours=hours), clock=Clock())
     save_interval.known = SaveCost(stall=stall, duration=duration)
     assert save_interval.interval >= young(stall, timedelta(hours=hours))
     assert duration <= save_interval.interval * WRITING + timedelta(microseconds=1)
-    unbounded = SaveInterval(settings=Checkpoint(failure_hours=hours), clock=Clock())
+    unbounded = SaveInterval(settings=Checkpoint(mtbf_hours=hours), clock=Clock())
     unbounded.known = SaveCost(stall=stall, duration=timedelta(0))
     assert save_interval.interval == max(unbounded.interval, duration / WRITING)
 
