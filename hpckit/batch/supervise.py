@@ -17,7 +17,7 @@ from hpckit.batch.shared_job.member import (
 from hpckit.batch.stage_gate import REFUSED, may_begin
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, UsageError
-from hpckit.model.cluster.allocation import Ending, Limits, Requeued, Wish
+from hpckit.model.cluster.allocation import AttemptRequest, Ending, Limits, RequeueResult
 from hpckit.model.cluster.nodes import expand
 from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
@@ -31,7 +31,7 @@ from hpckit.runtime.supervisor.supervisor import supervise
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import LimitsOfJob, ending
 from hpckit.slurm.query import draining_nodes
-from hpckit.slurm.requeue import Attempt, requeue
+from hpckit.slurm.requeue import JobAttempt, requeue
 from hpckit.slurm.step import agent_step, step_environment
 
 
@@ -140,16 +140,16 @@ class _SlurmJob:
         """Return why Slurm is ending the job."""
         return ending(self.commands, self.job, self.restarts).told()
 
-    def requeue(self, wish: Wish, owns_run: Callable[[], bool]) -> Requeued:
+    def requeue(self, wish: AttemptRequest, owns_run: Callable[[], bool]) -> RequeueResult:
         """Ask for a new attempt."""
-        attempt = Attempt(
+        attempt = JobAttempt(
             job=self.job,
             restart_count=self.restarts,
             nodes=self.spec.resources.allocated_nodes,
             owns_run=owns_run,
             lost=wish.lost,
         )
-        return requeue(self.commands, attempt, exclude=wish.excluded).told()
+        return requeue(self.commands, attempt, exclude=wish.excluded)
 
     def draining(self) -> dict[str, str] | None:
         """Return which nodes of the job are being drained, and why; None where Slurm is away."""
@@ -162,7 +162,7 @@ class _SlurmJob:
         """Queue the next attempt behind this one."""
         queue_successor(self.launch, self.index, self.spec, self.job, self.context)
 
-    def hand_to_successor(self, wish: Wish) -> Requeued:
+    def hand_to_successor(self, wish: AttemptRequest) -> RequeueResult:
         """Tell the next attempt which nodes to leave out."""
         return hand_to_successor(self.launch, self.index, self.spec, wish, self.context)
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from hpckit.model.failure import Cause, Failure, RankExit, Reason
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
-from hpckit.model.states import RoundAction, RunState
+from hpckit.model.states import DrainAction, RequeueOutcome, RoundAction, RunState
 
 VERSION = 1
 
@@ -191,14 +191,13 @@ class NodeLost(Event):
 class NodeDraining(Event):
     """A node that the round runs on is being drained, for the administrator's `reason`.
 
-    `action` is what the run does about it: `move` (a new round on other nodes), `leave` (a new
-    attempt) or `stay`. Said again where that changes.
+    `action` is what the run does about it. Recorded again when that changes.
     """
 
     kind: ClassVar[str] = "node_draining"
     node: str
     reason: str
-    action: str
+    action: DrainAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +219,10 @@ class RoundEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueAsked(Event):
-    """Slurm was asked to start the run anew; `outcome` is what came of it, in a word."""
+    """Slurm was asked to start the run again."""
 
     kind: ClassVar[str] = "requeue_asked"
-    outcome: str
+    outcome: RequeueOutcome
     message: str = ""
     excluded: tuple[str, ...] = ()
 

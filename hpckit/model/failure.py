@@ -49,6 +49,30 @@ class Cause(StrEnum):
     def _missing_(cls, value: object) -> Cause:  # noqa: ARG003  # whatever a newer hpckit wrote
         return cls.unknown
 
+    @property
+    def planned(self) -> bool:
+        """Whether the stop is announced: state is saved first, so that no work is lost."""
+        return self in _PLANNED
+
+    @property
+    def external(self) -> bool:
+        """Whether it comes from outside the user's code: Slurm may know better what happened."""
+        return self in _EXTERNAL
+
+
+_PLANNED = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
+_EXTERNAL = frozenset(
+    {
+        Cause.signal,
+        Cause.notice,
+        Cause.left,
+        Cause.node_lost,
+        Cause.agents_missing,
+        Cause.launcher_lost,
+        Cause.scheduler,
+    }
+)
+
 
 class Reason(StrEnum):
     """Why a rank left.

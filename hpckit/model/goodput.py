@@ -14,9 +14,6 @@ from datetime import datetime, timedelta
 from hpckit.model.failure import Cause
 from hpckit.model.states import RoundAction
 
-PLANNED = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
-"""Causes that are announced: state is saved, so that no work is lost. The rest are failures."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -48,7 +45,7 @@ class Interruption:
     @property
     def planned(self) -> bool:
         """Whether it was announced, as preemption and the time limit are."""
-        return self.cause in PLANNED
+        return self.cause.planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hpckit.model.cluster.allocation import Ending, Limits, Requeued, Wish
+from hpckit.model.cluster.allocation import AttemptRequest, Ending, Limits, RequeueResult
 from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch
 
@@ -63,10 +63,10 @@ class Allocation:
 
     limits: Callable[[], Limits | None]
     why: Callable[[], Ending]
-    requeue: Callable[[Wish, Callable[[], bool]], Requeued]
+    requeue: Callable[[AttemptRequest, Callable[[], bool]], RequeueResult]
     draining: Callable[[], Mapping[str, str] | None]
     queue_successor: Callable[[], None] | None = None
-    hand_to_successor: Callable[[Wish], Requeued] | None = None
+    hand_to_successor: Callable[[AttemptRequest], RequeueResult] | None = None
     drop_successor: Callable[[], None] | None = None
 
 

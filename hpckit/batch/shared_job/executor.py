@@ -43,7 +43,7 @@ from hpckit.runtime.forked import Program
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.threads import aside
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.requeue import Attempt, requeue
+from hpckit.slurm.requeue import JobAttempt, requeue
 
 _LOOK_S = 2.0
 """How often the launch's record is looked at for runs that somebody cancels."""
@@ -281,7 +281,7 @@ class _SharedJob:
 
     async def _requeue(self) -> None:
         """Have Slurm start the job once more; it ends this process then."""
-        attempt = Attempt(
+        attempt = JobAttempt(
             job=self.holder.job,
             restart_count=self.holder.restart_count,
             nodes=1,
@@ -290,7 +290,7 @@ class _SharedJob:
         bin_dir = self.launch.cluster.bin_dir
         commands = SlurmCommands(bin_dir=bin_dir, environ=self.context.environ)
         outcome = await aside(partial(requeue, commands, attempt))
-        self._say(f"requeue {outcome.answer}: {outcome.message}")
+        self._say(f"requeue {outcome.outcome}: {outcome.message}")
 
     def _say(self, message: str) -> None:
         sys.stderr.write(f"hpckit: {message}\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.plan import JobSpec
-from hpckit.model.states import RoundAction, RunState
+from hpckit.model.states import RequeueOutcome, RoundAction, RunState
 from hpckit.planning.jobs.shared_jobs import EndedAttempt, comes_back
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import read_ledger
@@ -24,7 +24,6 @@ from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, latest_attempt, load_settings, progress_step
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, read_events
-from hpckit.slurm.requeue import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +112,7 @@ class SharedJobEnds:
 
 def _asked_again(told: Sequence[events.Event]) -> bool:
     answers = [event.outcome for event in told if isinstance(event, events.RequeueAsked)]
-    return Answer.requeued in answers
+    return RequeueOutcome.requeued in answers
 
 
 def _took(told: Sequence[events.Event], end: datetime) -> timedelta:

@@ -23,7 +23,6 @@ _OF_A_NODE = frozenset(
 """Causes that may be a node's fault."""
 _LOST = frozenset({Cause.node_lost, Cause.agents_missing})
 """Causes that speak against a node at once, not only when they come again."""
-_TOLD = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
 _EXCLUDED_FOR = timedelta(hours=12)
 """A node is given another chance after this: it may have been rebooted or repaired."""
 
@@ -76,7 +75,7 @@ class Ledger:
         The expectation weighs as much as one failure after that time (the mean of a gamma prior
         with one event). Being told to stop is no failure: it costs no work.
         """
-        count = sum(entry.cause not in _TOLD for entry in self.entries)
+        count = sum(not entry.cause.planned for entry in self.entries)
         return (expected + self.ran) / (1 + count)
 
     def at_step(self, step: int) -> Ledger:
@@ -122,7 +121,7 @@ class Ledger:
                 continue
             if (entry.signature, entry.cause) == (latest.signature, latest.cause):
                 count += 1
-            elif entry.cause not in _TOLD:
+            elif not entry.cause.planned:
                 break
         return count
 

@@ -19,16 +19,14 @@ from hpckit.model.failure import Cause
 from hpckit.planning.recovery.decide import Notice
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
+from hpckit.runtime.signals import NOTICES, WARNINGS
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.threads import aside
 
 TIME_LIMIT = "the time limit"
 """Stands for a signal's name where nobody sent one."""
 
-_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-"""What sbatch --signal is used with: a warning ahead of the time limit."""
-_WARNING_NAMES = frozenset(number.name for number in _WARNINGS)
-_NOTICES = (signal.SIGTERM, signal.SIGINT, *_WARNINGS)
+_WARNING_NAMES = frozenset(number.name for number in WARNINGS)
 _GRACE_AT_MOST_S = 900.0
 """How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
 _ANSWER_S = 3.0
@@ -67,7 +65,7 @@ class Notices:
     def listen(self) -> None:
         """Hear this process's own signals from now on."""
         loop = asyncio.get_running_loop()
-        for number in _NOTICES:
+        for number in NOTICES:
             loop.add_signal_handler(number, self.hear_self, number.name)
         for number in (signal.SIGCONT, signal.SIGHUP):
             loop.add_signal_handler(number, lambda: None)
@@ -79,7 +77,7 @@ class Notices:
         The event loop would hear them until it closes, by a pipe that it closes before.
         """
         loop = asyncio.get_running_loop()
-        for number in _NOTICES:
+        for number in NOTICES:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
 

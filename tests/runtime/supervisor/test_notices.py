@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from hpckit.model import events
-from hpckit.model.cluster.allocation import Ending, Limits, Requeued
+from hpckit.model.cluster.allocation import Ending, Limits, RequeueResult
 from hpckit.model.failure import Cause
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.states import RequeueOutcome
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.notices import Notices
@@ -30,7 +31,7 @@ def notices(answer: Ending) -> Notices:
     allocation = Allocation(
         limits=Limits,
         why=lambda: answer,
-        requeue=lambda *_: Requeued(outcome="not asked"),
+        requeue=lambda *_: RequeueResult(outcome=RequeueOutcome.unknown),
         draining=lambda: None,
     )
     launch: Any = Path("/nowhere")
