@@ -1,8 +1,8 @@
 """Writes a launch folder: everything its runs will ever read, at once or not at all.
 
-Responsible for the content of the frozen files (docs/run-folder.md is their reference); it must
-not plan, render or submit. The folder is made under a hidden name and renamed when whole, so that
-a launch folder that can be seen is complete.
+Responsible for the content of the frozen files (docs/reference/run-folder.md is their reference);
+it must not plan, render or submit. The folder is made under a hidden name and renamed when whole,
+so that a launch folder that can be seen is complete.
 """
 
 from __future__ import annotations

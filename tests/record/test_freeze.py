@@ -27,7 +27,7 @@ def read(path: Path) -> Any:
 
 
 def test_freeze_writes_every_documented_file(frozen: Frozen) -> None:
-    """The folder holds what docs/run-folder.md lists, and nothing else."""
+    """The folder holds what docs/reference/run-folder.md lists, and nothing else."""
     launch = frozen(2)
     found = {
         path.relative_to(launch.folder).as_posix()

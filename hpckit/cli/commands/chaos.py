@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="[RUN] FAULT",
         help="a run (default: the latest launch's), then faults: kill rank=1, stop agent node=n2, "
-        "term supervisor, requeue, flip, …; docs/chaos.md lists them",
+        "term supervisor, requeue, flip, …; docs/guides/chaos.md lists them",
     )
     add("--mtbf", metavar="TIME", help="at random, with this mean time between faults: 90s, 2m")
     add("--faults", metavar="LIST", help="what to draw from at random: kill,stop,requeue")
@@ -94,7 +94,7 @@ def _check(faults: Sequence[Fault], arguments: argparse.Namespace) -> None:
         raise UsageError(
             "no fault is named",
             hint="such as `hpckit chaos kill rank=1` or `hpckit chaos --mtbf 2m --faults "
-            "kill,stop`; docs/chaos.md lists them all",
+            "kill,stop`; docs/guides/chaos.md lists them all",
         )
     if arguments.mtbf is None and (arguments.faults is not None or arguments.limit is not None):
         raise UsageError("--faults and --for are for faults at random", hint="add --mtbf TIME")
@@ -114,7 +114,7 @@ def _find(
     except NotFoundError as error:
         if texts or reference is None:
             raise
-        kinds = f"{reference!r} is neither a launch nor a fault; see docs/chaos.md for the faults"
+        kinds = f"{reference!r} is neither a launch nor a fault (docs/guides/chaos.md lists faults)"
         raise NotFoundError(error.message, hint=f"{error.hint}\n{kinds}") from None
 
 

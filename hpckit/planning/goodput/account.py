@@ -1,6 +1,7 @@
 """The account of a run: what its wall time went to, from the events of all its attempts. Pure.
 
-Responsible for the arithmetic of docs/cli.md, "Goodput"; it must not read files or know the time.
+Responsible for the arithmetic of docs/reference/cli.md, "Goodput"; it must not read files or know
+the time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a run uses: restore, save, prove, close.
 
 Responsible for keeping at most one save in flight and for telling what became of it; it must not
-decide when to save. docs/checkpoints.md says how a checkpoint lies on disk and what is promised.
+decide when to save. docs/reference/checkpoints.md says how a checkpoint lies on disk and what is
+promised.
 """
 
 from __future__ import annotations
