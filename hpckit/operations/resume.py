@@ -13,6 +13,7 @@ from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunView
+from hpckit.model.standing import Standing
 from hpckit.operations import local
 from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.feed import feed
@@ -37,6 +38,7 @@ from hpckit.record.launches import (
 )
 from hpckit.record.snapshot.changes import check_snapshot
 from hpckit.report.rows import count_states
+from hpckit.report.standing import standing_text
 from hpckit.views.launch_view import Ask, launch_view, unconfirmed
 from hpckit.views.scheduler import Scheduler
 
@@ -237,14 +239,29 @@ def what_started(resuming: Resuming, started: Started) -> tuple[str, int]:
 
 
 def left_alone(skipped: Sequence[Skipped]) -> list[str]:
-    """Return a line for each reason: how many runs in which state, or the run where it is one."""
+    """Return a line for each reason: how many runs in which state, or the run if it is one."""
     lines: list[str] = []
-    for reason in dict.fromkeys(one.reason for one in skipped):
-        alike = [one for one in skipped if one.reason == reason]
+    for why in dict.fromkeys(one.why for one in skipped):
+        alike = [one for one in skipped if one.why == why]
+        reason = standing_text(why)
         if len(alike) == 1:
             lines.append(f"{alike[0].run}: {reason}")
             continue
         counts = count_states(one.state for one in alike)
         said = ", ".join(f"{count} {state}" for state, count in counts.items())
-        lines.append(said if reason == "completed" else f"{said}: {reason}")
+        lines.append(said if why.standing is Standing.completed else f"{said}: {reason}")
     return lines
+
+
+def skipped_document(skipped: Sequence[Skipped]) -> list[dict[str, object]]:
+    """Return what `resume --json` prints of the runs that are left alone."""
+    return [
+        {
+            "run": one.run,
+            "index": one.index,
+            "state": one.state,
+            "standing": one.why.standing,
+            "reason": standing_text(one.why),
+        }
+        for one in skipped
+    ]

@@ -21,6 +21,7 @@ from hpckit.operations.resume import (
     left_alone,
     prepare_resume,
     resume,
+    skipped_document,
     what_started,
 )
 from hpckit.operations.started import Started
@@ -67,7 +68,7 @@ def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
     resumed = tuple(launch.runs[run] for run in resuming.choice.resumed)
     jobs, main_jobs = (started.jobs, started.main_jobs) if started else ({}, ())
     document = launch_document(replace(launch, runs=resumed), jobs, main_jobs)
-    return {**document, "skipped": resuming.choice.skipped}
+    return {**document, "skipped": skipped_document(resuming.choice.skipped)}
 
 
 def _show(resuming: Resuming, context: Context, *, as_json: bool) -> None:
