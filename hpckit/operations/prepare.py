@@ -164,15 +164,38 @@ def _plan(
         raise ConfigError("the sweep has no points", hint="an axis matched nothing")
     settings = points[0].settings
     identity = identity or _new_identity(settings, context)
+    return plan_points(
+        points,
+        identity,
+        folder=_output_dir(settings, context) / identity.id,
+        words=words,
+        python=settings.cluster.python or sys.executable,
+        context=context,
+    )
+
+
+def plan_points(
+    points: Sequence[SweepPoint],
+    identity: LaunchIdentity,
+    *,
+    folder: Path,
+    words: Sequence[str],
+    python: str,
+    context: Context,
+) -> LaunchPlan:
+    """Plan these points within what the cluster takes; of shared jobs the longest runs go first.
+
+    `words` are the command as it was typed. Raises ConfigError.
+    """
     plan = make_plan(
         points,
         identity=identity,
-        folder=str(_output_dir(settings, context) / identity.id),
+        folder=str(folder),
         arguments=masked_words(words, {text for one in points for text in one.secrets.texts}),
-        python=settings.cluster.python or sys.executable,
+        python=python,
         limits=_limits(points, context),
     )
-    if not shares_jobs(settings):
+    if not shares_jobs(points[0].settings):
         return plan
     wanted = {run.signature for run in plan.runs}
     return in_order(plan, durations(Path(plan.folder).parent, slug(plan.name), wanted))
