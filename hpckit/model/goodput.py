@@ -20,11 +20,12 @@ PLANNED = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The latest step of an attempt, of which round, and when that was said."""
+    """The latest step of an attempt, of which round, and when that was said; `total` if known."""
 
     round: int
     step: int
     at: datetime
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from datetime import UTC, timedelta
+from datetime import timedelta
 
 from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, Parts
+from hpckit.model.moment import local_second
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
 from hpckit.report.text import Page, TextTable, duration, percent
@@ -97,7 +98,7 @@ def _history_table(account: Goodput) -> TextTable:
 def _interruption_cells(one: Interruption) -> tuple[str, ...]:
     where = ["" if one.rank is None else f"rank {one.rank}", f"on {one.node}" if one.node else ""]
     return (
-        f"{one.at.astimezone(UTC):%m-%d %H:%M:%S}",
+        local_second(one.at),
         str(one.attempt) if one.round is None else f"{one.attempt}.{one.round}",
         one.cause.value,
         " ".join(word for word in where if word),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from hpckit.model.moment import local_minute
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.report.account import bar
@@ -96,4 +97,4 @@ def _words(progress: Progress) -> str:
     if progress.remaining is None:
         return f"{done}, no estimate yet"
     end = progress.at + progress.remaining
-    return f"{done}, about {duration(progress.remaining)} to go (until {end:%m-%d %H:%M} UTC)"
+    return f"{done}, about {duration(progress.remaining)} to go (until {local_minute(end)})"
