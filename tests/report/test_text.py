@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.report.failures import user_traceback
 from hpckit.report.rows import LaunchHead, run_row
 from hpckit.report.text import (
     TextTable,
@@ -21,7 +22,6 @@ from hpckit.report.text import (
     percent,
     plain,
     status_page,
-    user_traceback,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -171,7 +171,8 @@ class _Line:
         """The line for people."""
         places = {"attempt": self.attempt, "round": self.round, "step": self.step}
         where = ", ".join(f"{name} {at}" for name, at in places.items() if at is not None)
-        return f"{local_clock(datetime.fromisoformat(self.at))}  {self.fault}: {self.outcome}: {self.detail} ({where})"
+        at = local_clock(datetime.fromisoformat(self.at))
+        return f"{at}  {self.fault}: {self.outcome}: {self.detail} ({where})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
