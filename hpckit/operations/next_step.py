@@ -7,10 +7,11 @@ it must not act on a launch: runs go on until they are cancelled by name.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from hpckit.context import Context, default_output_dir
+from hpckit.model.ids import name_of, slug
 from hpckit.record.launches import Launch
 
 
@@ -41,3 +42,19 @@ def only_a_view(launch: Launch, context: Context) -> Iterator[None]:
             f"`hpckit cancel {named}` cancels them"
         )
         raise LeftView from None
+
+
+def all_results(launches: Sequence[Launch], others: Sequence[str], context: Context) -> str:
+    """Return the command for the results of launches together with others next to them.
+
+    `others` are their ids. By name if all have one, else one by one.
+    """
+    names = {launch.name for launch in launches}
+    here = all(launch.folder.parent == default_output_dir(context) for launch in launches)
+    name = slug(min(names))
+    if here and names == {name} and all(name_of(one) == name for one in others):
+        return f"hpckit results --experiment {name}"
+    first = launches[0].folder.parent
+    earlier = [one if here else shlex.quote(str(first / one)) for one in others]
+    words = [*earlier, *(reference(launch, context) for launch in launches)]
+    return f"hpckit results {' '.join(words)}"

@@ -17,6 +17,7 @@ from hpckit.report.launches import LaunchLine
 from hpckit.report.results import ResultRow, Results
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.report.selection import assigned
+from hpckit.report.spread import SpreadResults
 
 _RUN_FIELDS = (
     "run",
@@ -86,6 +87,17 @@ def results_document(launch: str | None, results: Results) -> dict[str, Any]:
         "overrides": list(results.overrides),
         "metrics": list(results.metrics),
         "runs": [_result_object(row) for row in results.rows],
+    }
+
+
+def spread_document(launch: str | None, results: SpreadResults) -> dict[str, Any]:
+    """Return what `results --over --json` prints."""
+    return {
+        "launch": launch,
+        "over": list(results.over),
+        "overrides": list(results.overrides),
+        "metrics": list(results.metrics),
+        "groups": [to_plain(row) for row in results.rows],
     }
 
 

@@ -23,6 +23,7 @@ from hpckit.report.launches import LaunchLine, best
 from hpckit.report.overrides import override_cells
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
+from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
 
 SHOWN_WARNINGS = 5
 SHOWN_METRICS = 3
@@ -225,8 +226,40 @@ def results_page(results: sweep.Results) -> Page:
     ]
     rows = tuple(tuple(line[place] for place in shown) for line in lines)
     names = tuple(header[place] for place in shown)
-    sheet = TextTable(header=names, rows=rows, spare=(*_SPARE, *results.metrics[:0:-1]))
+    sheet = TextTable(
+        header=names,
+        rows=rows,
+        spare=(*_SPARE, *results.metrics[:0:-1], "cause"),
+        flexible=("state", *results.overrides, *results.metrics),
+    )
     return [sheet, *blocked_lines(results.rows)]
+
+
+def spread_page(results: SpreadResults) -> Page:
+    """Return the page of `results --over`: a row for runs that differ in nothing but these keys."""
+    stage = ("stage",) if results.staged else ()
+    rows = tuple(
+        (
+            *((row.stage or "",) if results.staged else ()),
+            *(number(row.overrides.get(name)) for name in results.overrides),
+            _completed(row),
+            *(spread_text(row.metrics[name], row.completed) for name in results.metrics),
+        )
+        for row in results.rows
+    )
+    return [
+        TextTable(
+            header=(*stage, *results.overrides, "runs", *results.metrics),
+            rows=rows,
+            spare=results.metrics[:0:-1],
+            flexible=results.overrides,
+        )
+    ]
+
+
+def _completed(row: SpreadRow) -> str:
+    count = len(row.runs)
+    return str(count) if count == row.completed else f"{count} ({row.completed} completed)"
 
 
 _SPARE = ("failures", "goodput", "time", "attempt", "step")
