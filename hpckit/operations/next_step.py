@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from hpckit.context import Context, default_output_dir
-from hpckit.model.ids import name_of, slug
 from hpckit.record.launches import Launch
 
 
@@ -45,16 +44,10 @@ def only_a_view(launch: Launch, context: Context) -> Iterator[None]:
 
 
 def all_results(launches: Sequence[Launch], others: Sequence[str], context: Context) -> str:
-    """Return the command for the results of launches together with others next to them.
-
-    `others` are their ids. By name if all have one, else one by one.
-    """
-    names = {launch.name for launch in launches}
-    here = all(launch.folder.parent == default_output_dir(context) for launch in launches)
-    name = slug(min(names))
-    if here and names == {name} and all(name_of(one) == name for one in others):
-        return f"hpckit results --experiment {name}"
-    first = launches[0].folder.parent
-    earlier = [one if here else shlex.quote(str(first / one)) for one in others]
-    words = [*earlier, *(reference(launch, context) for launch in launches)]
-    return f"hpckit results {' '.join(words)}"
+    """Return the command for the results of launches together with others next to them, by id."""
+    folder = launches[0].folder.parent
+    here = folder == default_output_dir(context)
+    earlier = [one if here else shlex.quote(str(folder / one)) for one in others]
+    return " ".join(
+        ["hpckit results", *earlier, *(reference(launch, context) for launch in launches)]
+    )
