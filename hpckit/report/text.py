@@ -104,7 +104,7 @@ _STATUS_HEADER = (
     *("time", "failures", "goodput", "metrics"),
 )
 _STATUS_SPARE = ("nodes", "failures", "attempt", "time", "slurm", "metrics", "goodput", "steps")
-_STATUS_FLEXIBLE = ("metrics", "overrides", "nodes", "slurm", "state")
+_STATUS_FLEXIBLE = ("metrics", "nodes", "slurm", "state")
 
 
 def runs_table(

@@ -96,7 +96,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     answer = (
         _over(chosen, results, arguments) if arguments.over else _each(chosen, results, arguments)
     )
-    elsewhere = {} if arguments.experiment else _elsewhere(chosen)
+    several = arguments.experiment is not None or len(arguments.references) > 1
+    elsewhere = {} if several else _elsewhere(chosen)
     if arguments.json:
         known = [{"launch": launch, "runs": runs} for launch, runs in elsewhere.items()]
         context.say_json({**answer.document, "elsewhere": known})
@@ -192,12 +193,8 @@ def _results(chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, now: d
 
 
 def _elsewhere(chosen: Sequence[ChosenRuns]) -> dict[str, tuple[int, ...]]:
-    """Return the runs that stand for some of these launches and are in others, by launch."""
-    here = {view.launch.id for view, _ in chosen}
-    known: dict[str, tuple[int, ...]] = {}
-    for view, _ in chosen:
-        known |= read_launch_history(view.launch).known
-    return {launch: runs for launch, runs in known.items() if launch not in here}
+    """Return the runs of other launches that stand for some of this one, by launch."""
+    return read_launch_history(chosen[0][0].launch).known
 
 
 def _rest_line(
