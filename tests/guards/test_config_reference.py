@@ -19,7 +19,9 @@ PAGE = ROOT / "docs" / "reference" / "configuration.md"
 @pytest.fixture(scope="module")
 def reference() -> Callable[[], str]:
     """Return the function that makes the page."""
-    made: Callable[[], str] = runpy.run_path(str(ROOT / "scripts" / "config_reference.py"))["reference"]
+    made: Callable[[], str] = runpy.run_path(str(ROOT / "scripts" / "config_reference.py"))[
+        "reference"
+    ]
     assert callable(made)
     return made
 
