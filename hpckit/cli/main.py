@@ -42,6 +42,7 @@ VERBS = {
     "ls": "the launches there are",
     "clean": "remove what is no longer needed, after showing what and how much",
     "sandbox": "a real Slurm on this machine, to try launches and faults",
+    "rm": "delete whole launches, after showing what and how much",
     "doctor": "find what a broken submission left behind, and adopt or cancel it",
 }
 HIDDEN_VERBS = {
@@ -61,7 +62,7 @@ _MEANT = {
     **dict.fromkeys(("list", "jobs", "history"), "ls"),
     **dict.fromkeys(("show", "info", "queue"), "status"),
     **dict.fromkeys(("restart", "requeue", "retry"), "resume"),
-    **dict.fromkeys(("rm", "delete", "remove"), "clean"),
+    **dict.fromkeys(("delete", "remove"), "rm"),
     **dict.fromkeys(("log", "tail"), "logs"),
 }
 """What other tools call our verbs."""
