@@ -37,6 +37,7 @@ VERBS = {
     "resume": "submit again what failed, was interrupted, or is missing",
     "rerun": "start one run again, with today's code or exactly what was frozen",
     "watch": "wait for a launch, and resume what can be until all is done",
+    "shell": "a shell, or a command, inside the allocation of a running run",
     "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",
     "ls": "the launches there are",
@@ -64,6 +65,7 @@ _MEANT = {
     **dict.fromkeys(("restart", "requeue", "retry"), "resume"),
     **dict.fromkeys(("delete", "remove"), "rm"),
     **dict.fromkeys(("log", "tail"), "logs"),
+    **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """What other tools call our verbs."""
 
@@ -180,15 +182,21 @@ def _dispatch(words: Sequence[str], context: Context) -> int:
     if words[0] == "help":
         return _dispatch([*words[1:2], "--help"], context)
     module = verb_module(words[0])
+    given, command = words[1:], None
+    if getattr(module, "TAKES_COMMAND", False) and "--" in given:
+        at = given.index("--")
+        given, command = given[:at], list(given[at + 1 :])
     # Overrides may stand anywhere among the flags: `launch a=1 --wait b=2`.
     try:
         parser = verb_parser(words[0])
         intermixed = getattr(module, "INTERMIXED", True)
         parse = parser.parse_intermixed_args if intermixed else parser.parse_args
-        arguments = parse(words[1:])
+        arguments = parse(given)
     except SystemExit as end:  # --help has been answered
         return int(end.code or 0)
     arguments.words = tuple(words)
+    if command is not None:
+        arguments.command = command
     arguments.program = main  # for the verbs that start others
     code: int = module.run(arguments, context)
     return code

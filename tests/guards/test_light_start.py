@@ -41,7 +41,7 @@ def test_help_imports_nothing_heavy() -> None:
     "verb",
     [
         *("launch", "render", "status", "logs", "cancel", "resume", "watch"),
-        *("results", "ls", "doctor", "local", "auto-resume", "chaos", "clean", "rm"),
+        *("results", "ls", "doctor", "local", "auto-resume", "chaos", "clean", "rm", "shell"),
     ],
 )
 def test_verb_modules_import_nothing_heavy(verb: str) -> None:
