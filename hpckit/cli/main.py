@@ -32,6 +32,7 @@ VERBS = {
     "render": "freeze runs and write their batch scripts, without submitting",
     "check": "whether a launch could run: on this machine, within Slurm's limits and your budget",
     "status": "how the runs of a launch stand",
+    "show": "what a run is: its configuration, code, environment, jobs and folders",
     "logs": "what a run printed",
     "cancel": "stop runs, waiting or running",
     "resume": "submit again what failed, was interrupted, or is missing",
@@ -61,10 +62,11 @@ _MEANT = {
     **dict.fromkeys(("run", "start", "submit", "train"), "launch"),
     **dict.fromkeys(("stop", "kill", "abort"), "cancel"),
     **dict.fromkeys(("list", "jobs", "history"), "ls"),
-    **dict.fromkeys(("show", "info", "queue"), "status"),
+    **dict.fromkeys(("queue", "state"), "status"),
     **dict.fromkeys(("restart", "requeue", "retry"), "resume"),
     **dict.fromkeys(("delete", "remove"), "rm"),
     **dict.fromkeys(("log", "tail"), "logs"),
+    **dict.fromkeys(("info", "describe", "config"), "show"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """What other tools call our verbs."""

@@ -175,7 +175,7 @@ def failure_text(row: RunRow) -> str:
     """Return what a run died of, the last lines of the user's traceback, and where to read on."""
     if row.failure is None:
         return ""
-    lines = [f"{row.run} {row.state}: {_where(row.failure)}"]
+    lines = [f"{row.run} {row.state}: {failure_words(row.failure)}"]
     lines += [f"    {line}" for line in user_traceback(row.failure.traceback or "")]
     lines.append(f"  whole log: hpckit logs {row.run}")
     if row.state is RunState.failed:
@@ -186,7 +186,8 @@ def failure_text(row: RunRow) -> str:
     return "\n".join(lines)
 
 
-def _where(failure: Failure) -> str:
+def failure_words(failure: Failure) -> str:
+    """Return a failure in one line: its cause, its place, its message."""
     places = [
         "" if failure.rank is None else f"rank {failure.rank}",
         f"on {failure.node}" if failure.node else "",

@@ -29,6 +29,7 @@ SURFACE = {
     "clean": {"LAUNCH|RUN", "--all", "--attempts", "--checkpoints", "--code", "--yes"}
     | FILTERS
     | {"--dry-run", "--json", "--output-dir"},
+    "show": {"LAUNCH|RUN", "--config", "--fresh", "--json", "--output-dir"},
     "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
     "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
     "sandbox": {"ACTION"},

@@ -41,7 +41,18 @@ def test_help_imports_nothing_heavy() -> None:
     "verb",
     [
         *("launch", "render", "status", "logs", "cancel", "resume", "watch"),
-        *("results", "ls", "doctor", "local", "auto-resume", "chaos", "clean", "rm", "shell"),
+        *(
+            "results",
+            "ls",
+            "doctor",
+            "local",
+            "auto-resume",
+            "chaos",
+            "clean",
+            "rm",
+            "shell",
+            "show",
+        ),
     ],
 )
 def test_verb_modules_import_nothing_heavy(verb: str) -> None:
