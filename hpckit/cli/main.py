@@ -33,6 +33,7 @@ VERBS = {
     "check": "whether a launch could run: on this machine, within Slurm's limits and your budget",
     "status": "how the runs of a launch stand",
     "show": "what a run is: its configuration, code, environment, jobs and folders",
+    "diff": "what differs between two runs, or two launches",
     "logs": "what a run printed",
     "cancel": "stop runs, waiting or running",
     "resume": "submit again what failed, was interrupted, or is missing",
@@ -67,6 +68,7 @@ _MEANT = {
     **dict.fromkeys(("delete", "remove"), "rm"),
     **dict.fromkeys(("log", "tail"), "logs"),
     **dict.fromkeys(("info", "describe", "config"), "show"),
+    "compare": "diff",
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """What other tools call our verbs."""

@@ -157,4 +157,4 @@ def _differences(launch: Launch, prepared: Prepared) -> tuple[str, ...] | None:
         return None
     if prepared.environment is None or not isinstance(then, dict):
         return None
-    return differences(then, prepared.environment)
+    return tuple(one.words for one in differences(then, prepared.environment))

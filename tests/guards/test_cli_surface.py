@@ -30,6 +30,7 @@ SURFACE = {
     | FILTERS
     | {"--dry-run", "--json", "--output-dir"},
     "show": {"LAUNCH|RUN", "--config", "--fresh", "--json", "--output-dir"},
+    "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
     "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
     "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
     "sandbox": {"ACTION"},
