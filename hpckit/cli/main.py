@@ -46,6 +46,7 @@ VERBS = {
     "clean": "remove what is no longer needed, after showing what and how much",
     "sandbox": "a real Slurm on this machine, to try launches and faults",
     "rm": "delete whole launches, after showing what and how much",
+    "completion": "the lines by which a shell completes words after hpckit",
     "doctor": "find what a broken submission left behind, and adopt or cancel it",
 }
 HIDDEN_VERBS = {
@@ -87,6 +88,9 @@ def main(argv: Sequence[str] | None = None, context: Context | None = None) -> i
     """Run the command line and return its exit code; tests hand in words and world."""
     words = sys.argv[1:] if argv is None else list(argv)
     context = context or process_context()
+    if argv is None and "_ARGCOMPLETE" in context.environ and "COMP_LINE" in context.environ:
+        code: int = importlib.import_module("hpckit.cli.completion").answer(context)
+        return code
     try:
         code = _dispatch(words, context)
         context.stdout.flush()

@@ -33,6 +33,7 @@ SURFACE = {
     "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
     "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
     "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
+    "completion": {"SHELL"},
     "sandbox": {"ACTION"},
     "chaos": {"[RUN] FAULT", "--mtbf", "--faults", "--seed", "--for", "--sandbox", "--yes"}
     | {"--dry-run", "--json", "--output-dir"},
