@@ -33,7 +33,7 @@ Words = Callable[[str, argparse.Namespace, Context], Iterable[str]]
 """Takes what is typed of a word, and the words before it."""
 
 
-def answer(context: Context) -> int:
+def answer_shell(context: Context) -> int:
     """Offer words for the command line that the shell has put into the environment; never returns.
 
     It ends the process.

@@ -37,7 +37,7 @@ VERBS = {
     "logs": "what a run printed",
     "cancel": "stop runs, waiting or running",
     "resume": "submit again what failed, was interrupted, or is missing",
-    "rerun": "start one run again, with today's code or exactly what was frozen",
+    "rerun": "start runs again in a new launch, with today's code or exactly what was frozen",
     "watch": "wait for a launch, and resume what can be until all is done",
     "shell": "a shell, or a command, inside the allocation of a running run",
     "chaos": "inject faults into a running run, to see it survive",
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None, context: Context | None = None) -> i
     words = sys.argv[1:] if argv is None else list(argv)
     context = context or process_context()
     if argv is None and "_ARGCOMPLETE" in context.environ and "COMP_LINE" in context.environ:
-        code: int = importlib.import_module("hpckit.cli.completion").answer(context)
+        code: int = importlib.import_module("hpckit.cli.completion").answer_shell(context)
         return code
     try:
         code = _dispatch(words, context)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
@@ -29,7 +29,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entrance:
+class RunEntrance:
     """Where a program is to start: `job` and `node` are Slurm's, null without it.
 
     A null `node` with a job leaves the choice to Slurm: the run has not begun a round yet.
@@ -48,13 +48,13 @@ class Entrance:
         return f"{record.id}, attempt {record.attempt}, on {where}"
 
 
-def find_entrance(selection: Selection, node: str | None, context: Context) -> Entrance:
+def find_entrance(selection: Selection, node: str | None, context: Context) -> RunEntrance:
     """Return where the run that is meant runs; raises UsageError where it does not run now."""
     view = _running(selection, context)
     launch = selection.launch
     if launch.cluster.kind is not ClusterKind.slurm:
         _check_here(launch, view, node)
-        return Entrance(launch=launch, view=view, job=None, node=None)
+        return RunEntrance(launch=launch, view=view, job=None, node=None)
     nodes = _nodes(launch, view)
     if node is not None and node not in nodes:
         raise UsageError(
@@ -62,13 +62,13 @@ def find_entrance(selection: Selection, node: str | None, context: Context) -> E
             hint=f"name one of them: --node {nodes[0]}" if nodes else "leave --node out",
         )
     first = view.record.nodes[:1] if view.record.round is not None else ()
-    return Entrance(
+    return RunEntrance(
         launch=launch, view=view, job=view.record.job, node=node or next(iter(first), None)
     )
 
 
-def enter(
-    entrance: Entrance, words: Sequence[str], context: Context, *, terminal: bool
+def enter_run(
+    entrance: RunEntrance, words: Sequence[str], context: Context, *, terminal: bool
 ) -> NoReturn:
     """Become the command, or a shell without `words`, at the entrance.
 
@@ -131,7 +131,7 @@ def _nodes(launch: Launch, view: RunView) -> tuple[str, ...]:
     record, seen = view.record, view.observation
     trained = record.nodes if record.round is not None else ()
     shared = read_launch_history(launch).job_of(record.index).shared_job is not None
-    allocated = () if seen is None or shared else expand(seen.nodes)
+    allocated = () if seen is None or shared else expand_nodes(seen.nodes)
     return tuple(dict.fromkeys([*trained, *allocated]))
 
 

@@ -29,17 +29,17 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.record.lock import exclusive
 from hpckit.record.ownership import check_place
 from hpckit.record.process import alive
-from hpckit.record.remove import is_plain, leftovers, remove, removed_name, set_aside, size_of
+from hpckit.record.remove import begin_removal, is_plain, leftovers, remove, removed_name, size_of
 from hpckit.record.trials import asked_config
 from hpckit.runtime.checkpoint.errors import ForeignFolderError
-from hpckit.runtime.checkpoint.ownership import check_own
+from hpckit.runtime.checkpoint.ownership import check_checkpoint_owner
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, local_executors, unconfirmed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RemovalPart:
     """A folder that goes with a launch; `size` in bytes."""
 
     path: Path
@@ -47,7 +47,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class LaunchRemoval:
     """What goes with a launch: its own folder first. `left` says what stays, and why.
 
     `refused` is why nothing of it may be removed, null where it may; `begun` is whether an earlier
@@ -57,7 +57,7 @@ class Removal:
     id: str
     folder: Path
     launch: Launch | None
-    parts: tuple[Part, ...]
+    parts: tuple[RemovalPart, ...]
     left: tuple[str, ...]
     refused: str | None = None
     begun: bool = False
@@ -68,7 +68,7 @@ class Removal:
         return sum(part.size for part in self.parts)
 
 
-def look(launches: Sequence[Launch], context: Context) -> list[Removal]:
+def plan_removals(launches: Sequence[Launch], context: Context) -> list[LaunchRemoval]:
     """Return what goes with these launches, and why not; each Slurm is asked about all at once."""
     queues = _Queues(context=context)
     views = launch_views([(one, None) for one in launches], context, ask=Ask.all_runs)
@@ -78,17 +78,17 @@ def look(launches: Sequence[Launch], context: Context) -> list[Removal]:
     ]
 
 
-def look_at_begun(folder: Path) -> Removal:
+def plan_begun_removal(folder: Path) -> LaunchRemoval:
     """Return what is left of a launch whose removal was cut off; raises HpckitError, OSError."""
     check_place(folder)
     name = removed_name(folder) or folder.name
     if LaunchPaths(folder).launch.exists():
         return replace(_removal(load_launch(folder)), begun=True)
-    part = Part(path=folder, size=size_of(folder))
-    return Removal(id=name, folder=folder, launch=None, parts=(part,), left=(), begun=True)
+    part = RemovalPart(path=folder, size=size_of(folder))
+    return LaunchRemoval(id=name, folder=folder, launch=None, parts=(part,), left=(), begun=True)
 
 
-def remove_launch(agreed: Removal, context: Context) -> None:
+def remove_launch(agreed: LaunchRemoval, context: Context) -> None:
     """Remove what was agreed to, after one more look; again, where an earlier removal was cut off.
 
     Raises UsageError where the launch may no longer go, HeldError where another process works on
@@ -100,32 +100,32 @@ def remove_launch(agreed: Removal, context: Context) -> None:
             _finish(agreed.folder, agreed.parts[1:])
         return
     with alone(agreed.launch, context) as fresh:
-        (now,) = look([fresh], context)
+        (now,) = plan_removals([fresh], context)
         if now.refused is not None:
             raise UsageError(now.refused)
         elsewhere = [part for part in now.parts[1:] if part.path in _paths(agreed)]
-        _finish(set_aside(agreed.folder), elsewhere)
+        _finish(begin_removal(agreed.folder), elsewhere)
 
 
-def _paths(removal: Removal) -> set[Path]:
+def _paths(removal: LaunchRemoval) -> set[Path]:
     return {part.path for part in removal.parts}
 
 
-def _finish(folder: Path, elsewhere: Sequence[Part]) -> None:
+def _finish(folder: Path, elsewhere: Sequence[RemovalPart]) -> None:
     for part in elsewhere:
         remove(part.path)
     LaunchPaths(folder).launch.unlink(missing_ok=True)
     remove(folder)
 
 
-def _removal(launch: Launch) -> Removal:
+def _removal(launch: Launch) -> LaunchRemoval:
     found = [one for given in _checkpoint_dirs(launch) for one in _elsewhere(launch, given)]
     paths = [launch.folder, *(one for one in found if isinstance(one, Path))]
-    return Removal(
+    return LaunchRemoval(
         id=launch.id,
         folder=launch.folder,
         launch=launch,
-        parts=tuple(Part(path=path, size=size_of(path)) for path in paths),
+        parts=tuple(RemovalPart(path=path, size=size_of(path)) for path in paths),
         left=tuple(one for one in found if isinstance(one, str)),
     )
 
@@ -164,10 +164,10 @@ def _foreign(folder: Path, base: Path) -> str | None:
     if not is_plain(folder, base) or not folder.is_dir():
         return "it is a link, or no folder"
     try:
-        check_own(folder, base)
+        check_checkpoint_owner(folder, base)
         for run in folder.iterdir():
             if not run.is_symlink():
-                check_own(run, base)
+                check_checkpoint_owner(run, base)
     except ForeignFolderError as error:
         return error.message
     except OSError as error:

@@ -55,7 +55,7 @@ def removed_name(path: Path) -> str | None:
     return name if is_one and name else None
 
 
-def set_aside(path: Path) -> Path:
+def begin_removal(path: Path) -> Path:
     """Begin a removal, and return the new name: none under the old one, even after a power loss.
 
     Raises OSError.

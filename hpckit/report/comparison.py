@@ -57,7 +57,7 @@ class ResultPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """What differs between `old` and `new`, by name. `alone` are runs that have no counterpart.
 
     `environment` has name, old and new value; null is not recorded.
@@ -108,7 +108,7 @@ def _leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
             yield f"{above}{name}", value
 
 
-def comparison_page(found: Comparison) -> Page:
+def comparison_page(found: RunComparison) -> Page:
     """Return the page of `diff`."""
     page: list[TextTable | str] = [f"old  {found.old}\nnew  {found.new}"]
     for title, keys in (("configuration", found.config), ("resources", found.resources)):
@@ -180,7 +180,7 @@ def _results_table(pairs: Sequence[ResultPair]) -> TextTable:
     )
 
 
-def comparison_document(found: Comparison) -> dict[str, Any]:
+def comparison_document(found: RunComparison) -> dict[str, Any]:
     """Return what `diff --json` prints."""
     code = found.code
     files = (

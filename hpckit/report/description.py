@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped, shortened
@@ -77,7 +77,7 @@ class RunDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class LaunchDescription:
     """A launch; `run` is the one run that is meant, null where there are several, in `rows`.
 
     `resources` are those of a run, as far as they were asked for; `paths` are by their name.
@@ -105,7 +105,7 @@ def _dumped(config: Mapping[str, Any], *, unicode: bool) -> str:
     return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=unicode, width=100))
 
 
-def description_page(about: Description, now: datetime) -> Page:
+def description_page(about: LaunchDescription, now: datetime) -> Page:
     """Return the page of `show`."""
     page: list[TextTable | str] = ["\n".join(_lines(about, now))]
     if about.run is None:
@@ -118,7 +118,7 @@ def description_page(about: Description, now: datetime) -> Page:
     return [*page, "\nconfiguration:", config_yaml(about.run.config).rstrip("\n")]
 
 
-def _lines(about: Description, now: datetime) -> Iterator[str]:
+def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     head, run, code, environment = about.head, about.run, about.code, about.environment
     rows: list[tuple[str, str]] = [("launch", head.id)]
     if run is not None:
@@ -190,7 +190,7 @@ def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> Te
             (
                 str(one.attempt),
                 one.job or "",
-                compress(one.nodes),
+                compress_nodes(one.nodes),
                 str(one.rounds),
                 "" if one.state is None else one.state.value,
                 "" if one.started_at is None else moment(one.started_at),
@@ -201,7 +201,7 @@ def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> Te
     )
 
 
-def description_document(about: Description) -> dict[str, Any]:
+def description_document(about: LaunchDescription) -> dict[str, Any]:
     """Return what `show --json` prints."""
     run = about.run
     of_run: dict[str, Any] = {}

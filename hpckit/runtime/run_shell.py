@@ -66,7 +66,7 @@ def login_shell(environ: Mapping[str, str]) -> str:
         return "/bin/sh"
 
 
-def become(launch: Launch, index: int, attempt: int, words: Sequence[str]) -> int:
+def become_program(launch: Launch, index: int, attempt: int, words: Sequence[str]) -> int:
     """Replace this process by a command of the run, or a shell; returns only if that fails.
 
     Raises HpckitError.
@@ -98,7 +98,7 @@ def main(words: Sequence[str]) -> int:
     """Become the program that the words name; an error is shown as `hpckit` shows it."""
     folder, index, attempt, *command = words
     try:
-        return become(load_launch(Path(folder)), int(index), int(attempt), command)
+        return become_program(load_launch(Path(folder)), int(index), int(attempt), command)
     except HpckitError as error:
         _say(error.message)
         sys.stderr.write("".join(f"  {escaped(line)}\n" for line in error.hint.splitlines()))

@@ -11,7 +11,7 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.overlap import raw_job_id
 
 
-def requeue(job: str, commands: SlurmCommands) -> None:
+def force_requeue(job: str, commands: SlurmCommands) -> None:
     """Have a running job (`123` or `123_4`) start anew, as an administrator may.
 
     Raises SchedulerRefusedError or SchedulerAwayError, as everything here does.

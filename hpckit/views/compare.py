@@ -13,9 +13,9 @@ from hpckit.record.frozen_facts import read_code_record, read_environment
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.lookup import Selection
 from hpckit.record.snapshot.comparison import file_changes, text_diff
-from hpckit.record.snapshot.environment import differences
+from hpckit.record.snapshot.environment import environment_differences
 from hpckit.record.snapshot.identity import frozen_identity
-from hpckit.report.comparison import CodeDifference, Comparison, ResultPair, key_differences
+from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import launch_views
 
@@ -31,9 +31,9 @@ class _Side:
     name: str
 
 
-def compare(
+def compare_selections(
     old: Selection, new: Selection, context: Context, freshness: Freshness, *, code: bool
-) -> Comparison:
+) -> RunComparison:
     """Return what differs between two runs, or two launches; with `code` the text of it, too.
 
     Runs of launches belong together if they have the same overrides; if there are as many left on
@@ -51,8 +51,8 @@ def compare(
             for one, other in pairs
         ]
     )
-    found = differences(read_environment(left.paths), read_environment(right.paths))
-    return Comparison(
+    found = environment_differences(read_environment(left.paths), read_environment(right.paths))
+    return RunComparison(
         old=sides[0].name,
         new=sides[1].name,
         config=tuple(one for one in keys if not one.key.startswith(_RESOURCES)),

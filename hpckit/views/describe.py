@@ -24,8 +24,8 @@ from hpckit.record.working import working_folder
 from hpckit.report.description import (
     AttemptDescription,
     CodeDescription,
-    Description,
     EnvironmentDescription,
+    LaunchDescription,
     RunDescription,
 )
 from hpckit.report.rows import run_row
@@ -34,7 +34,9 @@ from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import launch_view
 
 
-def describe(selection: Selection, context: Context, freshness: Freshness) -> Description:
+def describe_selection(
+    selection: Selection, context: Context, freshness: Freshness
+) -> LaunchDescription:
     """Return what the run that is meant is, or the launch where it has several."""
     launch, index = selection.launch, selection.index
     indices = None if index is None else (index,)
@@ -45,7 +47,7 @@ def describe(selection: Selection, context: Context, freshness: Freshness) -> De
     first = view.runs[0].record.index
     settings, config = load_settings(launch, first)
     accepted = read_launch_history(launch).accepted.values()
-    return Description(
+    return LaunchDescription(
         head=launch_head(launch),
         arguments=launch.arguments,
         jobs=tuple(accepted) if single is None else _jobs(single),

@@ -9,7 +9,7 @@ from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.record.lookup import find_evidence
 from hpckit.report.comparison import comparison_document, comparison_page
-from hpckit.views.compare import compare
+from hpckit.views.compare import compare_selections
 from hpckit.views.freshness import Freshness
 
 _EPILOG = """\
@@ -42,7 +42,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         find_evidence(reference, base, cwd=context.cwd)
         for reference in (arguments.old, arguments.new)
     )
-    found = compare(old, new, context, Freshness(now=arguments.fresh), code=arguments.code)
+    found = compare_selections(
+        old, new, context, Freshness(now=arguments.fresh), code=arguments.code
+    )
     if arguments.json:
         context.say_json(comparison_document(found))
     else:

@@ -16,7 +16,12 @@ from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted
-from hpckit.operations.remove_launches import Removal, look, look_at_begun, remove_launch
+from hpckit.operations.remove_launches import (
+    LaunchRemoval,
+    plan_begun_removal,
+    plan_removals,
+    remove_launch,
+)
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import find, find_removed
 from hpckit.report.account import size_text
@@ -75,7 +80,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return UsageError.exit_code if refused else 0
 
 
-def _look(arguments: argparse.Namespace, context: Context) -> Iterator[Removal]:
+def _look(arguments: argparse.Namespace, context: Context) -> Iterator[LaunchRemoval]:
     """Yield each launch once: those whose removal was cut off, then the others."""
     base = output_dir(arguments, context)
     launches: dict[Path, Launch] = {}
@@ -87,8 +92,8 @@ def _look(arguments: argparse.Namespace, context: Context) -> Iterator[Removal]:
             continue
         launch = _whole(reference, base, context)
         launches[launch.folder] = launch
-    yield from map(look_at_begun, begun)
-    yield from look(list(launches.values()), context)
+    yield from map(plan_begun_removal, begun)
+    yield from plan_removals(list(launches.values()), context)
 
 
 def _whole(reference: str, base: Path, context: Context) -> Launch:
@@ -110,8 +115,8 @@ def _whole(reference: str, base: Path, context: Context) -> Launch:
 
 
 def _remove(
-    agreed: Sequence[Removal], refused: dict[str, str], context: Context
-) -> tuple[list[Removal], list[str]]:
+    agreed: Sequence[LaunchRemoval], refused: dict[str, str], context: Context
+) -> tuple[list[LaunchRemoval], list[str]]:
     """Remove launches; return which are gone, and what went wrong with others."""
     removed, failed = [], []
     for one in agreed:
@@ -126,7 +131,7 @@ def _remove(
     return removed, failed
 
 
-def _page(found: Sequence[Removal]) -> Page:
+def _page(found: Sequence[LaunchRemoval]) -> Page:
     cells = [
         (one.id, str(part.path), size_text(part.size))
         for one in found
@@ -144,7 +149,7 @@ def _page(found: Sequence[Removal]) -> Page:
 
 
 def _document(
-    found: Sequence[Removal], removed: Sequence[Removal], refused: dict[str, str]
+    found: Sequence[LaunchRemoval], removed: Sequence[LaunchRemoval], refused: dict[str, str]
 ) -> dict[str, object]:
     gone = {one.folder for one in removed}
     return {

@@ -8,7 +8,7 @@ import sys
 from hpckit.cli.options import add_output_dir, add_reference, output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.operations.enter_run import enter, find_entrance
+from hpckit.operations.enter_run import enter_run, find_entrance
 from hpckit.record.lookup import find
 
 TAKES_COMMAND = True
@@ -49,4 +49,4 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if terminal:
         context.note(f"{entrance.words}; `exit` leaves it, and the run continues")
     context.stdout.flush()
-    enter(entrance, command or (), context, terminal=terminal)
+    enter_run(entrance, command or (), context, terminal=terminal)

@@ -11,7 +11,7 @@ from hpckit.errors import UsageError
 from hpckit.record.launches import load_settings
 from hpckit.record.lookup import Selection, find_evidence
 from hpckit.report.description import config_yaml, description_document, description_page
-from hpckit.views.describe import describe
+from hpckit.views.describe import describe_selection
 from hpckit.views.freshness import Freshness
 
 _EPILOG = """\
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.config:
         _show_config(selection, arguments, context)
         return 0
-    about = describe(selection, context, Freshness(now=arguments.fresh))
+    about = describe_selection(selection, context, Freshness(now=arguments.fresh))
     if arguments.json:
         context.say_json(description_document(about))
     else:

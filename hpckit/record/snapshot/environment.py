@@ -26,12 +26,12 @@ _DRIVER_VERSION = re.compile(r"\b\d{3}\.\d+(\.\d+)?\b")
 _PATIENCE_S = 60.0
 _ASK = """\
 import json, os
-from hpckit.record.snapshot.environment import capture
-print(json.dumps(capture(os.environ)))
+from hpckit.record.snapshot.environment import capture_environment
+print(json.dumps(capture_environment(os.environ)))
 """
 
 
-def capture(environ: Mapping[str, str]) -> dict[str, object]:
+def capture_environment(environ: Mapping[str, str]) -> dict[str, object]:
     """Return the content of environment.json."""
     packages = _packages()
     return {
@@ -47,9 +47,9 @@ def capture(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | None:
-    """Return what `capture` gives in another interpreter; None where it cannot be asked."""
+    """Return what `capture_environment` gives in another Python; None if that cannot be asked."""
     if python == sys.executable:
-        return capture(environ)
+        return capture_environment(environ)
     try:
         done = subprocess.run(
             [python, "-c", _ASK],
@@ -67,7 +67,7 @@ def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class EnvironmentDifference:
     """What differs between two environments; null is not recorded, or not there."""
 
     name: str
@@ -84,7 +84,9 @@ class Difference:
         return f"{self.name}: was {self.old}, is {self.new}"
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Difference, ...]:
+def environment_differences(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[EnvironmentDifference, ...]:
     """Return what differs between two environments; none where nothing does."""
     return (
         *_differing(_flat(old), _flat(new), ""),
@@ -107,10 +109,12 @@ def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value is not None}
 
 
-def _differing(old: Mapping[str, str], new: Mapping[str, str], what: str) -> Iterator[Difference]:
+def _differing(
+    old: Mapping[str, str], new: Mapping[str, str], what: str
+) -> Iterator[EnvironmentDifference]:
     for name in sorted(old.keys() | new.keys(), key=str.lower):
         if old.get(name) != new.get(name):
-            yield Difference(name=f"{what}{name}", old=old.get(name), new=new.get(name))
+            yield EnvironmentDifference(name=f"{what}{name}", old=old.get(name), new=new.get(name))
 
 
 def _driver() -> str | None:
