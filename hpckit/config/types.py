@@ -19,6 +19,10 @@ _UNITS = {
 """What a number is counted in, by the end of its key."""
 
 
+_FORMS = {"sweep.zip": "groups of keys that advance together, such as [[lr,batch]]"}
+"""What a key takes if its type says too little."""
+
+
 def known_in(section: str) -> tuple[str, ...]:
     """Return the keys of one of hpckit's sections; none for any other."""
     kind = typed_sections().get(section)
@@ -32,7 +36,7 @@ def takes(key: str) -> str:
     hints = get_type_hints(kind) if kind is not None else {}
     if name not in hints:
         return "See --cfg for what it is now."
-    return f"{key} takes {_words(hints[name], key)}{_unit(name)}."
+    return f"{key} takes {_FORMS.get(key) or _words(hints[name], key)}{_unit(name)}."
 
 
 def is_text(key: str) -> bool:

@@ -234,7 +234,8 @@ class Sweep:
     CUDA MPS where there is one and `mps` is on. `job_timeout_min` is the time limit of such a job,
     which is queued again while runs are left (null: long enough for all of them). `samples` is how
     many points a `sampler` other than `grid` chooses, `seed` what its choice follows from;
-    `metric`, `direction` and `pruner` are for `optuna`.
+    `metric`, `direction` and `pruner` are for `optuna`. `zip` are groups of swept keys that advance
+    together; `points` is a file of points (.csv, .yaml or .jsonl), only on the command line.
     """
 
     max_concurrent: int | None = None
@@ -249,6 +250,8 @@ class Sweep:
     metric: str | None = None
     direction: Direction = Direction.minimize
     pruner: Pruner = Pruner.none
+    zip: list[list[str]] = field(default_factory=list)
+    points: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
