@@ -28,6 +28,7 @@ _PROGRAM = re.compile(r"(?:\A|/)(?:python[\d.]*|bash|sh|torchrun|accelerate|srun
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z", re.ASCII)
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z", re.ASCII)
 _WORD = re.compile(r"(?!(null|true|false|inf|nan)\Z)[a-z_][a-z0-9_]*\Z", re.ASCII | re.IGNORECASE)
+_QUOTED = re.compile(r"'([^'\\$]*)'\Z")
 
 # Lines of the parser's message that only repeat the override; 1.4 has more of them than 1.3.
 _WITHOUT_NEWS = ("Error parsing override", "Error when parsing index")
@@ -56,7 +57,8 @@ def plain_value(text: str) -> int | float | str | None:
         return int(text)
     if _FLOAT.match(text):
         return float(text)
-    return text if _WORD.match(text) else None
+    quoted = _QUOTED.match(text)
+    return quoted[1] if quoted else text if _WORD.match(text) else None
 
 
 def refuse_program(words: Sequence[str]) -> None:

@@ -30,6 +30,9 @@ _SETS = (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD)
 _KEPT = 32
 """So many compositions are kept: the axes of a sweep vary one by one, the last one fastest."""
 
+_PARSED = 4096
+"""So many values are kept that Hydra's parser read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composer:
@@ -42,6 +45,7 @@ class Composer:
     environ: Mapping[str, str]
     movable: Mapping[str, str]
     shared: dict[tuple[tuple[str, ...], ...], SharedComposition] = field(default_factory=dict)
+    parsed: dict[str, Any] = field(default_factory=dict)
 
     def point(self, overrides: Sequence[str]) -> SweepPoint:
         """Return the point with these overrides; raises ConfigError."""
@@ -81,7 +85,13 @@ class Composer:
 
     def _value(self, word: str) -> Any:
         plain = plain_value(word.partition("=")[2])
-        return parse([word], self.session.loader)[0].value() if plain is None else plain
+        if plain is not None:
+            return plain
+        if word not in self.parsed:
+            if len(self.parsed) == _PARSED:
+                self.parsed.clear()
+            self.parsed[word] = parse([word], self.session.loader)[0].value()
+        return self.parsed[word]
 
 
 def point_of(composing: Composer, words: Sequence[Word], overrides: Sequence[str]) -> SweepPoint:
