@@ -15,7 +15,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config.names import nearest, question
-from hpckit.config.overrides import parse, refuse_program
+from hpckit.config.overrides import as_text, parse, refuse_program
 from hpckit.config.points.columns import check_unlike, is_points, read_columns
 from hpckit.config.points.expansion import Listed, check_multirun, list_points, present
 from hpckit.config.points.word import Word
@@ -122,9 +122,11 @@ def _share(
     own = parse(stage.overrides, session.loader)
     for override in own:
         if override.is_sweep_override():
+            text = as_text(override)
             raise ConfigError(
                 f"stages.{stage.name}.overrides has {override.input_line}, which is a sweep.",
-                hint=f"Sweep on the command line: -m '{stage.name}:{override.input_line}'",
+                hint=f"Sweep on the command line: -m '{stage.name}:{override.input_line}'"
+                + ("" if text is None else f"\nFor one text write in the file: - {text}"),
             )
     taken = [
         (place, word) for place, word in enumerate(words) if not (stage.once and word.is_swept)
