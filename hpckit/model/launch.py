@@ -299,6 +299,10 @@ class Sweep:
     """`optuna`: whether small or large values of the metric are good."""
     pruner: Pruner = Pruner.none
     """`optuna`: what ends runs early that promise little."""
+    zip: list[list[str]] = field(default_factory=list)
+    """Groups of swept keys that advance together, such as `[[lr, batch]]`."""
+    points: str | None = None
+    """A file of points (.csv, .yaml or .jsonl), given on the command line only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

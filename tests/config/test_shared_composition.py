@@ -125,13 +125,15 @@ def agree(request_for: Callable[..., ComposeRequest], words: list[str]) -> None:
 
 def all_compose(request_for: Callable[..., ComposeRequest], words: list[str]) -> bool:
     """Whether every point of a sweep composes by itself, or the sweep cannot even be listed."""
-    from hpckit.config.overrides import points  # noqa: PLC0415
+    from hpckit.config.points.expansion import list_points, present  # noqa: PLC0415
+    from hpckit.config.points.word import Word  # noqa: PLC0415
 
     with open_session(request_for()) as session:
-        listed = points(parse(words, session.loader), multirun=True)
+        parsed = [Word(override=override) for override in parse(words, session.loader)]
+        listed = list_points(parsed, ())
     try:
         for overrides in listed:
-            compose(request_for(*overrides))
+            compose(request_for(*present(overrides)))
     except ConfigError:
         return False
     return True
@@ -173,7 +175,7 @@ def test_shared_composition_is_hydras_in_the_shipped_configuration(
 def test_plain_values_are_read_as_hydra_reads_them(text: str, request_for: Requester) -> None:
     """What is read without Hydra's parser has the parser's value and type."""
     with open_session(request_for()) as session:
-        composer = Composer(session=session, environ={}, movable={0: "x"})
+        composer = Composer(session=session, environ={}, movable={"x": "x"})
         try:
             expected = parse([f"x={text}"], session.loader)[0].value()
         except ConfigError:

@@ -6,16 +6,16 @@ or the cluster, and refuses nothing.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpckit.model.command import command_words
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, warning
 from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
-from hpckit.model.plan import LaunchPlan
+from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.planning.checks.command_slips import command_slips
 
+_SHOWN = 5
 _HARMLESS = frozenset(
     {"cluster.bin_dir", "cluster.template", "cluster.service_partition", "cluster.service_qos"}
     | {"resources.comment", "resources.mail_user", "resources.min_nodes"}
@@ -58,15 +58,27 @@ def _ignored_here(settings: LaunchConfig) -> Iterator[Finding]:
 
 
 def _equal_runs(plan: LaunchPlan) -> Iterator[Finding]:
-    sampled = any(run.settings.sweep.sampler is Sampler.optuna for run in plan.runs)
-    times = Counter(run.signature for run in plan.runs)
-    more = sum(number - 1 for number in times.values())
-    if more and not sampled:
-        first = next(run for run in plan.runs if times[run.signature] > 1)
-        yield warning(
-            "sweep",
-            " ".join(first.overrides),
-            f"{counted(more, 'run')} of this sweep {'is' if more == 1 else 'are'} the same as "
-            f"another one of it, such as {' '.join(first.overrides)}",
-            "take values out that are there twice, or set different seeds",
-        )
+    if any(run.settings.sweep.sampler is Sampler.optuna for run in plan.runs):
+        return
+    alike: dict[str, list[RunSpec]] = {}
+    for run in plan.runs:
+        alike.setdefault(run.signature, []).append(run)
+    equal = [runs for runs in alike.values() if len(runs) > 1]
+    if not equal:
+        return
+    more = sum(len(runs) - 1 for runs in equal)
+    shown = "; ".join(map(_named, equal[:_SHOWN]))
+    rest = f"; and {len(equal) - _SHOWN} more such groups" if len(equal) > _SHOWN else ""
+    yield warning(
+        "sweep",
+        " ".join(equal[0][0].overrides),
+        f"{counted(more, 'run')} of this sweep {'is' if more == 1 else 'are'} the same as "
+        f"another one of it: {shown}{rest}",
+        "take values or points out that are there twice, or set different seeds",
+    )
+
+
+def _named(runs: Sequence[RunSpec]) -> str:
+    indices = ", ".join(str(run.index) for run in runs[:_SHOWN])
+    more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+    return f"runs {indices}{more} ({' '.join(runs[-1].overrides)})"

@@ -56,6 +56,23 @@ def test_check_leaves_nothing_and_submits_nothing(slurm_shell: Any, fake_slurm: 
             "only one of --mem and --mem-per-cpu",
         ),
         (("command=python nowhere.py",), "no file nowhere.py"),
+        (
+            ("resources.cpus_per_task=65",),
+            "65 CPUs; the largest node of partition batch has 64",
+        ),
+        (("resources.mem_gb=300",), "300 GB; the largest node of partition batch has 250 GB"),
+        (
+            ("-m", "seed=range(0,65)", "sweep.runs_per_job=65"),
+            "65 runs x 1 CPU = 65; the largest node of partition batch has 64",
+        ),
+        (
+            ("resources.gpus_per_node=4", "cluster.gpus_per_node=8", "resources.gres=gpu:a100:4"),
+            "both ask for GPUs",
+        ),
+        (
+            ("resources.constraint=a", "+resources.additional_parameters.constraint=b"),
+            "sbatch takes the second alone",
+        ),
     ],
 )
 def test_errors_refuse_before_anything_is_written(
@@ -239,3 +256,11 @@ def test_check_warns_of_data_that_git_ignores(shell: Any) -> None:
     assert json.loads(shell(*run, *fine).out)["findings"] == []
     lost = json.loads(shell(*run, "command=true", "+params.data=data/nope.npz").out)["findings"]
     assert "does not exist in" in lost[0]["message"]
+
+
+def test_equal_runs_are_named(slurm_shell: Any) -> None:
+    """Which runs are the same, and what they have in common."""
+    said = slurm_shell("check", *SLURM, "-m", "seed=1,2,1", "+x=3,3")
+    assert "4 runs of this sweep are the same as another one of it" in said.out
+    assert "runs 0, 1, 4, 5 (" in said.out
+    assert "runs 2, 3 (" in said.out
