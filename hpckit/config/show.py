@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from hpckit.config.explain import load
+from hpckit.config.explain import load_config
 from hpckit.config.names import dotted_keys, nearest, question
 from hpckit.config.points.expansion import check_multirun, first_point, list_points, present
 from hpckit.config.request import ComposeRequest
@@ -45,7 +45,7 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
         listed = _listed(request, session)
         documents = []
         for overrides in listed:
-            config = load(session, overrides)
+            config = load_config(session, overrides)
             if resolved:
                 config = OmegaConf.create(resolve(config, request.environ))
             documents.append(_yaml(_masked(config, known), package))
@@ -60,7 +60,7 @@ def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]
     words = read_words(request, session)
     mine = for_all(words)
     check_multirun(mine, multirun=request.multirun)
-    config = load(session, present(first_point(mine)))
+    config = load_config(session, present(first_point(mine)))
     stages, zipped = stages_of(config), zipped_keys(config)
     check_addressed(words, [stage.name for stage in stages])
     if not stages:
@@ -132,6 +132,6 @@ def _defaults(session: Session, request: ComposeRequest) -> str:
     words = for_all(read_words(request, session))
     check_multirun(words, multirun=request.multirun)
     first = present(first_point(words))
-    load(session, first)
+    load_config(session, first)
     lines = [f"  {path}" for path in session.defaults(first)]
     return "\n".join(["Composed of, later ones override earlier ones:", *lines, ""])

@@ -13,7 +13,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import OverrideType
 
-from hpckit.config.explain import load
+from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse, plain_value
 from hpckit.config.points.expansion import line_of
 from hpckit.config.points.word import Word
@@ -69,7 +69,7 @@ class Composer:
         self, kind: tuple[tuple[str, ...], tuple[str, ...]], overrides: Sequence[str]
     ) -> tuple[dict[str, Any], LaunchConfig]:
         """Let Hydra compose, and keep for the next points what they can share."""
-        config = load(self.session, overrides)
+        config = load_config(self.session, overrides)
         values = resolve(config, self.environ)
         settings = from_plain(LaunchConfig, values)
         keys = kind[1]

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     quiet = arguments.json
     request = compose_request(arguments, context)
     whole = prepare.prepare(request, arguments.words, context, quiet=quiet)
-    division = deduplicate.Division()
+    division = deduplicate.KnownRuns()
     if not arguments.rerun:
         division = deduplicate.divide(whole, context, any_code=arguments.any_code)
     say_known(division, context, dry=arguments.dry_run)
@@ -90,6 +90,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         if auto_resume is not None:
             launch.rehearse_auto_resume(prepared, context)
     started = launch.start(prepared, context, auto_resume=arguments.auto_resume)
+    deduplicate.record_known(division, started.launch, context)
     say_started(started, context, as_json=quiet, more=more)
     if not arguments.wait:
         return 0
