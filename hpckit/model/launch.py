@@ -300,9 +300,9 @@ class Sweep:
     pruner: Pruner = Pruner.none
     """`optuna`: what ends runs early that promise little."""
     zip: list[list[str]] = field(default_factory=list)
-    """Groups of swept keys that advance together, such as `[[lr, batch]]`."""
+    """Groups of swept keys that advance together instead of as a grid, such as `[[lr,batch]]`."""
     points: str | None = None
-    """A file of points (.csv, .yaml or .jsonl), given on the command line only."""
+    """A file of points (.csv, .yaml, .jsonl), from where you stand; only on the command line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -128,7 +128,7 @@ def _lacks(need: _Need, name: str, groups: Sequence[NodeGroup], job: JobSpec) ->
         return error(
             "sweep.runs_per_job",
             shared.runs_per_job,
-            f"{counted(shared.slots, 'run')} share a job and ask for {_sum(need, job)}; {has}",
+            f"a shared job asks for {_sum(need, job)}; {has}",
             f"{_fewer(shared, need, largest)}, or {_ELSEWHERE}",
         )
     return error(
@@ -154,12 +154,14 @@ def _sum(need: _Need, job: JobSpec) -> str:
         factors = [f"{each.mem_gb:g} GB"]
     else:
         factors = []
-    if job.shared_job is not None and factors:
-        factors.insert(0, counted(job.shared_job.slots, "run"))
-    total = f"{need.count:g}"
-    return (
-        f"{' x '.join(factors)} = {total}" if len(factors) > 1 else " ".join(factors) or str(need)
-    )
+    if job.shared_job is not None:
+        runs = counted(job.shared_job.slots, "run")
+        if not factors:
+            return f"{need} for {runs}"
+        factors.insert(0, runs)
+    if len(factors) > 1:
+        return f"{' x '.join(factors)} = {need.count:g}"
+    return factors[0] if factors else str(need)
 
 
 def _fewer(shared: SharedJobSpec, need: _Need, largest: float) -> str:

@@ -266,6 +266,13 @@ def test_one_partition_of_several_that_fits_is_enough_for_a_shape(
         ),
         ({"mem_gb": 0.5}, 2, "sweep.runs_per_job", "2 runs x 0.5 GB = 1;", "runs_per_job=1"),
         (
+            {"gpus_per_node": 2, "partition": "gpu"},
+            5,
+            "sweep.runs_per_job",
+            "a shared job asks for 10 x gpu for 5 runs; the largest node of partition gpu has 8",
+            "runs_per_job=4",
+        ),
+        (
             {"cpus_per_task": 20},
             2,
             "resources.cpus_per_task",
