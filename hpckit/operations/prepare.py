@@ -32,11 +32,11 @@ from hpckit.record.durations import durations
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.snapshot import collect
-from hpckit.record.snapshot.environment import capture
+from hpckit.record.snapshot.environment import capture_environment
 from hpckit.record.snapshot.git import Git
 from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 from hpckit.slurm.site_query import PATIENCE
 
 _SHOWN = 8
@@ -82,7 +82,7 @@ def prepare(
     if plan.cluster.kind is ClusterKind.slurm:
         refuse_other_clusters(context.environ)
     templates = template_folders(request)
-    scripts = {job.index: render(plan, job, templates) for job in plan.jobs}
+    scripts = {job.index: render_script(plan, job, templates) for job in plan.jobs}
     snapshot = collect.collect(
         points[0].settings.code,
         cwd=context.cwd,
@@ -136,7 +136,7 @@ def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepa
         context,
         identity=LaunchIdentity(id=before.id, created_at=before.created_at),
     )
-    scripts = {job.index: render(plan, job, prepared.templates) for job in plan.jobs}
+    scripts = {job.index: render_script(plan, job, prepared.templates) for job in plan.jobs}
     return replace(prepared, plan=plan, scripts=scripts, points=points)
 
 
@@ -147,7 +147,7 @@ def write(prepared: Prepared, context: Context) -> Launch:
             prepared.plan,
             scripts=prepared.scripts,
             snapshot=prepared.snapshot,
-            environment=prepared.environment or capture(context.environ),
+            environment=prepared.environment or capture_environment(context.environ),
             tell=tell,
         )
     return load_launch(Path(prepared.plan.folder))

@@ -26,7 +26,7 @@ from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.identity import code_identity, frozen_identity
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ def _prepared(
     python = sys.executable if points[0].settings.cluster.python else source.python
     return Prepared(
         plan=plan,
-        scripts={job.index: render(plan, job, templates) for job in plan.jobs},
+        scripts={job.index: render_script(plan, job, templates) for job in plan.jobs},
         snapshot=source.snapshot,
         points=tuple(points),
         templates=templates,

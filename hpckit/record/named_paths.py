@@ -62,7 +62,7 @@ _NO_FILES_READ = frozenset({"mkdir", "rm", "touch", "tee", "echo", "export", "pr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
+class ProjectFolder:
     """The project's folder that a run starts in.
 
     `missing` says why runs will not find a path of it, None if they will. With `in_place` they
@@ -75,14 +75,14 @@ class Project:
     seen: set[tuple[str, str]] = field(default_factory=set)
 
 
-def configured_paths(config: Mapping[str, Any], project: Project) -> Iterator[Finding]:
+def configured_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:
     """Yield warnings for paths in the user's own keys."""
     own = {name: one for name, one in config.items() if name not in _OURS}
     for key, text in _texts(own, ()):
         yield from _looked_at(_Named(key=".".join(key), text=text, words=_words(key)), project)
 
 
-def commanded_paths(words: Sequence[str], project: Project) -> Iterator[Finding]:
+def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Finding]:
     """Yield warnings for paths in the words of a command, or of a line for a shell."""
     started = invocation(words)
     if started.is_shell and started.code is not None:
@@ -150,7 +150,7 @@ def _words(key: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for part in key for word in re.split(r"[\W_]+", part.lower()) if word)
 
 
-def _looked_at(named: _Named, project: Project) -> Iterator[Finding]:
+def _looked_at(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
     asked = (named.key, named.text)
     if not named.may_be_path or asked in project.seen or len(project.seen) >= _MOST:
         return
@@ -169,7 +169,7 @@ def _looked_at(named: _Named, project: Project) -> Iterator[Finding]:
         yield _nowhere(named, project)
 
 
-def _left_behind(named: _Named, path: Path, project: Project) -> Iterator[Finding]:
+def _left_behind(named: _Named, path: Path, project: ProjectFolder) -> Iterator[Finding]:
     """Yield a warning for a path that exists here, and will not where the run starts."""
     text = named.text
     if project.in_place or (named.is_saved_to and path.is_dir()):
@@ -197,7 +197,7 @@ def _absent(named: _Named) -> Finding:
     )
 
 
-def _nowhere(named: _Named, project: Project) -> Finding:
+def _nowhere(named: _Named, project: ProjectFolder) -> Finding:
     what = "the command" if named.key == "command" else named.key
     return warning(
         named.key,

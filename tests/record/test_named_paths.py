@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpckit.record.named_paths import Project, commanded_paths, configured_paths
+from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
 
 KEYS = ("data", "data_path", "train", "pretrained", "tokenizer", "resume", "file", "lr", "model")
 """Keys of which most sound like something to read."""
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def project(folder: Path, *, in_place: bool = False) -> Project:
+def project(folder: Path, *, in_place: bool = False) -> ProjectFolder:
     """Return the project; what git does not ignore is frozen."""
 
     def missing(path: Path) -> str | None:
@@ -34,7 +34,7 @@ def project(folder: Path, *, in_place: bool = False) -> Project:
         ignored = inside[:1] and inside[0] in {"data", "runs", "cache", "train.log"}
         return "git ignores it" if ignored else None
 
-    return Project(folder=folder, missing=missing, in_place=in_place)
+    return ProjectFolder(folder=folder, missing=missing, in_place=in_place)
 
 
 def of_config(folder: Path, config: dict[str, Any]) -> list[tuple[str, str]]:

@@ -15,25 +15,12 @@ from typing import Any
 from hpckit.model.command import command_words
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, warning
-from hpckit.model.launch import ClusterKind, LaunchConfig, Sampler
+from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.planning.checks.command_slips import command_slips
 
 _RUNS_LOOKED_AT = 200
 """In the words of this many runs of a sweep slips are looked for: beyond, they hardly differ."""
-
-_OF_SLURM = (
-    *("cluster.modules", "cluster.setup", "cluster.partition", "cluster.partitions"),
-    *("cluster.account", "cluster.qos", "cluster.srun_args", "cluster.template", "cluster.bin_dir"),
-    *("cluster.service_partition", "cluster.service_qos", "resources.mem_gb"),
-    *("resources.timeout_min", "resources.partition", "resources.account", "resources.qos"),
-    *("resources.constraint", "resources.nodelist", "resources.exclude", "resources.reservation"),
-    *("resources.gres", "resources.exclusive", "resources.dependency", "resources.comment"),
-    *("resources.mail_type", "resources.mail_user", "resources.array_parallelism"),
-    *("resources.additional_parameters", "sweep.runs_per_job", "sweep.runs_per_gpu", "sweep.mps"),
-    "sweep.job_timeout_min",
-)
-"""What only Slurm reads, or what only counts for its jobs."""
 
 _OF_SHELLS = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_]\w*\})|\A~/")
 
@@ -96,7 +83,7 @@ def _ignored_here(words: Sequence[str]) -> Iterator[Finding]:
     """Warn of what was typed for a scheduler: what files say is for whichever cluster is chosen."""
     typed = [_STAGE.sub("", word) for word in words]
     keys = [word.lstrip("+").partition("=")[0] for word in typed if "=" in word]
-    given = [key for key in _OF_SLURM if any(f"{one}.".startswith(f"{key}.") for one in keys)]
+    given = [key for key in SLURM_ONLY if any(f"{one}.".startswith(f"{key}.") for one in keys)]
     if given:
         yield warning(
             given[0],

@@ -21,10 +21,10 @@ from hpckit.model.command import invocation
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFolder
 from hpckit.model.plan import LaunchPlan
-from hpckit.record.named_paths import Project, commanded_paths, configured_paths
+from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
-    Module,
+    FoundModule,
     defines,
     find_module,
     names_like,
@@ -86,16 +86,16 @@ class Machine:
         """Whether ranks run the very Python that runs this."""
         return Path(self.plan.python) == Path(sys.executable)
 
-    def _project(self, *, in_place: bool) -> Project:
+    def _project(self, *, in_place: bool) -> ProjectFolder:
         return self._in_place if in_place else self._apart
 
     @cached_property
-    def _in_place(self) -> Project:
-        return Project(folder=self.working_dir, missing=self.frozen.unreached, in_place=True)
+    def _in_place(self) -> ProjectFolder:
+        return ProjectFolder(folder=self.working_dir, missing=self.frozen.unreached, in_place=True)
 
     @cached_property
-    def _apart(self) -> Project:
-        return Project(folder=self.working_dir, missing=self.frozen.unreached)
+    def _apart(self) -> ProjectFolder:
+        return ProjectFolder(folder=self.working_dir, missing=self.frozen.unreached)
 
     def _devices(self, settings: LaunchConfig) -> Iterator[Finding]:
         """Warn if GPUs are asked for, and the PyTorch that is to use them cannot."""
@@ -165,7 +165,7 @@ class Machine:
             "start hpckit in the project's folder, name its folders in code.paths, or install it",
         )
 
-    def _attribute(self, text: str, attribute: str, module: Module) -> Iterator[Finding]:
+    def _attribute(self, text: str, attribute: str, module: FoundModule) -> Iterator[Finding]:
         assert module.file is not None  # noqa: S101  # is_source says so
         try:
             source = module.file.read_bytes().decode("utf-8", errors="replace")
