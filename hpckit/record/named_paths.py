@@ -43,7 +43,7 @@ _DATA = frozenset({"data", "dataset", "datasets", "corpus", "inputs", "weights",
 """Names of folders that are taken for one without a slash, too."""
 
 _OURS = frozenset(
-    {"cluster", "code", "command", "entry_point", "env", "name", "output_dir", "recovery"}
+    {"cluster", "code", "command", "entry_point", "name", "output_dir", "recovery"}
     | {"resources", "runtime", "chaos", "budget", "seed", "checkpoint", "sweep", "stages", "hydra"}
 )
 _NO_PATH = re.compile(r"[*?{}\[\]$<>|\n\0]|://|\A[-~@]")
@@ -66,13 +66,15 @@ class ProjectFolder:
     """The project's folder that a run starts in.
 
     `missing` says why runs will not find a path of it, None if they will. With `in_place` they
-    start in this very folder. `seen` are the texts that were looked at, with their keys.
+    start in this very folder. `seen` are the texts that were looked at, with their keys, and
+    `named` those that runs will not find: a command often has its paths from the configuration.
     """
 
     folder: Path
     missing: Callable[[Path], str | None]
     in_place: bool = False
     seen: set[tuple[str, str]] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)
 
 
 def configured_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:
@@ -172,10 +174,11 @@ def _looked_at(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
 def _left_behind(named: _Named, path: Path, project: ProjectFolder) -> Iterator[Finding]:
     """Yield a warning for a path that exists here, and will not where the run starts."""
     text = named.text
-    if project.in_place or (named.is_saved_to and path.is_dir()):
+    if project.in_place or text in project.named or (named.is_saved_to and path.is_dir()):
         return
     why = project.missing(path)
     if why is not None:
+        project.named.add(text)
         normal = os.path.normpath(path)
         yield warning(
             named.key,

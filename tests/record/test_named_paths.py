@@ -65,7 +65,8 @@ def of_command(folder: Path, *words: str) -> list[str]:
         ({"params": {"checkpoint": "runs/old"}}, []),
         ({"params": {"out": "runs/old", "log_dir": "data", "run_dir": "runs/old"}}, []),
         ({"params": {"cache_path": "cache/z.bin", "logfile": "train.log"}}, []),
-        ({"output_dir": "data", "env": {"DATA": "data/x.npz"}, "name": "data"}, []),
+        ({"env": {"DATA_DIR": "data"}}, [("env.DATA_DIR", "data")]),
+        ({"output_dir": "data", "checkpoint": {"dir": "data"}, "name": "data"}, []),
     ],
 )
 def test_configured_paths(
@@ -134,6 +135,14 @@ def test_warning_says_why_and_every_way_out(folder: Path) -> None:
     assert "the run will not find it: git ignores it" in found.message
     for cure in (f"{folder}/data/x.npz", "$HPCKIT_PROJECT", "runtime.cwd=project", "git add -f"):
         assert cure in found.hint
+
+
+def test_path_of_a_command_and_of_the_key_it_is_from_is_named_once(folder: Path) -> None:
+    """`--data ${params.data}` has its path from the configuration."""
+    one = project(folder)
+    found = [*commanded_paths(["python", "train.py", "--data", "data/x.npz"], one)]
+    found += configured_paths({"params": {"data": "data/x.npz"}}, one)
+    assert [finding.key for finding in found] == ["command"]
 
 
 def test_same_text_is_looked_at_once(folder: Path) -> None:

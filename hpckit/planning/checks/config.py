@@ -21,7 +21,7 @@ SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep")
 """What all runs of one launch have in common: one folder, one snapshot, one scheduler,
 one budget and one throttle."""
 
-_ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+_ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
 _LARGEST_SEED = 2**32 - 1
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 

@@ -133,6 +133,19 @@ def test_rerun_of_several_runs_is_one_launch(sweep: Any) -> None:
     assert frozen.read_text() == JOB
 
 
+def test_rerun_of_several_runs_is_one_array_on_slurm(slurm_shell: Any) -> None:
+    """Runs 0 and 2 of three become elements 0 and 1 of one job, without gaps."""
+    words = ("experiment=command", "command=false", "cluster=slurm", "code.snapshot=false")
+    assert slurm_shell("launch", "--wait", "-m", *words, "seed=1,2,3").code == 1
+    said = slurm_shell("rerun", "--runs", "0,2", "--failed", "--dry-run", "--json")
+    assert reran(said) == [0, 2]
+    document = json.loads(said.out)
+    assert [run["index"] for run in document["runs"]] == [0, 1]
+    assert [run["overrides"][-1] for run in document["runs"]] == ["seed=1", "seed=3"]
+    (script,) = document["scripts"]
+    assert "--array=0-1%" in script["text"]
+
+
 def test_rerun_refuses_runs_that_follow_each_other(shell: Any) -> None:
     """Nothing would make the second wait for the first; each of one stage is fine."""
     (shell.cwd / "conf/experiment").mkdir(parents=True)

@@ -23,6 +23,7 @@ from hpckit.planning.checks.config import check_settings
         ("train", "is not of the form", "train:main"),
         ("train:", "is not of the form", "train:main"),
         (":main", "is not of the form", "train:main"),
+        ("train:Trainer.run", "is not of the form", "train:main"),
         ("a b:c", "is not of the form", "train:main"),
         ("", "is not of the form", "train:main"),
     ],
