@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpckit.cli.terminal.keyboard import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
-from hpckit.cli.terminal.pager import launch_head
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
@@ -20,10 +19,12 @@ from hpckit.operations.next_step import only_a_view
 from hpckit.planning.eta import RunDuration, estimate_completion
 from hpckit.record.launch_events import Mark, events_mark
 from hpckit.record.launches import Launch, load_evidence, read_launch_history
+from hpckit.report.failures import short_failure_lines
 from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter, SortKey, sort_rows
 from hpckit.views.freshness import Freshness
+from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import launch_view
 from hpckit.views.poller import PollBackoff, Poller
 from hpckit.views.scheduler import Scheduler
@@ -31,6 +32,7 @@ from hpckit.views.scheduler import Scheduler
 POLL_BACKOFF = PollBackoff(
     first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=30)
 )
+
 """Somebody may leave this open for days: Slurm is asked twice a minute at most, then ever less."""
 
 _TERMINAL_S = 2.0
@@ -178,6 +180,7 @@ class _Live:
             remaining=found.remaining,
             at=now,
             queue_at=self.watch.queue_at,
+            failures=short_failure_lines(rows),
         )
 
     def listed(self, rows: Sequence[RunRow], room: int) -> Listed:
@@ -222,7 +225,8 @@ def _display(live: _Live) -> Iterator[Callable[[], None]]:
     def show() -> None:
         rows = live.rows
         progress = live.progress(rows)
-        room = max(screen.height - len(set(progress.states)) - _SHOWN, 1)
+        taken = len(set(progress.states)) + len(progress.failures)
+        room = max(screen.height - taken - _SHOWN, 1)
         shown = live.listed(rows, min(room, _SHOWN))
         screen.show(live_page(head, progress, shown))
 
