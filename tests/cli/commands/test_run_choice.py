@@ -76,11 +76,12 @@ def test_choices_that_mean_nothing_are_refused(sweep: Any, verb: str) -> None:
 
 def test_runs_of_several_launches_are_refused(sweep: Any) -> None:
     """One launch has one frozen code."""
-    (first,) = sweep.outputs
     assert sweep("launch", "--wait", *WORDS, "+params.i=4").code == 1
-    refused = sweep("resume", f"{first.name}.1", ".0")
-    assert refused.code == 2
-    assert "runs of 2 launches" in refused.err
+    runs = [f"{folder.name}.0" for folder in sweep.outputs]
+    for verb in ("resume", "rerun"):
+        refused = sweep(verb, *runs)
+        assert refused.code == 2
+        assert "runs of 2 launches" in refused.err
 
 
 def test_resume_takes_only_the_chosen_runs(sweep: Any) -> None:
