@@ -302,7 +302,8 @@ class Sweep:
     zip: list[list[str]] = field(default_factory=list)
     """Groups of swept keys that advance together instead of as a grid, such as `[[lr,batch]]`."""
     points: str | None = None
-    """A file of points (.csv, .yaml, .jsonl), from where you stand; only on the command line."""
+    """A file of points (.csv, .yaml, .jsonl), relative to the working directory; a word of the
+    command line only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
