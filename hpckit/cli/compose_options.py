@@ -43,6 +43,8 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         help="print where configuration comes from (searchpath, groups) and do nothing else",
     )
     add_json(parser)
+    parser.set_defaults(command=None)  # what stands behind `--`, which main takes off
+    parser.usage = f"{parser.prog} [OVERRIDE ...] [options] [-- COMMAND ...]"
 
 
 def show_instead(arguments: argparse.Namespace, context: Context) -> bool:
@@ -65,6 +67,7 @@ def compose_request(arguments: argparse.Namespace, context: Context) -> ComposeR
     swallowed = [word for word in (arguments.cfg, arguments.info) if _is_override(word)]
     return ComposeRequest(
         overrides=(*swallowed, *arguments.overrides),
+        command=arguments.command,
         config_dir=arguments.config_dir,
         config_name=arguments.config_name,
         multirun=arguments.multirun,

@@ -184,13 +184,30 @@ def _dispatch(words: Sequence[str], context: Context) -> int:
         parser = verb_parser(words[0])
         intermixed = getattr(module, "INTERMIXED", True)
         parse = parser.parse_intermixed_args if intermixed else parser.parse_args
-        arguments = parse(words[1:])
+        own, command = _divided(words, module)
+        arguments = parse(own)
     except SystemExit as end:  # --help has been answered
         return int(end.code or 0)
+    if command is not None:
+        arguments.command = command
     arguments.words = tuple(words)
     arguments.program = main  # for the verbs that start others
     code: int = module.run(arguments, context)
     return code
+
+
+def _divided(words: Sequence[str], module: ModuleType) -> tuple[list[str], tuple[str, ...] | None]:
+    """Return a verb's own words, and those of the command behind `--` if the verb takes one."""
+    own = list(words[1:])
+    if "--" not in own or not getattr(module, "TAKES_COMMAND", False):
+        return own, None
+    place = own.index("--")
+    if not own[place + 1 :]:
+        raise UsageError(
+            "there is no command after --",
+            hint=f"for example: hpckit {words[0]} -- python train.py --lr 0.1",
+        )
+    return own[:place], tuple(own[place + 1 :])
 
 
 def _without_verb(words: Sequence[str], context: Context) -> int:

@@ -13,10 +13,12 @@ class ComposeRequest:
 
     `environ` says where the user's configuration lies (`HPCKIT_CONFIG_DIR`), whether Slurm is
     here (`PATH`), and what `${oc.env:...}` gives; `cwd` is where relative folders start. `tell`
-    hears how many points are composed, of how many.
+    hears how many points are composed, of how many. `command` are the words of the command behind
+    `--`, as the shell gave them; null without one.
     """
 
     overrides: tuple[str, ...] = ()
+    command: tuple[str, ...] | None = None
     config_dir: Path | None = None
     config_name: str = "config"
     multirun: bool = False

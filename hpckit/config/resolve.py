@@ -85,12 +85,14 @@ def _unresolved(error: OmegaConfBaseException, config: DictConfig) -> ConfigErro
     reason = _RAISED.sub("", str(error).splitlines()[0]).removesuffix(".")
     message = f"{error.full_key or 'The configuration'} cannot be resolved: {reason}."
     lost = _NOT_FOUND.search(reason)
+    literal = str(error.full_key).startswith("command")
+    more = " In a command, write \\${NAME} for what a shell is to read." if literal else ""
     if not lost:
-        return ConfigError(message, hint=_interpolation_hint(reason))
+        return ConfigError(message, hint=_interpolation_hint(reason) + more)
     keys = dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(config)))
     message += question(nearest(lost[1], keys))
     beside = siblings(lost[1], keys) or siblings("", keys)
-    return ConfigError(message, hint=f"Known: {', '.join(beside)}.")
+    return ConfigError(message, hint=f"Known: {', '.join(beside)}.{more}")
 
 
 def _interpolation_hint(reason: str) -> str:

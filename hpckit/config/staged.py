@@ -15,6 +15,7 @@ from typing import Any, cast
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from hpckit.config.command_word import with_command
 from hpckit.config.names import nearest, question
 from hpckit.config.overrides import parse, points, refuse_program
 from hpckit.config.request import ComposeRequest
@@ -51,7 +52,7 @@ def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
     """Return the words of a command line, in their order; raises ConfigError."""
     refuse_program(request.overrides)
     found: list[Word] = []
-    for given in request.overrides:
+    for given in with_command(request, session):
         match = _ADDRESSED.match(given)
         stage, text = (None, given) if match is None else (match["stage"], match["word"])
         (override,) = parse([text], session.loader)

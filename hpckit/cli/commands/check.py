@@ -12,6 +12,10 @@ from hpckit.context import Context
 from hpckit.report.checked import check_document, check_lines
 
 
+TAKES_COMMAND = True
+"""Words behind `--` are a command to run, and no overrides."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what says which configuration is meant: the words of `launch`."""
     add_composing(parser)

@@ -20,6 +20,10 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 
 
+TAKES_COMMAND = True
+"""Words behind `--` are a command to run, and no overrides."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what says which configuration is meant, and what becomes of it."""
     add_composing(parser)

@@ -16,6 +16,10 @@ from hpckit.model.plan import JobSpec
 from hpckit.planning.jobs.dependencies import stage_dependency
 
 
+TAKES_COMMAND = True
+"""Words behind `--` are a command to run, and no overrides."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what says which configuration is meant."""
     add_composing(parser)

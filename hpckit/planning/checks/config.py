@@ -86,7 +86,8 @@ def _check_task(settings: LaunchConfig) -> None:
         raise ConfigError(
             f"both entry_point={settings.entry_point!r} and command={settings.command!r} are set; "
             "a run has exactly one of them",
-            hint="experiment=command runs the command alone; experiment=function the function",
+            hint="for a command alone, choose no other experiment: hpckit launch -- python "
+            "train.py; for the experiment's function, leave the command out",
         )
     if settings.command is not None:
         command_words(settings.command)

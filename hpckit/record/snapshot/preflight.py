@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +192,9 @@ class Machine:
     def _script(self, program: str, words: tuple[str, ...]) -> Iterator[Finding]:
         """Look for what an interpreter is to run: a file, or with `-m` a module."""
         python = program.startswith("python")
-        if python and "-m" in words[:-1]:
+        # What stands behind the script is its own, also another `-m`.
+        own = len(tuple(takewhile(lambda word: word.startswith("-"), words)))
+        if python and "-m" in words[:own] and words[own:]:
             name = words[words.index("-m") + 1]
             if find_module(name, [self.working_dir], installed=True) is None:
                 yield (error if self.here and self.same_python else warning)(
@@ -203,7 +205,7 @@ class Machine:
                     "look for a typing mistake, or install it",
                 )
             return
-        if "-c" in words:
+        if "-c" in words[:own]:
             return
         ends = ".py" if python or program == "torchrun" else ""
         plain = (word for word in words if not word.startswith("-"))
