@@ -6,8 +6,12 @@ import argparse
 from pathlib import Path
 
 from hpckit.cli.options import add_json
-from hpckit.config.request import ComposeRequest
+from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
+
+
+CONFIG_NAME = "HPCKIT_CONFIG_NAME"
+"""The variable that names the primary configuration where --config-name does not."""
 
 
 def add_composing(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +30,9 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         help="your own conf/ (default: $HPCKIT_CONFIG_DIR, else ./conf if it exists)",
     )
     parser.add_argument(
-        "--config-name", metavar="NAME", default="config", help="the primary configuration"
+        "--config-name",
+        metavar="NAME",
+        help=f"the primary configuration (default: ${CONFIG_NAME}, else {PRIMARY})",
     )
     parser.add_argument(
         "--cfg",
@@ -69,11 +75,25 @@ def compose_request(arguments: argparse.Namespace, context: Context) -> ComposeR
         overrides=(*swallowed, *arguments.overrides),
         command=arguments.command,
         config_dir=arguments.config_dir,
-        config_name=arguments.config_name,
+        config_name=_config_name(arguments, context) or PRIMARY,
         multirun=arguments.multirun,
         environ=context.environ,
         cwd=context.cwd,
     )
+
+
+def _config_name(arguments: argparse.Namespace, context: Context) -> str | None:
+    named: str | None = arguments.config_name or context.environ.get(CONFIG_NAME)
+    return named
+
+
+def recorded_words(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
+    """Return the words as they were typed, with what a variable has chosen instead of them."""
+    words: tuple[str, ...] = arguments.words
+    name = _config_name(arguments, context)
+    if name is None or arguments.config_name:
+        return words
+    return (*words[:1], f"--config-name={name}", *words[1:])
 
 
 def _is_override(word: str | None) -> bool:

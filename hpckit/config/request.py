@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+PRIMARY = "config"
+"""The configuration that is composed where no other is named."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposeRequest:
     """Overrides in Hydra's grammar, and where configuration is looked for.
@@ -20,7 +24,7 @@ class ComposeRequest:
     overrides: tuple[str, ...] = ()
     command: tuple[str, ...] | None = None
     config_dir: Path | None = None
-    config_name: str = "config"
+    config_name: str = PRIMARY
     multirun: bool = False
     environ: Mapping[str, str]
     cwd: Path

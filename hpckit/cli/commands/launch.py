@@ -5,7 +5,12 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from hpckit.cli.compose_options import add_composing, compose_request, show_instead
+from hpckit.cli.compose_options import (
+    add_composing,
+    compose_request,
+    recorded_words,
+    show_instead,
+)
 from hpckit.cli.launch_output import (
     nothing_left,
     print_scripts,
@@ -71,7 +76,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
     quiet = arguments.json
     request = compose_request(arguments, context)
-    whole = prepare.prepare(request, arguments.words, context, quiet=quiet)
+    whole = prepare.prepare(request, recorded_words(arguments, context), context, quiet=quiet)
     division = deduplicate.Division()
     if not arguments.rerun:
         division = deduplicate.divide(whole, context, any_code=arguments.any_code)

@@ -8,7 +8,12 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from hpckit.cli.compose_options import add_composing, compose_request, show_instead
+from hpckit.cli.compose_options import (
+    add_composing,
+    compose_request,
+    recorded_words,
+    show_instead,
+)
 from hpckit.cli.launch_output import launch_document, script_paths
 from hpckit.context import Context
 from hpckit.model.counted import counted
@@ -32,7 +37,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     from hpckit.operations import prepare  # noqa: PLC0415  # it imports Hydra
 
     request = compose_request(arguments, context)
-    prepared = prepare.prepare(request, arguments.words, context, quiet=arguments.json)
+    prepared = prepare.prepare(request, recorded_words(arguments, context), context, quiet=arguments.json)
     launch = prepare.write(prepared, context)
     scripts = script_paths(launch)
     if arguments.json:

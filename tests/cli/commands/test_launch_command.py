@@ -73,3 +73,41 @@ def test_an_experiment_with_an_entry_point_takes_no_command(shell: Any, verb: st
     assert "both entry_point=" in said.err
     assert "hpckit launch -- python train.py" in " ".join(said.err.split())
     assert shell.outputs == []
+
+
+@pytest.mark.parametrize("verb", ["launch", "check", "render"])
+def test_the_variable_names_the_primary_configuration(shell: Any, verb: str) -> None:
+    """The option wins; an empty variable is unset."""
+    (shell.cwd / "conf").mkdir()
+    for name in ("config", "hpc", "other"):
+        text = f"defaults: [hpckit, _self_]\nname: from-{name}\n"
+        (shell.cwd / f"conf/{name}.yaml").write_text(text)
+    for value, option, found in [
+        ("hpc", (), "from-hpc"),
+        ("hpc", ("--config-name", "other"), "from-other"),
+        ("", (), "from-config"),
+    ]:
+        shell.environ["HPCKIT_CONFIG_NAME"] = value
+        assert shell(verb, "--cfg", "name", *option).out == f"name: {found}\n"
+    shell.environ["HPCKIT_CONFIG_NAME"] = "nope"
+    said = shell(verb, "--", "true")
+    assert said.code == 2
+    assert "no configuration 'nope'" in said.err
+    assert "$HPCKIT_CONFIG_NAME" in said.err
+
+
+def test_what_the_variable_chose_is_recorded_and_not_needed_again(shell: Any) -> None:
+    """The recorded words say it as an option; rerun and resume read what was frozen."""
+    (shell.cwd / "conf").mkdir()
+    (shell.cwd / "conf/hpc.yaml").write_text("defaults: [hpckit, _self_]\nname: mine\n")
+    shell.environ["HPCKIT_CONFIG_NAME"] = "hpc"
+    assert shell("launch", "--wait", "cluster=local", "--", "false").code == 1
+    (folder,) = shell.outputs
+    arguments = json.loads((folder / "launch.json").read_text())["arguments"]
+    assert arguments[:2] == ["launch", "--config-name=hpc"]
+    del shell.environ["HPCKIT_CONFIG_NAME"]
+    (shell.cwd / "conf/hpc.yaml").unlink()
+    (shell.cwd / "conf").rmdir()
+    assert "1 of 1 run" in shell("resume", "--wait").out
+    assert shell("rerun", str(folder), "--wait").code == 1
+    assert [one.name.partition("-")[0] for one in shell.outputs] == ["mine", "mine"]
