@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpckit.cli.options import add_json
 from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
-
 
 CONFIG_NAME = "HPCKIT_CONFIG_NAME"
 """The variable that names the primary configuration where --config-name does not."""
@@ -68,11 +68,13 @@ def show_instead(arguments: argparse.Namespace, context: Context) -> bool:
     return True
 
 
-def compose_request(arguments: argparse.Namespace, context: Context) -> ComposeRequest:
-    """Return the request for these words."""
+def compose_request(
+    arguments: argparse.Namespace, context: Context, *, more: Sequence[str] = ()
+) -> ComposeRequest:
+    """Return the request for these words, and for `more` overrides behind them."""
     swallowed = [word for word in (arguments.cfg, arguments.info) if _is_override(word)]
     return ComposeRequest(
-        overrides=(*swallowed, *arguments.overrides),
+        overrides=(*swallowed, *arguments.overrides, *more),
         command=arguments.command,
         config_dir=arguments.config_dir,
         config_name=_config_name(arguments, context) or PRIMARY,

@@ -1,7 +1,7 @@
-"""The command behind `--`, as an override in Hydra's grammar.
+r"""The command behind `--`, as an override in Hydra's grammar.
 
 Responsible for each of its words coming through as the shell gave it; it must not compose. Only
-what is an interpolation (`${params.lr}`, or escaped `\\${HOME}`) is read.
+what is an interpolation (`${params.lr}`, or escaped `\${HOME}`) is read.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ def not_ours(session: Session) -> ConfigError:
     """Say that the primary configuration does not include hpckit's."""
     return ConfigError(
         f"{_path(session, session.config_name)} does not build on hpckit's configuration.",
-        hint="Put `- hpckit` first in its defaults list, or choose another with --config-name ($HPCKIT_CONFIG_NAME).",
+        hint="Put `- hpckit` first in its defaults list, or choose another with --config-name "
+        "($HPCKIT_CONFIG_NAME).",
     )
 
 

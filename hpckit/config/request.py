@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-
 PRIMARY = "config"
 """The configuration that is composed where no other is named."""
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from hpckit.config.command_word import command_override
 from hpckit.config.compose import ComposeRequest, compose
@@ -17,7 +17,7 @@ from hpckit.errors import ConfigError
 Requester = Callable[..., ComposeRequest]
 Writer = Callable[[dict[str, str]], Path]
 
-_GRAMMAR = st.sampled_from(list("\\\"'$%{}[](),=:~@ \t\n\r?|><&;`*#!+-./") + ["true", "1e3", "???"])
+_GRAMMAR = st.sampled_from([*"\\\"'$%{}[](),=:~@ \t\n\r?|><&;`*#!+-./", "true", "1e3", "???"])
 _LETTERS = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 _BYTES = st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF, categories=["Cs"])
 """What Python makes of arguments that are no UTF-8."""
@@ -63,7 +63,7 @@ def test_any_words_survive_to_the_composed_configuration(words: list[str]) -> No
 def test_interpolations_are_read_and_what_only_looks_like_one_is_not(
     request_for: Requester, word: str, read: str
 ) -> None:
-    """`${key}` inserts a value, `\\${key}` does not, and neither does what cannot be read."""
+    r"""`${key}` inserts a value, `\${key}` does not, and neither does what cannot be read."""
     (point,) = compose(request_for("seed=7", command=("echo", word)))
     assert [str(one) for one in point.config["command"]] == ["echo", read]
 

@@ -16,7 +16,6 @@ from hpckit.cli.compose_options import (
 from hpckit.context import Context
 from hpckit.report.checked import check_document, check_lines
 
-
 TAKES_COMMAND = True
 """Words behind `--` are a command to run, and no overrides."""
 
@@ -33,7 +32,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     from hpckit.operations import check, prepare  # noqa: PLC0415  # they import Hydra
 
     request = compose_request(arguments, context)
-    prepared = prepare.prepare(request, recorded_words(arguments, context), context, quiet=arguments.json)
+    words = recorded_words(arguments, context)
+    prepared = prepare.prepare(request, words, context, quiet=arguments.json)
     checked = check.check_launch(prepared, context)
     if arguments.json:
         context.say_json(check_document(prepared.plan, checked))

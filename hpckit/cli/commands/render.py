@@ -20,7 +20,6 @@ from hpckit.model.counted import counted
 from hpckit.model.plan import JobSpec
 from hpckit.planning.jobs.dependencies import stage_dependency
 
-
 TAKES_COMMAND = True
 """Words behind `--` are a command to run, and no overrides."""
 
@@ -37,7 +36,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     from hpckit.operations import prepare  # noqa: PLC0415  # it imports Hydra
 
     request = compose_request(arguments, context)
-    prepared = prepare.prepare(request, recorded_words(arguments, context), context, quiet=arguments.json)
+    words = recorded_words(arguments, context)
+    prepared = prepare.prepare(request, words, context, quiet=arguments.json)
     launch = prepare.write(prepared, context)
     scripts = script_paths(launch)
     if arguments.json:

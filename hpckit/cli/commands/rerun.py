@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpckit.cli.launch_output import print_scripts, say_checked, say_started
 from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.terminal.waiting import wait
+from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.record.lookup import Selection, find
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                 return 2
         started = launch.start(prepared, context)
     say_started(started, context, as_json=arguments.json, more=more)
-    return wait(started.launch, context, quiet=arguments.json) if arguments.wait else 0
+    return wait(started.launch, context, Waiting(quiet=arguments.json)) if arguments.wait else 0
 
 
 def _index(selection: Selection) -> int:

@@ -28,10 +28,10 @@ def draw(page: Page, stdout: TextIO, may_page: Callable[[int], bool]) -> None:
 
 
 @contextmanager
-def live_screen(stdout: TextIO) -> Iterator[LiveScreen]:
-    """Give a screen that shows one page after the other; the last one stays."""
+def live_screen(stdout: TextIO, *, stays: bool = True) -> Iterator[LiveScreen]:
+    """Give a screen that shows one page after the other; the last one `stays`, or vanishes."""
     console = Console(file=stdout, highlight=False)
-    with Live(console=console, auto_refresh=False, transient=False) as live:
+    with Live(console=console, auto_refresh=False, transient=not stays) as live:
         yield LiveScreen(console, live)
 
 

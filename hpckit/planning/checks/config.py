@@ -170,7 +170,8 @@ def _check_nodes(resources: Resources, cluster: Cluster) -> None:
     if local and resources.nodes > 1:
         raise ConfigError(
             f"resources.nodes is {resources.nodes}, but the local executor has this one machine",
-            hint="use resources.tasks_per_node for several ranks here, or cluster=slurm",
+            hint="here: resources=cpu (one rank), or resources.tasks_per_node for several; else "
+            "cluster=slurm",
         )
     if local and resources.spare_nodes:
         raise ConfigError(

@@ -41,9 +41,16 @@ def _in_command(settings: LaunchConfig) -> Iterator[Finding]:
         yield from command_slips(words, settings.resources.tasks_per_node)
 
 
-def _ignored_here(settings: LaunchConfig) -> Iterator[Finding]:
+def slurm_only(settings: LaunchConfig) -> list[str]:
+    """Return the keys with a value that only Slurm reads."""
     given = [f"cluster.{name}" for name in _CLUSTER_ONLY if getattr(settings.cluster, name)]
-    given += [f"resources.{name}" for name in _RESOURCES_ONLY if getattr(settings.resources, name)]
+    return given + [
+        f"resources.{name}" for name in _RESOURCES_ONLY if getattr(settings.resources, name)
+    ]
+
+
+def _ignored_here(settings: LaunchConfig) -> Iterator[Finding]:
+    given = slurm_only(settings)
     if given:
         yield warning(
             given[0],
