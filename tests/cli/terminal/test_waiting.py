@@ -14,7 +14,7 @@ SAY = ("sh", "-c", "echo one; echo two; exit $0")
 
 def frames(said: str) -> list[str]:
     """Return the pages a terminal showed, one after the other, without their colours."""
-    cleared = re.split(r"(?:\x1b\[2K|\x1b\[1A|\r)+", said)
+    cleared = re.split(r"(?:\x1b\[2K|\x1b\[1A|\r)+", said.replace("\r\n", "\n"))
     return [re.sub(r"\x1b\[[0-9;?]*[a-z]", "", page) for page in cleared]
 
 
