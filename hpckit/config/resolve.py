@@ -58,7 +58,10 @@ def _missing(config: DictConfig) -> ConfigError | None:
         return None
     are = "is mandatory and has" if len(keys) == 1 else "are mandatory and have"
     example = " ".join(f"{key}=..." for key in keys)
-    return ConfigError(f"{', '.join(keys)} {are} no value.", hint=f"Give it: {example}")
+    hint = f"Give it: {example}"
+    if keys == ["command"]:
+        hint = "Give it behind --: hpckit launch -- python train.py --lr 0.1"
+    return ConfigError(f"{', '.join(keys)} {are} no value.", hint=hint)
 
 
 def _refuse_unknown_keys(config: DictConfig) -> None:

@@ -8,6 +8,7 @@ stage follows.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -52,12 +53,37 @@ def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
     """Return the words of a command line, in their order; raises ConfigError."""
     refuse_program(request.overrides)
     found: list[Word] = []
+    before = ""
     for given in with_command(request, session):
         match = _ADDRESSED.match(given)
         stage, text = (None, given) if match is None else (match["stage"], match["word"])
-        (override,) = parse([text], session.loader)
+        _refuse_colon(stage, text)
+        try:
+            (override,) = parse([text], session.loader)
+        except ConfigError as error:
+            raise _with_word_before(error, before, given) from error
         found.append(Word(stage=stage, override=override))
+        before = given
     return tuple(found)
+
+
+def _refuse_colon(stage: str | None, text: str) -> None:
+    """Raise ConfigError for `epochs:3`, which is meant for no stage."""
+    if stage is not None and "=" not in text and not text.startswith("~"):
+        raise ConfigError(
+            f"'{stage}:{text}' is not an override: it has no '='.",
+            hint=f"Write {stage}={text}; for one stage alone: STAGE:KEY=VALUE",
+        )
+
+
+def _with_word_before(error: ConfigError, before: str, given: str) -> ConfigError:
+    """Return the error, with a hint where the shell has taken one word apart."""
+    if "=" in given or "=" not in before:
+        return error
+    whole = shlex.quote(f"{before} {given}")
+    return ConfigError(
+        error.message, hint=f"{error.hint}\nIf it belongs to the word before, write {whole}"
+    )
 
 
 def for_all(words: Sequence[Word]) -> tuple[Override, ...]:

@@ -94,8 +94,8 @@ def _check_task(settings: LaunchConfig) -> None:
     elif settings.entry_point is None:
         raise ConfigError(
             "nothing to run: neither entry_point nor command is set",
-            hint="experiment=digits, entry_point=package.module:function, or "
-            'experiment=command command="python train.py"',
+            hint="a program: hpckit launch -- python train.py; a function: experiment=function "
+            "entry_point=package.module:function; an example: experiment=digits",
         )
     elif settings.entry_point.partition(":")[0].endswith(".py"):
         meant = settings.entry_point.replace(".py:", ":").removesuffix(".py").replace("/", ".")
