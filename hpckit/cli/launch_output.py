@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
-from hpckit.model.finding import Checked
+from hpckit.model.finding import CheckReport
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.ranges import ranges
 from hpckit.operations.next_step import reference
@@ -19,13 +19,13 @@ from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
 
 if TYPE_CHECKING:  # they import Hydra, which --help does without
-    from hpckit.operations.deduplicate import Division, Known
+    from hpckit.operations.deduplicate import KnownRun, KnownRuns
     from hpckit.operations.prepare import Prepared
     from hpckit.operations.started import Started
 
 
 def nothing_left(
-    prepared: Prepared, division: Division, context: Context, arguments: argparse.Namespace
+    prepared: Prepared, division: KnownRuns, context: Context, arguments: argparse.Namespace
 ) -> int:
     """Say that there is nothing to launch; with --wait, wait for what was adopted."""
     count = len(prepared.plan.runs)
@@ -42,12 +42,12 @@ def nothing_left(
     return wait_for_adopted(division, context, how)
 
 
-def left_out(prepared: Prepared, division: Division) -> dict[str, object]:
+def left_out(prepared: Prepared, division: KnownRuns) -> dict[str, object]:
     """Return the fields of JSON that say what is not launched, and what is not in the snapshot."""
     return {**division.documents, "left_out": prepared.snapshot.left_out}
 
 
-def wait_for_adopted(division: Division, context: Context, how: Waiting, *, code: int = 0) -> int:
+def wait_for_adopted(division: KnownRuns, context: Context, how: Waiting, *, code: int = 0) -> int:
     """Wait for the runs that were adopted from other launches, and return as `wait` does.
 
     `code` is what waiting for the others has returned.
@@ -58,7 +58,7 @@ def wait_for_adopted(division: Division, context: Context, how: Waiting, *, code
     return code
 
 
-def say_known(division: Division, context: Context, *, dry: bool = False) -> None:
+def say_known(division: KnownRuns, context: Context, *, dry: bool = False) -> None:
     """Say on standard error what is not launched, and where it is; and what is, as code changed."""
     skip = "would be skipped" if dry else "skipped"
     for what, found in (
@@ -77,8 +77,8 @@ def say_known(division: Division, context: Context, *, dry: bool = False) -> Non
         )
 
 
-def _by_launch(found: Iterable[Known]) -> Mapping[Path, list[Known]]:
-    launches: dict[Path, list[Known]] = {}
+def _by_launch(found: Iterable[KnownRun]) -> Mapping[Path, list[KnownRun]]:
+    launches: dict[Path, list[KnownRun]] = {}
     for one in found:
         launches.setdefault(one.folder, []).append(one)
     return launches
@@ -128,7 +128,7 @@ def print_scripts(
         context.stdout.write(text)
 
 
-def say_checked(checked: Checked, context: Context) -> bool:
+def say_checked(checked: CheckReport, context: Context) -> bool:
     """Say what speaks against a launch, and return whether it may start."""
     for reason in checked.unchecked:
         context.note(f"not checked: {reason}")

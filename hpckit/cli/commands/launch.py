@@ -30,7 +30,7 @@ from hpckit.errors import UsageError
 from hpckit.planning.checks.foreground import check_foreground
 
 if TYPE_CHECKING:  # they import Hydra, which --help does without
-    from hpckit.operations.deduplicate import Division
+    from hpckit.operations.deduplicate import KnownRuns
     from hpckit.operations.prepare import Prepared
 
 
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = compose_request(arguments, context, more=_implied(arguments))
     words = recorded_words(arguments, context)
     whole = prepare.prepare(request, words, context, quiet=arguments.json)
-    division = deduplicate.Division()
+    division = deduplicate.KnownRuns()
     if arguments.foreground:  # who wants to look at a run wants it also if it is known
         check_foreground(whole.plan, request.overrides)
     elif not arguments.rerun:
@@ -149,10 +149,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _launch(
-    prepared: Prepared, division: Division, arguments: argparse.Namespace, context: Context
+    prepared: Prepared, division: KnownRuns, arguments: argparse.Namespace, context: Context
 ) -> int:
     """Check, start, and wait if that was asked for."""
-    from hpckit.operations import check, launch  # noqa: PLC0415  # they import Hydra
+    from hpckit.operations import check, deduplicate, launch  # noqa: PLC0415  # they import Hydra
 
     if not arguments.no_check:
         if not say_checked(check.check_launch(prepared, context), context):
@@ -164,6 +164,7 @@ def _launch(
             started = launch.start(prepared, context, terminal=terminal.device)
             return terminal.attend(started.launch)
     started = launch.start(prepared, context, auto_resume=arguments.auto_resume)
+    deduplicate.record_known(division, started.launch, context)
     more = left_out(prepared, division)
     say_started(started, context, as_json=arguments.json, more=more)
     if not arguments.wait:

@@ -22,7 +22,7 @@ from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch, read_runs
-from hpckit.record.logs import Log, attempts, other_logs, rank_logs, read_text, rounds
+from hpckit.record.logs import LogFile, attempts, other_logs, rank_logs, read_text, rounds
 from hpckit.record.lookup import Selection, find_evidence
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.poller import PollBackoff, Poller
@@ -143,7 +143,7 @@ class _Choice:
                 hint="leave --round out for the latest",
             )
 
-    def logs(self) -> Sequence[Log]:
+    def logs(self) -> Sequence[LogFile]:
         """Return the logs to read as things stand; raises NotFoundError for a missing rank."""
         ranks = rank_logs(self.launch, self.index, self.attempt, self.round)
         if not ranks:
@@ -161,7 +161,7 @@ class _Choice:
             )
         return [ranks[int(wanted)]]
 
-    def _worth_reading(self, ranks: Mapping[int, Log]) -> int:
+    def _worth_reading(self, ranks: Mapping[int, LogFile]) -> int:
         """Return the rank a failure of this very attempt is blamed on, else the first."""
         record = self.record()
         shown = next(iter(ranks.values())).attempt
@@ -169,7 +169,7 @@ class _Choice:
         return blamed if blamed in ranks and blamed is not None else min(ranks)
 
 
-def _document(choice: _Choice, logs: Iterable[Log]) -> dict[str, Any]:
+def _document(choice: _Choice, logs: Iterable[LogFile]) -> dict[str, Any]:
     """Return what `logs --json` prints: the texts as a whole."""
     return {
         "run": choice.run_id,
@@ -196,7 +196,7 @@ def _follow(choice: _Choice, printer: LogPrinter, context: Context) -> None:
         context.sleep(POLL_S)
 
 
-def _follow_logs(choice: _Choice) -> Sequence[Log]:
+def _follow_logs(choice: _Choice) -> Sequence[LogFile]:
     """Return the logs to read now; a rank that is not there may still come."""
     try:
         return choice.logs()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpckit.context import Context
-from hpckit.record.logs import Log, Tail
+from hpckit.record.logs import LogFile, LogTail
 from hpckit.report.escape import escaped
 
 
@@ -23,13 +23,13 @@ class LogPrinter:
     as_json: bool
     own: bool
     run: str = ""
-    tails: dict[Path, Tail] = field(default_factory=dict)
+    tails: dict[Path, LogTail] = field(default_factory=dict)
 
-    def print(self, logs: Sequence[Log], *, last: bool = False) -> None:
+    def print(self, logs: Sequence[LogFile], *, last: bool = False) -> None:
         """Print the lines that are new; `last`: nothing more is expected after them."""
         for log in logs:
             if log.path not in self.tails:
-                self.tails[log.path] = Tail(log.path)
+                self.tails[log.path] = LogTail(log.path)
                 self.context.note(_title(log))
             tail = self.tails[log.path]
             for line in tail.lines():
@@ -38,7 +38,7 @@ class LogPrinter:
                 self._print_line(log, line, prefixed=len(logs) > 1)
         self.context.stdout.flush()
 
-    def _print_line(self, log: Log, line: str, *, prefixed: bool) -> None:
+    def _print_line(self, log: LogFile, line: str, *, prefixed: bool) -> None:
         who = str(log.kind) if log.rank is None else str(log.rank)
         if self.as_json:
             record = {"kind": log.kind, "rank": log.rank, "attempt": log.attempt}
@@ -50,7 +50,7 @@ class LogPrinter:
         self.context.stdout.write(self.run + (line if own else escaped(line)) + "\n")
 
 
-def _title(log: Log) -> str:
+def _title(log: LogFile) -> str:
     who = f"rank {log.rank}" if log.rank is not None else str(log.kind)
     place = [
         "" if log.attempt is None else f"attempt {log.attempt}",

@@ -19,7 +19,7 @@ from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch
-from hpckit.record.logs import Log, other_logs, rank_logs
+from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter
 from hpckit.report.text import count_line, status_page
@@ -185,7 +185,7 @@ class _Output:
         return self.printers[index]
 
 
-def _logs(launch: Launch, view: RunView) -> Sequence[Log]:
+def _logs(launch: Launch, view: RunView) -> Sequence[LogFile]:
     """Return the log of a run's first rank; before there is one and after the end, what says why.
 
     What the local executor says concerns all runs, and is none of the output of one.
