@@ -20,8 +20,8 @@ print("after", y)
 """
 WAIT = """\
 import time
-print("ready")
 try:
+    print("ready")
     time.sleep(600)
 except KeyboardInterrupt:
     print("caught")
