@@ -95,6 +95,7 @@ class Foreground:
     device: str
     log: int | None = field(default=None, init=False)
     attached: bool = field(default=False, init=False)
+    in_line: bool = field(default=False, init=False)
 
     def attend(self, launch: Launch) -> int:
         """Copy until the run has ended; returns 0 if it completed, 130 after Ctrl-C, else 1."""
@@ -141,6 +142,7 @@ class Foreground:
             return False
         printed = os.read(self.inner, _CHUNK)
         _write(self.context.stdout.fileno(), printed)
+        self.in_line = not printed.endswith(b"\n")
         self._record(launch, printed)
         return True
 
@@ -159,6 +161,8 @@ class Foreground:
         record = view.record
         cause = f" ({record.failure.cause})" if record.failure is not None else ""
         named = reference(poller.launch, self.context)
+        if self.in_line:  # such as behind a prompt
+            _write(self.context.stdout.fileno(), b"\n")
         self.context.note(f"{record.id} {view.state}{cause}; hpckit status {named}   (also: logs)")
         if view.state is RunState.cancelled:
             return _INTERRUPTED

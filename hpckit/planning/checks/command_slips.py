@@ -7,6 +7,7 @@ that start ranks a second time; it must not look for files or programs.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from hpckit.model.finding import Finding, warning
@@ -61,12 +62,19 @@ def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
     sign = next((word for word in words[1:] if word in _SIGNS or word.endswith(";")), None)
     found = sign or next((word for word in words if _is_variable(word)), None)
     if found is not None:
+        line = " ".join(_for_shell(word) for word in words)
         yield warning(
             "command",
             found,
             f"{found} in command stays as it is: no shell reads it",
-            f"let one read it: 'command=[bash,-c,\"{' '.join(words)}\"]'",
+            f"let one read it: hpckit launch -- bash -c {shlex.quote(line)}",
         )
+
+
+def _for_shell(word: str) -> str:
+    """Return a word as a shell has to see it: what only a shell reads stays bare."""
+    bare = word in _SIGNS or word.endswith(";") or _is_variable(word)
+    return word if bare else shlex.quote(word)
 
 
 def _is_variable(word: str) -> bool:
