@@ -9,6 +9,7 @@ from pathlib import Path
 from hpckit.cli.options import add_json
 from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
+from hpckit.errors import UsageError
 
 CONFIG_NAME = "HPCKIT_CONFIG_NAME"
 """The variable that names the primary configuration where --config-name does not."""
@@ -72,10 +73,16 @@ def compose_request(
     arguments: argparse.Namespace, context: Context, *, more: Sequence[str] = ()
 ) -> ComposeRequest:
     """Return the request for these words, and for `more` overrides behind them."""
+    command = arguments.command
+    if command is not None and not command:
+        raise UsageError(
+            "there is no command behind --",
+            hint=f"for example: hpckit {arguments.words[0]} -- python train.py --lr 0.1",
+        )
     swallowed = [word for word in (arguments.cfg, arguments.info) if _is_override(word)]
     return ComposeRequest(
         overrides=(*swallowed, *arguments.overrides, *more),
-        command=arguments.command,
+        command=None if command is None else tuple(command),
         config_dir=arguments.config_dir,
         config_name=_config_name(arguments, context) or PRIMARY,
         multirun=arguments.multirun,

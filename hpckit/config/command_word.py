@@ -40,7 +40,7 @@ def with_command(request: ComposeRequest, session: Session) -> tuple[str, ...]:
     given = next((word for word in overrides if _COMMAND.match(word)), None)
     if given is not None:
         raise ConfigError(
-            f"the command is given twice: {given}, and {command[0]!r} ... after --",
+            f"the command is given twice: {given}, and {command[0]!r} ... behind --",
             hint="leave one of them out",
         )
     chosen = any(_EXPERIMENT.match(word) for word in overrides)

@@ -83,7 +83,7 @@ _CASES = {
     ),
     "nothing behind the dashes": (
         ("render", "--"),
-        "there is no command after --",
+        "there is no command behind --",
         "for example: hpckit render -- python train.py",
     ),
     "an experiment's function and a command": (

@@ -12,7 +12,7 @@ COMPOSING = {"OVERRIDE", "--multirun", "--config-dir", "--config-name", "--cfg",
 FILTERS = {"--state", "--failed", "--override"}
 SURFACE = {
     "launch": COMPOSING
-    | {"--dry-run", "--no-check", "--auto-resume", "--wait", "--detach"}
+    | {"--dry-run", "--no-check", "--auto-resume", "--wait", "--detach", "--foreground", "--follow"}
     | {"--rerun", "--any-code"},
     "check": COMPOSING,
     "render": COMPOSING,
@@ -31,6 +31,11 @@ SURFACE = {
     "clean": {"LAUNCH|RUN", "--all", "--attempts", "--checkpoints", "--code", "--yes"}
     | FILTERS
     | {"--dry-run", "--json", "--output-dir"},
+    "show": {"LAUNCH|RUN", "--config", "--fresh", "--json", "--output-dir"},
+    "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
+    "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
+    "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
+    "completion": {"SHELL"},
     "sandbox": {"ACTION"},
     "chaos": {"[RUN] FAULT", "--mtbf", "--faults", "--seed", "--for", "--sandbox", "--yes"}
     | {"--dry-run", "--json", "--output-dir"},

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from hpckit.cli.terminal.live_status import Look, follow
 from hpckit.cli.terminal.log_printer import LogPrinter
-from hpckit.cli.terminal.pager import launch_head, show_page
+from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
@@ -23,6 +23,7 @@ from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter
 from hpckit.report.text import count_line, status_page
+from hpckit.views.launch_head import launch_head
 from hpckit.views.poller import POLL_BACKOFF, Poller
 
 _RECORD_S = 0.5
