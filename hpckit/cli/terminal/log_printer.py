@@ -30,7 +30,7 @@ class LogPrinter:
         for log in logs:
             if log.path not in self.tails:
                 self.tails[log.path] = LogTail(log.path)
-                self.context.note(_title(log))
+                self.context.note(self.run + _title(log))
             tail = self.tails[log.path]
             for line in tail.lines():
                 self._print_line(log, line, prefixed=len(logs) > 1)
