@@ -112,6 +112,15 @@ def test_rm_wants_a_name_and_takes_no_run(desk: Any, completed: Any) -> None:
     assert completed.folder.exists()
 
 
+def test_rm_takes_a_folder_only_as_a_whole(desk: Any, completed: Any) -> None:
+    """A folder inside a launch names the launch for other verbs; here that would be too much."""
+    for part in (completed.paths.logs, completed.paths.code, completed.paths.run(0).folder):
+        with pytest.raises(UsageError, match="rm deletes whole launches|is only a part"):
+            desk.say("rm", str(part), "--yes")
+    assert completed.folder.exists()
+    assert rm(desk, str(completed.folder), "--yes")["removed"]
+
+
 def test_rm_of_a_word_that_means_nothing_removes_nothing(desk: Any, completed: Any) -> None:
     """A typing mistake among several names is found before anything goes."""
     with pytest.raises(NotFoundError):
