@@ -10,11 +10,13 @@ from typing import Any
 import yaml
 
 from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.moment import local_moment
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped, shortened
+from hpckit.report.failures import failure_words
 from hpckit.report.rows import LaunchHead, RunRow
-from hpckit.report.text import Page, TextTable, count_line, duration, failure_words, moment
+from hpckit.report.text import Page, TextTable, count_line, duration
 
 _LABEL = 13
 _SHOWN_FILES = 8
@@ -127,7 +129,7 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
         rows += [("program", shortened(run.program, _LONGEST)), ("signature", run.signature)]
     rows += [
         ("name", head.name),
-        ("created", f"{moment(head.created_at)} ({duration(now - head.created_at)} ago)"),
+        ("created", f"{local_moment(head.created_at)} ({duration(now - head.created_at)} ago)"),
         ("words", shortened("hpckit " + " ".join(about.arguments), _LONGEST)),
         ("jobs", ", ".join(about.jobs)),
         ("resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())),
@@ -193,7 +195,7 @@ def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> Te
                 compress_nodes(one.nodes),
                 str(one.rounds),
                 "" if one.state is None else one.state.value,
-                "" if one.started_at is None else moment(one.started_at),
+                "" if one.started_at is None else local_moment(one.started_at),
                 "" if one.started_at is None else duration((one.ended_at or now) - one.started_at),
             )
             for one in attempts
