@@ -45,10 +45,10 @@ VERBS = {
     "results": "a table of final metrics over a sweep",
     "ls": "the launches there are",
     "clean": "remove what is no longer needed, after showing what and how much",
-    "sandbox": "a real Slurm on this machine, to try launches and faults",
     "rm": "delete whole launches, after showing what and how much",
-    "completion": "the lines by which a shell completes words after hpckit",
+    "sandbox": "a real Slurm on this machine, to try launches and faults",
     "doctor": "find what a broken submission left behind, and adopt or cancel it",
+    "completion": "the lines by which a shell completes words after hpckit",
 }
 HIDDEN_VERBS = {
     "supervise": "work through one attempt of a run (batch scripts call this)",
