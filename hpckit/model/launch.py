@@ -61,7 +61,7 @@ class DrainPolicy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Site facts: what is true of the cluster, whoever runs there."""
+    """Site facts: what is true of the cluster for all of its users."""
 
     kind: ClusterKind = ClusterKind.auto
     """Where runs go."""

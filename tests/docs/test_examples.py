@@ -20,7 +20,7 @@ from hpckit.runtime.rank.config import Config
 pytestmark = pytest.mark.training
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("entry-point", "hydra-app", "command", "existing-ddp", "stages")
+PAGES = ("entry-point", "hydra-app", "command", "existing-ddp", "data", "sweeps", "stages")
 
 
 def blocks(page: str, language: str) -> list[str]:
