@@ -17,8 +17,13 @@ from hpckit.batch.shared_job.member import (
 from hpckit.batch.stage_gate import REFUSED, may_begin
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, UsageError
-from hpckit.model.cluster.allocation import AttemptRequest, Ending, Limits, RequeueResult
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.allocation import (
+    AllocationEnding,
+    AttemptLimits,
+    AttemptRequest,
+    RequeueResult,
+)
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
@@ -136,7 +141,7 @@ class _SlurmJob:
             drop_successor=ours.drop_successor if successor else None,
         )
 
-    def why(self) -> Ending:
+    def why(self) -> AllocationEnding:
         """Return why Slurm is ending the job."""
         return ending(self.commands, self.job, self.restarts).told()
 
@@ -171,7 +176,7 @@ class _SlurmJob:
         drop_successor(self.launch, self.index, self.job, self.context)
 
 
-def told(limits: LimitsOfJob) -> Limits | None:
+def told(limits: LimitsOfJob) -> AttemptLimits | None:
     """Ask for limits; returns what a supervisor is told of them."""
     known = limits.ask()
     return None if known is None else known.told()
@@ -218,5 +223,5 @@ def _agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> 
         prefix=tuple(step()),
         again=lambda nodes: tuple(step(only=nodes)),
         environ=step_environment(environ),
-        nodes=expand(environ.get("SLURM_JOB_NODELIST", "")),
+        nodes=expand_nodes(environ.get("SLURM_JOB_NODELIST", "")),
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hpckit.context import Context
 from hpckit.errors import ChannelError, SchedulerError, UsageError
 from hpckit.model import events
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import RoundAction
 from hpckit.planning.recovery.decide import exhausted
@@ -42,7 +42,7 @@ def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Cont
     if job is None:
         raise UsageError("this is no Slurm job (SLURM_JOB_ID is not set)")
     node = context.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    nodes = expand(context.environ.get("SLURM_JOB_NODELIST", ""))
+    nodes = expand_nodes(context.environ.get("SLURM_JOB_NODELIST", ""))
     orphan = _Orphan(launch=launch, index=run, attempt=attempt, node=node, nodes=nodes)
     if not orphan.is_one():
         return

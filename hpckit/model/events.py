@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from hpckit.model.failure import Cause, Failure, RankExit, Reason
+from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import DrainAction, RequeueOutcome, RoundAction, RunState
@@ -159,7 +159,7 @@ class RanksExited(Event):
     round: int
     ranks: str
     count: int
-    reason: Reason
+    reason: ExitReason
     code: int | None
     signal: str | None
     exception: str | None
@@ -263,12 +263,12 @@ class AttemptEnded(Event):
 _KINDS: Mapping[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__()}
 
 
-def encode(event: Event) -> dict[str, Any]:
+def encode_event(event: Event) -> dict[str, Any]:
     """Return the event as plain JSON values, with `v` and `event` first."""
     return {"v": VERSION, "event": event.kind, **to_plain(event)}
 
 
-def decode(record: Mapping[str, Any]) -> Event | None:
+def decode_event(record: Mapping[str, Any]) -> Event | None:
     """Return the event of a record, or None for what this version cannot read."""
     kind = _KINDS.get(str(record.get("event")))
     if kind is None:

@@ -74,7 +74,7 @@ _EXTERNAL = frozenset(
 )
 
 
-class Reason(StrEnum):
+class ExitReason(StrEnum):
     """Why a rank left.
 
     `returned`: the user's function did, or the attached script came to its end; `ended`: a plain
@@ -99,7 +99,7 @@ class ToldBy(StrEnum):
     peer = "peer"
 
 
-class Kept(StrEnum):
+class StateKept(StrEnum):
     """Whether what a rank registered is saved as it was when the rank left its step loop."""
 
     nothing = "nothing"
@@ -107,21 +107,21 @@ class Kept(StrEnum):
     unsaved = "unsaved"
 
 
-FINE = frozenset({Reason.returned, Reason.ended, Reason.left, Reason.pruned})
+FINE = frozenset({ExitReason.returned, ExitReason.ended, ExitReason.left, ExitReason.pruned})
 """Reasons that are no failure of the rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Farewell:
+class ExitStatement:
     """What a rank itself says of its leaving; the agent believes it where the process ended so.
 
     `signal` names the one that told it to leave; `step` is the last one begun, of `total`.
     """
 
-    reason: Reason
+    reason: ExitReason
     told_by: ToldBy | None = None
     signal: str | None = None
-    kept: Kept = Kept.nothing
+    kept: StateKept = StateKept.nothing
     step: int | None = None
     total: int | None = None
 
@@ -139,8 +139,8 @@ class RankExit:
     rank: int
     node: str
     code: int | None
-    reason: Reason = Reason.exited
-    kept: Kept = Kept.nothing
+    reason: ExitReason = ExitReason.exited
+    kept: StateKept = StateKept.nothing
     told_by: ToldBy | None = None
     told_signal: str | None = None
     signal: str | None = None

@@ -16,7 +16,7 @@ from hpckit.model.states import RoundAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class StepProgress:
     """The latest step of an attempt, of which round, and when that was said."""
 
     round: int
@@ -49,7 +49,7 @@ class Interruption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class TimeParts:
     """The wall time of a run, split without rest and without overlap.
 
     productive: steps that were kept. checkpoint: training stood still for a save. start: attempts
@@ -77,11 +77,11 @@ class Parts:
         return self.wall - self.queue - self.idle
 
 
-_PARTS = tuple(field.name for field in fields(Parts))
+_PARTS = tuple(field.name for field in fields(TimeParts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredTimes:
     """What the formula needs, as this run measured it (planning.ettr); null where it has not.
 
     mtbf (M): running time per failure. stall (w): standstill per save. interval (dt): median of
@@ -109,7 +109,7 @@ class Goodput:
     formula gives for `measured`, null where that does not suffice.
     """
 
-    parts: Parts
+    parts: TimeParts
     stepped: bool
     attempts: int
     rounds: int
@@ -119,7 +119,7 @@ class Goodput:
     writing: timedelta
     interruptions: tuple[Interruption, ...]
     first_wait: timedelta
-    measured: Measured
+    measured: MeasuredTimes
     ettr_expected: float | None
 
     @property

@@ -61,7 +61,7 @@ class DrainPolicy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Site facts: what is true of the cluster for all of its users."""
+    """Facts about the cluster, the same for every user."""
 
     kind: ClusterKind = ClusterKind.auto
     """Where runs go."""

@@ -41,7 +41,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follows:
+class StageDependency:
     """That a job of a launch waits for another one: the index of that job, and for what of it."""
 
     job: int

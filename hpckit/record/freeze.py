@@ -62,7 +62,7 @@ def freeze(
         raise
 
 
-def remove(folder: Path) -> None:
+def discard_launch(folder: Path) -> None:
     """Remove a launch folder, for a launch of which nothing was submitted."""
     hidden = folder.with_name(f".{folder.name}.part")
     folder.rename(hidden)
@@ -102,7 +102,7 @@ def _write(
         collect.copy(snapshot, paths.code)
         sums = write_sums(snapshot, paths)
     identity = code_identity(snapshot, sums)
-    _write_plain(paths.code_record, {**collect.describe(snapshot), "identity": identity})
+    _write_plain(paths.code_record, {**collect.describe_code(snapshot), "identity": identity})
     if snapshot.git is not None and snapshot.git.diff:
         paths.code_diff.write_text(snapshot.git.diff, encoding="utf-8", errors="surrogateescape")
         paths.code_diff.chmod(PRIVATE_FILE)

@@ -11,7 +11,7 @@ from datetime import UTC, timedelta
 
 from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
-from hpckit.model.goodput import Goodput, Interruption, Parts
+from hpckit.model.goodput import Goodput, Interruption, TimeParts
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
 from hpckit.report.text import Page, TextTable, duration, percent
@@ -57,7 +57,7 @@ def _shares_line(account: Goodput) -> str:
     return f"{words}  (since the first step {since}; by the formula {formula})"
 
 
-def _parts_table(parts: Parts) -> TextTable:
+def _parts_table(parts: TimeParts) -> TextTable:
     spans = {field.name: getattr(parts, field.name) for field in fields(parts)}
     rows = [
         (_LABELS[name], span_text(span), f"{percent(share):>7}", bar(share))

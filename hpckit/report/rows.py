@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.frozen_folder import FROZEN_FOLDER_EXIT
 from hpckit.model.goodput import Goodput
@@ -120,7 +120,7 @@ def _nodes(seen: Observation | None) -> tuple[str, ...]:
     if seen is None:
         return ()
     try:
-        return expand(seen.nodes)
+        return expand_nodes(seen.nodes)
     except ValueError:  # words such as "None assigned"
         return ()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted
 from hpckit.model.failure import Failure
 from hpckit.model.goodput import Goodput
@@ -111,7 +111,7 @@ def _status_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
         row.job or "",
         _attempt(row),
         "" if row.step is None else str(row.step),
-        compress(row.nodes),
+        compress_nodes(row.nodes),
         duration(row.elapsed(now)),
         *goodput_cells(row.goodput),
         metrics_text(row.metrics),

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hpckit.model.cluster.allocation import AttemptRequest, Ending, Limits, RequeueResult
+from hpckit.model.cluster.allocation import (
+    AllocationEnding,
+    AttemptLimits,
+    AttemptRequest,
+    RequeueResult,
+)
 from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch
 
@@ -61,8 +66,8 @@ class Allocation:
     takes it out again.
     """
 
-    limits: Callable[[], Limits | None]
-    why: Callable[[], Ending]
+    limits: Callable[[], AttemptLimits | None]
+    why: Callable[[], AllocationEnding]
     requeue: Callable[[AttemptRequest, Callable[[], bool]], RequeueResult]
     draining: Callable[[], Mapping[str, str] | None]
     queue_successor: Callable[[], None] | None = None

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
 from hpckit.model.cluster.allocation import RequeueResult
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RequeueOutcome, StateFlag
 from hpckit.slurm.cancel import cancel
@@ -132,7 +132,7 @@ def leave_out(
             said = error.message
             if _STARTED in said.lower():
                 break
-    return replace(result, warning=f"{compress(wanted)} not excluded: {said}")
+    return replace(result, warning=f"{compress_nodes(wanted)} not excluded: {said}")
 
 
 def _ask(commands: SlurmCommands, attempt: JobAttempt, patience: timedelta) -> RequeueResult:
@@ -188,7 +188,7 @@ def _let_go(commands: SlurmCommands, attempt: JobAttempt, seen: Observation) -> 
     if left and len(left) < len(nodes):
         _check_own(attempt)
         with contextlib.suppress(SchedulerRefusedError):
-            change = f"NodeList={compress(left)}"
+            change = f"NodeList={compress_nodes(left)}"
             commands.run("scontrol", "update", f"JobId={attempt.job}", change)
 
 
@@ -231,9 +231,11 @@ def _exclude(
     spared = _spared(commands, attempt, before, new)
     after = (*before, *(node for node in new if node not in spared))
     if after != before:
-        change = f"ExcNodeList={compress(after)}"
+        change = f"ExcNodeList={compress_nodes(after)}"
         commands.run("scontrol", "update", f"JobId={attempt.job}", change)
-    warning = f"{compress(spared)} not excluded: the job could not start without" if spared else ""
+    warning = (
+        f"{compress_nodes(spared)} not excluded: the job could not start without" if spared else ""
+    )
     return replace(result, excluded=after, warning=warning)
 
 

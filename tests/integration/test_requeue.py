@@ -15,7 +15,7 @@ import pytest
 from integration.conftest import Sandbox
 
 from hpckit.model.cluster.allocation import RequeueResult
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RequeueOutcome
 from hpckit.slurm.cancel import cancel
@@ -201,13 +201,13 @@ def test_job_with_a_dead_node_is_queued_again_before_slurm_misses_it(queue: Queu
     """The dead node is let go first, so the next attempt does not wait for SlurmdTimeout."""
     step = "srun --nodes=2 --ntasks=2 --no-kill sleep 300"
     job = queue.submit("--requeue", "--no-kill", "--nodes=2", run=step)
-    _, dead = expand(queue.runs(job).nodes)
+    _, dead = expand_nodes(queue.runs(job).nodes)
     queue.sandbox.act("kill-node", dead)
     try:
         attempt = JobAttempt(job=job, restart_count=0, nodes=2, owns_run=lambda: True, lost=(dead,))
         outcome = requeue(queue.commands, attempt, exclude=[dead])
         assert (outcome.outcome, outcome.excluded) == (RequeueOutcome.requeued, (dead,))
-        again = expand(queue.runs(job, restarts=1).nodes)
+        again = expand_nodes(queue.runs(job, restarts=1).nodes)
         # Not yet down: the next attempt was there before Slurm knew.
         assert not queue.sandbox.state_of_node(dead).startswith("down")
     finally:
@@ -221,7 +221,7 @@ def test_job_whose_batch_host_died_is_started_anew_by_another_node(queue: Queue)
     job = queue.submit(
         "--requeue", "--no-kill", "--nodes=2", run="srun --nodes=2 --ntasks=2 --no-kill sleep 300"
     )
-    host, other = expand(queue.runs(job).nodes)
+    host, other = expand_nodes(queue.runs(job).nodes)
     queue.sandbox.act("kill-node", host)
     try:
         left = queue.wait(job, lambda one: one.nodes == other, f"has lost {host}")
@@ -229,7 +229,7 @@ def test_job_whose_batch_host_died_is_started_anew_by_another_node(queue: Queue)
         attempt = JobAttempt(job=job, restart_count=0, nodes=2, owns_run=lambda: True)
         outcome = requeue_or_cancel(queue.commands, attempt, exclude=[host])
         assert (outcome.outcome, outcome.excluded) == (RequeueOutcome.requeued, (host,))
-        nodes = expand(queue.runs(job, restarts=1).nodes)
+        nodes = expand_nodes(queue.runs(job, restarts=1).nodes)
     finally:
         queue.sandbox.act("revive-node", host)
     assert len(nodes) == 2

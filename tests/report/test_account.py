@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hpckit.model.failure import Cause
-from hpckit.model.goodput import Goodput, Interruption, Measured, Parts
+from hpckit.model.goodput import Goodput, Interruption, MeasuredTimes, TimeParts
 from hpckit.model.run import RunRecord, RunView
 from hpckit.report.account import account_page, bar, size_text, span_text
 from hpckit.report.rows import run_row
@@ -17,7 +17,11 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def shown(
-    parts: Parts, *history: Interruption, stepped: bool = True, saves: int = 0, writing_s: int = 0
+    parts: TimeParts,
+    *history: Interruption,
+    stepped: bool = True,
+    saves: int = 0,
+    writing_s: int = 0,
 ) -> str:
     """Return the page of a run with this account."""
     account = Goodput(
@@ -31,7 +35,7 @@ def shown(
         writing=timedelta(seconds=writing_s),
         interruptions=history,
         first_wait=timedelta(0),
-        measured=Measured(mtbf=timedelta(hours=1)),
+        measured=MeasuredTimes(mtbf=timedelta(hours=1)),
         ettr_expected=None,
     )
     record = RunRecord(id="demo.0", index=0, overrides=(), folder="/x", warnings=("mind the gap",))
@@ -47,7 +51,7 @@ def interruption(step: int, *, message: str = "rank 1 was killed") -> Interrupti
 
 def test_page_has_only_the_parts_there_are() -> None:
     """Each part that took time has its line; they stand above their sum."""
-    text = shown(Parts(productive=timedelta(minutes=3), queue=timedelta(minutes=1)))
+    text = shown(TimeParts(productive=timedelta(minutes=3), queue=timedelta(minutes=1)))
     assert text.splitlines() == [
         "warning: mind the gap",
         "",
@@ -61,19 +65,19 @@ def test_page_has_only_the_parts_there_are() -> None:
 
 def test_page_of_a_run_without_time_is_its_warnings() -> None:
     """Nothing is divided by nothing."""
-    assert shown(Parts()) == "warning: mind the gap"
+    assert shown(TimeParts()) == "warning: mind the gap"
 
 
 def test_page_says_where_work_cannot_be_seen() -> None:
     """A run that reports no step has no ratio, and that is said."""
-    text = shown(Parts(start=timedelta(minutes=1)), stepped=False)
+    text = shown(TimeParts(start=timedelta(minutes=1)), stepped=False)
     assert "goodput not known: the run has reported no step" in text
 
 
 def test_page_shows_the_latest_interruptions_and_counts_the_rest() -> None:
     """A run that failed often does not bury its account, nor does a long message."""
     history = [interruption(step, message="long " * 99 + "\nmore") for step in range(12)]
-    text = shown(Parts(productive=timedelta(minutes=1)), *history)
+    text = shown(TimeParts(productive=timedelta(minutes=1)), *history)
     assert "12 failures (12 signal) over 3 rounds in 2 attempts; 1 step done again" in text
     assert "… and 2 earlier" in text
     assert max(map(len, text.splitlines())) < 140
@@ -82,7 +86,7 @@ def test_page_shows_the_latest_interruptions_and_counts_the_rest() -> None:
 
 def test_page_says_which_share_of_the_time_went_into_writing_checkpoints() -> None:
     """What is written beside training costs the file system, and is no standstill."""
-    parts = Parts(productive=timedelta(seconds=100), queue=timedelta(seconds=900))
+    parts = TimeParts(productive=timedelta(seconds=100), queue=timedelta(seconds=900))
     assert "3 saves, 3.0 GiB: 9.0 % of the time writing" in shown(parts, saves=3, writing_s=9)
     assert "writing" not in shown(parts)
 

@@ -32,7 +32,7 @@ from hpckit.errors import HpckitError
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec, SharedJobSpec
 from hpckit.planning.jobs.shared_jobs import due
-from hpckit.record.claims import Holder, claimed, held_before, take
+from hpckit.record.claims import ClaimHolder, claimed, held_before, take_claim
 from hpckit.record.launch_events import Mark, events_mark, renew_listing
 from hpckit.record.launches import Launch, latest_attempt, read_launch_history
 from hpckit.record.process import start_mark, this_host
@@ -51,13 +51,13 @@ _IDLE_S = 5.0
 """How often a free slot looks whether another job has given a run back."""
 
 
-def work_through(launch: Launch, job: JobSpec, context: Context, program: Program) -> int:
+def run_shared_job(launch: Launch, job: JobSpec, context: Context, program: Program) -> int:
     """Work through the runs of a job; returns 0 if all that were begun here completed.
 
     `program` is hpckit's command line: it supervises each run.
     """
     slurm_job, restarts = job_key(context.environ)
-    holder = Holder(
+    holder = ClaimHolder(
         job=slurm_job or "",
         restart_count=restarts,
         host=this_host(),
@@ -85,7 +85,7 @@ class _SharedJob:
     job: JobSpec
     context: Context
     program: Program
-    holder: Holder
+    holder: ClaimHolder
     folder: Path
     running: dict[int, Step] = field(default_factory=dict, init=False)
     changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -175,7 +175,9 @@ class _SharedJob:
 
     def _take(self) -> int | None:
         try:
-            return next((run for run in self._due() if take(self.claims, run, self.holder)), None)
+            return next(
+                (run for run in self._due() if take_claim(self.claims, run, self.holder)), None
+            )
         except OSError as error:
             self._say(f"error: no run can be claimed in {self.claims}: {error}")
             self.failed = True

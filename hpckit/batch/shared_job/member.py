@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpckit.batch.shared_job.notes import VARIABLE, SharedJobNotes
 from hpckit.context import Context
-from hpckit.model.cluster.allocation import Limits, RequeueResult
+from hpckit.model.cluster.allocation import AttemptLimits, RequeueResult
 from hpckit.model.plan import SharedJobSpec
 from hpckit.model.states import RequeueOutcome
 from hpckit.runtime.assignment import Allocation
@@ -31,7 +31,7 @@ def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocatio
     notes, each = SharedJobNotes(Path(folder)), spec.each.timeout
     own_end = None if each is None else time.monotonic() + each.total_seconds()
 
-    def limits() -> Limits:
+    def limits() -> AttemptLimits:
         told = notes.limits()
         ends = [end for end in (told.end_s, own_end) if end is not None]
         return replace(told, end_s=min(ends, default=None))

@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import partial
 
 from hpckit.batch.shared_job.notes import SharedJobNotes
-from hpckit.record.claims import Holder
+from hpckit.record.claims import ClaimHolder
 from hpckit.runtime.signals import NOTICES, RANK_NOTICES, WARNINGS
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
@@ -50,7 +50,7 @@ class SharedJobNotices:
     how long before its limit a run has to begin (null: as late as can be).
     """
 
-    holder: Holder
+    holder: ClaimHolder
     bin_dir: str | None
     environ: Mapping[str, str]
     requeues: bool

@@ -16,13 +16,13 @@ from datetime import datetime, timedelta
 from hpckit.cli.options import add_output_dir, output_dir
 from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
-from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, Kind
+from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, FaultKind
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.operations.inject_fault import SANDBOX_VARIABLE, MissedError, Scene, strike
+from hpckit.operations.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
 from hpckit.planning.faults import (
-    Strike,
-    Targets,
+    FaultTargets,
+    ScheduledFault,
     outside_faults,
     parse_duration,
     schedule,
@@ -33,7 +33,7 @@ from hpckit.record.lookup import Selection, find
 from hpckit.record.store import append_line
 from hpckit.views.launch_view import Ask, launch_view
 
-_KINDS = [[kind.value] for kind in Kind]
+_KINDS = [[kind.value] for kind in FaultKind]
 _POLL_S = 2.0
 _SHOWN = 10
 
@@ -194,7 +194,9 @@ class _Stage:
         """Inject faults at random times until the run is over; what misses is only said."""
         began, scene = self.context.now(), self._scene()
         resources = scene.settings.resources
-        targets = Targets(world_size=resources.nodes * resources.tasks_per_node, nodes=scene.nodes)
+        targets = FaultTargets(
+            world_size=resources.nodes * resources.tasks_per_node, nodes=scene.nodes
+        )
         drawn = schedule(self.arguments.seed, parse_duration(self.arguments.mtbf), faults, targets)
         limit = None if self.arguments.limit is None else parse_duration(self.arguments.limit)
         strikes = itertools.takewhile(lambda one: limit is None or one.after <= limit, drawn)
@@ -209,15 +211,15 @@ class _Stage:
                 raise error
         return 0
 
-    def _show(self, strikes: Iterable[Strike], scene: Scene) -> None:
+    def _show(self, strikes: Iterable[ScheduledFault], scene: FaultScene) -> None:
         for one in strikes:
             detail = f"after {one.after.total_seconds():.1f} s"
             self._say(self._line(one.fault, scene.view, "planned", detail, one.after))
 
-    def _scene(self) -> Scene:
+    def _scene(self) -> FaultScene:
         view = launch_view(self.launch, self.context, ask=Ask.open_runs, indices=[self.index])
         named = self.arguments.sandbox or self.context.environ.get(SANDBOX_VARIABLE)
-        return Scene(
+        return FaultScene(
             launch=self.launch,
             view=view.runs[0],
             settings=load_settings(self.launch, self.index)[0],
@@ -226,7 +228,9 @@ class _Stage:
             dry=self.arguments.dry_run,
         )
 
-    def _strike(self, fault: Fault, scene: Scene, *, after: timedelta | None) -> HpckitError | None:
+    def _strike(
+        self, fault: Fault, scene: FaultScene, *, after: timedelta | None
+    ) -> HpckitError | None:
         """Inject a fault, print and record what came of it; returns its error where it failed."""
         try:
             done, error = strike(fault, scene), None

@@ -13,7 +13,7 @@ from hpckit.model.states import RequeueOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class AttemptLimits:
     """How long an attempt has: when it ends at the latest, and how long a notice leaves it.
 
     `end_s` is in seconds of the monotonic clock of the host that asked; `kill_wait` is the time
@@ -32,7 +32,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class AllocationEnding:
     """Why an allocation is being ended, as far as its scheduler tells; null where it does not.
 
     `runs_on` is whether it says that no end is to be seen.

@@ -28,7 +28,7 @@ _EXCLUDED_FOR = timedelta(hours=12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LedgerEntry:
     """One failure. `progressed` is whether the run had got further than ever before it.
 
     One that counts for the `checkpoint` it loaded counts for nothing else.
@@ -51,7 +51,7 @@ class Ledger:
     `save_cost` is what the latest save cost.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LedgerEntry, ...] = ()
     best_step: int | None = None
     ran: timedelta = timedelta()
     save_cost: SaveCost | None = None
@@ -86,7 +86,7 @@ class Ledger:
         return step is not None and (self.best_step is None or step > self.best_step)
 
     @property
-    def without_progress(self) -> Sequence[Entry]:
+    def without_progress(self) -> Sequence[LedgerEntry]:
         """The failures since the run last got further, the one that ended that included."""
         latest = [place for place, entry in enumerate(self.entries) if entry.progressed]
         return self.entries[latest[-1] if latest else 0 :]
@@ -136,8 +136,8 @@ class Ledger:
         return frozenset(node for node, count in strikes.items() if count >= policy.node_failures)
 
 
-def _entry(failure: Failure, attempt: int, at: datetime, *, progressed: bool) -> Entry:
-    return Entry(
+def _entry(failure: Failure, attempt: int, at: datetime, *, progressed: bool) -> LedgerEntry:
+    return LedgerEntry(
         attempt=attempt,
         cause=failure.cause,
         signature=failure.signature,

@@ -28,7 +28,7 @@ from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
 from hpckit.runtime.agent.local_ranks import LocalRanks, RankOutlook
-from hpckit.runtime.agent.silence import Silence
+from hpckit.runtime.agent.silence import SilenceTimer
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
@@ -56,7 +56,7 @@ class Agent:
     outlook: RankOutlook
     ranks: LocalRanks | None = None
     reserved: socket.socket | None = None
-    _silence: Silence = field(default_factory=lambda: Silence(tick_s=BEAT_S), init=False)
+    _silence: SilenceTimer = field(default_factory=lambda: SilenceTimer(tick_s=BEAT_S), init=False)
     _alone: bool = field(default=False, init=False)
     _said_at: float = field(default=0.0, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)

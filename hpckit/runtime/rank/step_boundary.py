@@ -51,7 +51,7 @@ class Agreement:
 
 
 @dataclass(slots=True, kw_only=True)
-class Boundary:
+class StepBoundary:
     """The step boundaries of one rank. Made on all ranks at once: it makes a group of its own."""
 
     info: RankInfo

@@ -68,7 +68,7 @@ def pause_s(interval_s: float, bad: int, chance: float) -> float:
 
 
 @dataclass(slots=True)
-class Drains:
+class DrainNews:
     """What is known of drained nodes, and what was told of it."""
 
     nodes: Drained = field(default_factory=dict, init=False)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause
-from hpckit.planning.recovery.decide import Notice
+from hpckit.planning.recovery.decide import StopNotice
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
 from hpckit.runtime.signals import NOTICES, WARNINGS
@@ -53,8 +53,8 @@ class Notices:
     record: Callable[[events.Event], None]
     asked_to_cancel: Callable[[], bool]
     can_save: Callable[[], bool] = lambda: True
-    notice: Notice | None = field(default=None, init=False)
-    dismissed: Notice | None = field(default=None, init=False)
+    notice: StopNotice | None = field(default=None, init=False)
+    dismissed: StopNotice | None = field(default=None, init=False)
     cancelled: bool = field(default=False, init=False)
     over: bool = field(default=False, init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -93,7 +93,7 @@ class Notices:
             self._wished = False
             return
         cause = Cause.notice if self._wished else self._cause_of(name)
-        self.notice = Notice(signal=name, cause=cause)
+        self.notice = StopNotice(signal=name, cause=cause)
         self.noticed.set()
         self._heard_at = at = now()
         end = self._end(cause, at)
@@ -158,7 +158,7 @@ class Notices:
             if ending.runs_on and not self.told.is_set() and not self.cancelled:
                 self._dismiss(self.notice)
 
-    def _dismiss(self, notice: Notice) -> None:
+    def _dismiss(self, notice: StopNotice) -> None:
         """Take back a notice that ends nothing; the next one is heard as if it were the first."""
         self.dismissed, self.notice = notice, None
         self._wished = False
