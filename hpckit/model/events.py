@@ -101,6 +101,18 @@ class CancelRequested(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunsKnown(Event):
+    """Runs of another launch (an id, and indices in it) stand for some that were asked for here.
+
+    They had completed, or were under way: this launch was frozen without them.
+    """
+
+    kind: ClassVar[str] = "runs_known"
+    launch: str
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted(Event):
     """A supervisor began an attempt. `job` is null on the local executor."""
 

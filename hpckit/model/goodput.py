@@ -17,11 +17,12 @@ from hpckit.model.states import RoundAction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProgress:
-    """The latest step of an attempt, of which round, and when that was said."""
+    """The latest step of an attempt, of which round, and when that was said; `total` if known."""
 
     round: int
     step: int
     at: datetime
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

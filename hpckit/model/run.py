@@ -43,7 +43,8 @@ class RunRecord:
 
     `supervisor` is (host, pid, start mark of the process) of the latest attempt, `restart_count`
     Slurm's count of restarts when that attempt began; `warnings` the latest few; `reason` why it
-    completed before all was done (`pruned`, or at which step its own code returned), else empty.
+    completed before all was done (`pruned`, or at which step its own code returned), else empty;
+    `step` counts from 0, up to one less than `total`, which is null if it is not known.
     """
 
     id: str
@@ -56,6 +57,7 @@ class RunRecord:
     restart_count: int = 0
     round: int | None = None
     step: int | None = None
+    total: int | None = None
     nodes: tuple[str, ...] = ()
     exit_code: int | None = None
     failure: Failure | None = None

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError
+from hpckit.model.events import RunsKnown
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import run_id
 from hpckit.model.plan import RunSpec
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.prepare import Prepared, narrowed
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.record.snapshot.identity import (
     EarlierLaunch,
@@ -98,6 +100,16 @@ def without_known(prepared: Prepared, division: KnownRuns, context: Context) -> 
     if len(left) == len(prepared.plan.runs):
         return prepared
     return narrowed(prepared, left, context) if left else None
+
+
+def record_known(division: KnownRuns, launch: Launch, context: Context) -> None:
+    """Record in a launch which runs of others stand for some that were asked for here."""
+    found: dict[str, list[int]] = {}
+    for one in (*division.skipped, *division.adopted):
+        found.setdefault(one.folder.name, []).append(one.earlier)
+    for earlier, runs in found.items():
+        event = RunsKnown(at=context.now(), launch=earlier, runs=tuple(sorted(runs)))
+        record_event(launch.paths, event)
 
 
 @dataclass(slots=True, kw_only=True)

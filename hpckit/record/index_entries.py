@@ -17,7 +17,7 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 
-VERSION = 3
+VERSION = 4
 
 _PARTS = tuple(field.name for field in fields(TimeParts))
 _MEASURED = tuple(field.name for field in fields(MeasuredTimes))
@@ -41,13 +41,14 @@ def record_entry(record: RunRecord) -> list[Any]:
         record.metrics,
         record.warnings,
         record.reason,
+        record.total,
     ]
 
 
 def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
     """Return a run as `base` with its latest attempt; raises ValueError, TypeError, KeyError."""
     state, job, attempt, restart_count, round_number, step, nodes, exit_code = entry[:8]
-    failure, supervisor, started_at, ended_at, metrics, warnings, reason = entry[8:]
+    failure, supervisor, started_at, ended_at, metrics, warnings, reason, total = entry[8:]
     return RunRecord(
         id=base.id,
         index=base.index,
@@ -59,6 +60,7 @@ def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
         restart_count=restart_count,
         round=round_number,
         step=step,
+        total=total,
         nodes=tuple(nodes),
         exit_code=exit_code,
         failure=None if failure is None else from_plain(Failure, failure),

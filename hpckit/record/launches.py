@@ -294,15 +294,23 @@ class _Reading:
     def _waiting_again(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
         """Return a resumed run that has not begun anew: what it had reached, without its end."""
         earlier = self._attempt(record, paths, number)
-        return replace(record, attempt=number, step=earlier.step, metrics=earlier.metrics)
+        return replace(
+            record,
+            attempt=number,
+            step=earlier.step,
+            total=earlier.total,
+            metrics=earlier.metrics,
+        )
 
     def _attempt(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
         """Return a run as its latest attempt has left it, with what every attempt has logged."""
         attempt = paths.attempt(number)
         record = record.fold(_told_of(attempt, without=NUMEROUS))
-        step = progress_step(attempt)
+        step, total = _progress(attempt)
         logged = run_metrics(paths, attempt_numbers(paths.attempts)) if self.metrics else {}
-        return replace(record, step=record.step if step is None else step, metrics=logged)
+        return replace(
+            record, step=record.step if step is None else step, total=total, metrics=logged
+        )
 
 
 def latest_attempt(attempts: Path) -> int:
@@ -358,8 +366,14 @@ def _numbers_in(attempts: Path) -> list[int]:
 
 def progress_step(attempt: AttemptPaths) -> int | None:
     """Return the latest step an attempt has noted, None without one that can be read."""
+    return _progress(attempt)[0]
+
+
+def _progress(attempt: AttemptPaths) -> tuple[int | None, int | None]:
+    """Return the latest step an attempt has noted, and how many there are; None if not known."""
     try:
-        step = read_json(attempt.progress)["step"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return step if isinstance(step, int) else None
+        noted = read_json(attempt.progress)
+        step, total = noted["step"], noted.get("total")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None, None
+    return step if isinstance(step, int) else None, total if isinstance(total, int) else None

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hpckit.errors import NotFoundError
-from hpckit.model.ids import split_run_id
+from hpckit.model.ids import name_of, split_run_id
 from hpckit.record.launches import Launch, load_evidence, load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.ownership import own_folders
@@ -148,13 +148,8 @@ def _matches(text: str, names: Collection[str]) -> list[str]:
         return [text]
     if back := _BACK.fullmatch(text):
         return list(names)[int(back[1]) - 1 : int(back[1])]
-    named = [name for name in names if _name(name) == text]
+    named = [name for name in names if name_of(name) == text]
     return named[:1] or [name for name in names if name.startswith(text)]
-
-
-def _name(launch: str) -> str:
-    """Return the name that a launch's id begins with."""
-    return launch.rsplit("-", 3)[0]
 
 
 def _checked(launch: Launch, index: int) -> int:
@@ -185,7 +180,7 @@ def _not_one(
 
 def _nearest(reference: str, names: Sequence[str]) -> list[str]:
     """Return the launches whose id, or the name that it begins with, is like the reference."""
-    by_name = {_name(name): name for name in reversed(names)}
+    by_name = {name_of(name): name for name in reversed(names)}
     known = {**{name: name for name in names}, **by_name}
     near = difflib.get_close_matches(reference, known, n=_SHOWN, cutoff=0.6)
     return list(dict.fromkeys(known[one] for one in near))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from hpckit.model.counted import counted
 from hpckit.model.finding import CheckReport, CostEstimate, Finding
 from hpckit.model.launch import ClusterKind
+from hpckit.model.moment import local_moment
 from hpckit.model.plan import LaunchPlan
-from hpckit.report.text import moment
 
 _INDENT = " " * 11
 
@@ -23,7 +23,7 @@ def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
     for finding in (*checked.errors, *checked.warnings):
         yield from _finding_lines(finding)
     for start in checked.starts:
-        at = "not said" if start.at is None else moment(start.at)
+        at = "not said" if start.at is None else local_moment(start.at)
         yield f"  start    job {start.job_index}: {at} {start.words}".rstrip()
     if plan.cluster.kind is ClusterKind.slurm:
         yield f"  at most  {_estimate(checked.estimate)}"

@@ -17,6 +17,7 @@ from hpckit.cli.options import add_output_dir, output_dir
 from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
 from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, FaultKind
+from hpckit.model.moment import local_clock
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
@@ -170,7 +171,8 @@ class _Line:
         """The line for people."""
         places = {"attempt": self.attempt, "round": self.round, "step": self.step}
         where = ", ".join(f"{name} {at}" for name, at in places.items() if at is not None)
-        return f"{self.at[11:19]}  {self.fault}: {self.outcome}: {self.detail} ({where})"
+        at = local_clock(datetime.fromisoformat(self.at))
+        return f"{at}  {self.fault}: {self.outcome}: {self.detail} ({where})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         if auto_resume is not None:
             launch.rehearse_auto_resume(prepared, context)
     started = launch.start(prepared, context, auto_resume=arguments.auto_resume)
+    deduplicate.record_known(division, started.launch, context)
     say_started(started, context, as_json=quiet, more=more)
     if not arguments.wait:
         return 0

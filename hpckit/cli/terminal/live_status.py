@@ -20,6 +20,7 @@ from hpckit.operations.next_step import only_a_view
 from hpckit.planning.eta import RunDuration, estimate_completion
 from hpckit.record.launch_events import Mark, events_mark
 from hpckit.record.launches import Launch, load_evidence, read_launch_history
+from hpckit.report.failures import short_failure_lines
 from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter, SortKey, sort_rows
@@ -178,6 +179,7 @@ class _Live:
             remaining=found.remaining,
             at=now,
             queue_at=self.watch.queue_at,
+            failures=short_failure_lines(rows),
         )
 
     def listed(self, rows: Sequence[RunRow], room: int) -> Listed:
@@ -222,7 +224,8 @@ def _display(live: _Live) -> Iterator[Callable[[], None]]:
     def show() -> None:
         rows = live.rows
         progress = live.progress(rows)
-        room = max(screen.height - len(set(progress.states)) - _SHOWN, 1)
+        taken = len(set(progress.states)) + len(progress.failures)
+        room = max(screen.height - taken - _SHOWN, 1)
         shown = live.listed(rows, min(room, _SHOWN))
         screen.show(live_page(head, progress, shown))
 

@@ -9,6 +9,7 @@ import sys
 
 from hpckit.context import Context
 from hpckit.record.launches import Launch
+from hpckit.report.overrides import common_words
 from hpckit.report.rows import Foreign, LaunchHead
 from hpckit.report.text import Page, plain
 
@@ -46,6 +47,7 @@ def launch_head(launch: Launch) -> LaunchHead:
         name=launch.name,
         folder=str(launch.folder),
         created_at=launch.created_at,
+        common=common_words(run.overrides for run in launch.runs),
         foreign=None
         if stranger is None
         else Foreign(uid=stranger.uid, owner=stranger.owner, reason=stranger.reason),

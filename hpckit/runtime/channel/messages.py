@@ -94,13 +94,14 @@ class StoreAddress(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBegun(Message):
-    """Rank → its agent → supervisor: this step has begun.
+    """Rank → its agent → supervisor: this step has begun, of `total` if the loop has an end.
 
     The agent adds what steps usually take, in seconds, without compilation and pauses.
     """
 
     rank: int
     step: int
+    total: int | None = None
     usual_s: float = 0.0
 
 

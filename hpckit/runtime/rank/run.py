@@ -181,7 +181,7 @@ class Run:
                 for step in loop.restore():
                     self.samples = loop.samples(step)
                     self._leave_if(loop.cross(step, veto=self._non_finite > 0))
-                    self._begin(step, last=step == total - 1)
+                    self._begin(step, total)
                     yield step
                 self._tell(messages.Working(over=True))
                 done = max(total, loop.start.step)
@@ -295,13 +295,13 @@ class Run:
             return False
         return is_latest(AttemptPaths(self.attempt_folder).rounds, self.round)
 
-    def _begin(self, step: int, *, last: bool) -> None:
-        first, self.step = self.step is None, step
+    def _begin(self, step: int, total: int) -> None:
+        first, last, self.step = self.step is None, step == total - 1, step
         if self._link is not None:
             self._link.note_step(step)
         at = time.monotonic()
         if first or last or at - self._told_at >= _STEP_INTERVAL_S:
-            self._tell(messages.StepBegun(rank=self.rank, step=step))
+            self._tell(messages.StepBegun(rank=self.rank, step=step, total=total))
             self._told_at = at
         self._injector.at(step)
 

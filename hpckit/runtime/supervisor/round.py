@@ -61,6 +61,7 @@ class Round:
     judge: TrialPruner | None = None
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
+    _total: int | None = field(default=None, init=False)
     usual_step: timedelta = field(default=timedelta(), init=False)
     _began_at: float = field(default_factory=time.monotonic, init=False)
     _exits: RankExits = field(init=False)
@@ -96,7 +97,7 @@ class Round:
         await self._look_closer()
         self._exits.settle()
         if self.step is not None:
-            self.progress.note(self.number, self.step, last=True)
+            self.progress.note(self.number, self.step, self._total, last=True)
         return self.view()
 
     @property
@@ -239,7 +240,7 @@ class Round:
                 await self.agents.broadcast(messages.StoreAddress(host=host, port=message.port))
             case messages.StepBegun():
                 self.usual_step = timedelta(seconds=message.usual_s)
-                self._advance(message.step)
+                self._advance(message.step, message.total)
             case messages.Restoring():
                 self._load = CheckpointLoad(checkpoint=message.checkpoint, others=message.others)
             case messages.Saved():
@@ -266,7 +267,7 @@ class Round:
             self._failed_at = min(self._failed_at, time.monotonic())
         self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
         if exit_.step is not None:
-            self._advance(exit_.step)
+            self._advance(exit_.step, exit_.total)
 
     def _lose(self, node_rank: int, silent_s: float) -> None:
         """Count a member's node as lost; spare nodes do not matter."""
@@ -289,13 +290,14 @@ class Round:
             )
         )
 
-    def _advance(self, step: int) -> None:
+    def _advance(self, step: int, total: int | None) -> None:
+        self._total = total or self._total
         if self.first_step is None:
             self.first_step = step
             self.record(events.StepReached(at=now(), round=self.number, step=step))
         if self.step is None or step > self.step:
             self.step = step
-        self.progress.note(self.number, self.step)
+        self.progress.note(self.number, self.step, self._total)
 
     def _over(self) -> bool:
         return self._exits.complete or self._troubled() or self._hang.found is not None

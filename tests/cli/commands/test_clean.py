@@ -77,7 +77,7 @@ def test_clean_shows_what_would_go_and_removes_nothing(desk: Any, completed: Any
     said = desk.say("clean")
     assert said.code == 0
     lines = [line.split() for line in said.out.splitlines()]
-    assert ["LAUNCH", "WHAT", "ITEMS", "SIZE"] in lines
+    assert ["launch", "what", "items", "size"] in lines
     assert [line[1] for line in lines if line[0] == completed.id] == ["attempts", "code"]
     assert lines[3][:3] == ["all", "3", "1.0"]
     assert "--yes" in said.err
