@@ -96,8 +96,7 @@ def _text(group: FailureGroup) -> str:
     log = f"  whole log: hpckit logs {example.run}"
     place = _place(failure)
     if len(group.rows) == 1:
-        where = f" ({place})" if place else ""
-        head = [f"{example.run} {example.state}: {failure.cause}{where}: {_message(failure)}"]
+        head = [f"{example.run} {example.state}: {failure_words(failure)}"]
     else:
         where = f" ({place})" if place else ""
         head = [failure_line(group), f"  for example run {example.index}{where}"]
@@ -110,6 +109,12 @@ def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:
     lines = [shortened(_one_line(failure_line(group)), _SHORT) for group in groups[:_SHOWN_SHORT]]
     left = len(groups) - _SHOWN_SHORT
     return (*lines, *([f"… and {counted(left, 'other failure')}"] if left > 0 else []))
+
+
+def failure_words(failure: Failure) -> str:
+    """Return a failure in one line: its cause, its place, its message."""
+    place = _place(failure)
+    return f"{failure.cause}{f' ({place})' if place else ''}: {_message(failure)}"
 
 
 def _one_line(text: str) -> str:
