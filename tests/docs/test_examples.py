@@ -38,9 +38,9 @@ def commands(page: str) -> list[list[str]]:
 def start(words: list[str], folder: Path) -> str:
     """Run one command line of a page in `folder` on the local executor; returns its output."""
     assert words[0] == "hpckit"
-    local = ["cluster=local", "--json"] if words[1] == "launch" else ["--json"]
+    here = ["cluster=local", "cluster.max_parallel=4"] if words[1] == "launch" else []
     done = subprocess.run(
-        [sys.executable, "-m", *words, *local],
+        [sys.executable, "-m", *words, *here, "--json"],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")},
         capture_output=True,
