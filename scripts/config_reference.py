@@ -101,6 +101,8 @@ def _table(kind: type[Any], prefix: str) -> Iterator[str]:
         hint, key = hints[field.name], f"{prefix}{field.name}"
         if dataclasses.is_dataclass(hint) or key == "stages":
             continue
+        if field.name not in words:
+            sys.exit(f"{kind.__name__}.{field.name} has no docstring below it")
         meaning = words[field.name] + _allowed(hint)
         if key in SLURM_ONLY:
             meaning += " **Slurm only.**"
@@ -150,11 +152,16 @@ def _type(hint: Any) -> str:
         return f"{_type(inner[0])} or null"
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is list:
-        return f"list of {_type(arguments[0])}s"
+        return f"list of {_plural(_type(arguments[0]))}"
     if typing.get_origin(hint) is dict:
-        of = "" if arguments[1] is Any else f" of {_type(arguments[1])}s"
+        of = "" if arguments[1] is Any else f" of {_plural(_type(arguments[1]))}"
         return f"mapping{of}"
     return TYPES[hint]
+
+
+def _plural(words: str) -> str:
+    first, _, rest = words.partition(" ")
+    return f"{first}s {rest}".strip()
 
 
 def _default(field: dataclasses.Field[Any], key: str) -> str:

@@ -63,6 +63,8 @@ def _is_number(text: str) -> bool:
 
 
 def _sets_text(word: Override) -> bool:
+    if word.is_interval_sweep():
+        return False  # draws numbers
     values = list(word.sweep_iterator()) if word.is_sweep_override() else [word.value()]
     return any(isinstance(value, str) and "${" not in value for value in values)
 
