@@ -27,8 +27,8 @@ _BETWEEN = 2
 _LEAST = 12
 """To so many cells a flexible column may be cut, unless it is narrower."""
 
-_QUOTED = "    "
-"""What lines of others begin with, such as those of a traceback."""
+_QUOTED = "  "
+"""What lines begin with that are copied: of tracebacks, and commands."""
 
 _STYLES = {
     RunState.pending: "yellow",
@@ -119,6 +119,6 @@ def _styled(cell: str, column: str) -> Text:
 
 
 def is_verbatim(text: Text, width: int) -> bool:
-    """Whether a line is of a traceback, or has a word wider than the terminal, such as a path."""
+    """Whether a line is to be copied whole: it is set in, or has a word wider than the terminal."""
     line = text.plain
     return line.startswith(_QUOTED) or any(cell_len(word) > width for word in line.split())

@@ -229,7 +229,7 @@ def results_page(results: sweep.Results) -> Page:
     sheet = TextTable(
         header=names,
         rows=rows,
-        spare=(*_SPARE, *results.metrics[:0:-1], "cause"),
+        spare=(*_SPARE, *results.metrics[:0:-1], "cause", *results.metrics[:1], *results.overrides),
         flexible=("state", *results.overrides, *results.metrics),
     )
     return [sheet, *blocked_lines(results.rows)]
