@@ -35,7 +35,7 @@ VERBS = {
     "logs": "what a run printed",
     "cancel": "stop runs, waiting or running",
     "resume": "submit again what failed, was interrupted, or is missing",
-    "rerun": "start one run again, with today's code or exactly what was frozen",
+    "rerun": "start runs again in a new launch, with today's code or exactly what was frozen",
     "watch": "wait for a launch, and resume what can be until all is done",
     "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",

@@ -38,7 +38,7 @@ def resolve(config: DictConfig, environ: Mapping[str, str]) -> dict[str, Any]:
         )
     except OmegaConfBaseException as error:
         raise _missing(config) or _unresolved(error, config) from error
-    resolved = cast("dict[str, Any]", plain(values, ""))
+    resolved = cast("dict[str, Any]", plain_value(values, ""))
     resolved["cluster"]["kind"] = _cluster_kind(resolved["cluster"], environ).value
     return resolved
 
@@ -104,15 +104,15 @@ def _interpolation_hint(reason: str) -> str:
     return "Interpolations are ${key.path} from the root or ${.key} from the same level; see --cfg."
 
 
-def plain(value: Any, path: str) -> Any:
+def plain_value(value: Any, path: str) -> Any:
     """Return what JSON can hold of a resolved value, which stands below `path` (`a.b.`).
 
     Raises ConfigError where it is of another kind.
     """
     if isinstance(value, dict):
-        return {str(key): plain(item, f"{path}{key}.") for key, item in value.items()}
+        return {str(key): plain_value(item, f"{path}{key}.") for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item, f"{path}{index}.") for index, item in enumerate(value)]
+        return [plain_value(item, f"{path}{index}.") for index, item in enumerate(value)]
     if isinstance(value, PurePath):
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from hpckit.config.explain import load
+from hpckit.config.explain import load_config
 from hpckit.config.names import dotted_keys, nearest, question
 from hpckit.config.overrides import points
 from hpckit.config.request import ComposeRequest
@@ -38,7 +38,7 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
         listed = _listed(request, session)
         documents = []
         for overrides in listed:
-            config = load(session, overrides)
+            config = load_config(session, overrides)
             if resolved:
                 config = OmegaConf.create(resolve(config, request.environ))
             documents.append(_yaml(_masked(config, known), package))
@@ -52,7 +52,7 @@ def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]
     """Return the overrides of every point, of one stage after the other where there are stages."""
     words = read_words(request, session)
     listed = points(for_all(words), multirun=request.multirun)
-    stages = stages_of(load(session, listed[0])) if listed else ()
+    stages = stages_of(load_config(session, listed[0])) if listed else ()
     check_addressed(words, [stage.name for stage in stages])
     if not stages:
         return listed
@@ -121,6 +121,6 @@ def _groups(session: Session, _: ComposeRequest) -> str:
 
 def _defaults(session: Session, request: ComposeRequest) -> str:
     first = points(for_all(read_words(request, session)), multirun=request.multirun)[0]
-    load(session, first)
+    load_config(session, first)
     lines = [f"  {path}" for path in session.defaults(first)]
     return "\n".join(["Composed of, later ones override earlier ones:", *lines, ""])

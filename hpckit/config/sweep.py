@@ -14,7 +14,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType
 
-from hpckit.config.explain import load
+from hpckit.config.explain import load_config
 from hpckit.config.overrides import parse
 from hpckit.config.resolve import resolve
 from hpckit.config.session import Session
@@ -59,7 +59,7 @@ class Composer:
         self, rest: tuple[str, ...], overrides: Sequence[str]
     ) -> tuple[dict[str, Any], LaunchConfig]:
         """Let Hydra compose, and keep for the next points what they can share."""
-        config = load(self.session, overrides)
+        config = load_config(self.session, overrides)
         values = resolve(config, self.environ)
         settings = from_plain(LaunchConfig, values)
         keys = tuple(self.movable.values())

@@ -23,7 +23,7 @@ from hpckit.operations.submit import Submission, slurm_commands
 from hpckit.planning.jobs.service_jobs import SERVICE_HINT, auto_resume_job
 from hpckit.record.launches import Launch
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 from hpckit.slurm.site_query import PATIENCE as LIMITS
 from hpckit.slurm.test_only import rehearse
 
@@ -75,7 +75,7 @@ def _first_auto_resume_job(prepared: Prepared, *, waits: bool = True) -> tuple[J
         cluster=plan.cluster,
         after=[f"JOB{job.index}" for job in jobs] if waits else (),
     )
-    return job, render(plan, job, prepared.templates)
+    return job, render_script(plan, job, prepared.templates)
 
 
 def _with_auto_resume_job(started: Started, context: Context) -> Started:

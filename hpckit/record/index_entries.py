@@ -12,15 +12,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.failure import Failure
-from hpckit.model.goodput import Goodput, Interruption, Measured, Parts
+from hpckit.model.goodput import Goodput, Interruption, MeasuredTimes, TimeParts
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 
 VERSION = 4
 
-_PARTS = tuple(field.name for field in fields(Parts))
-_MEASURED = tuple(field.name for field in fields(Measured))
+_PARTS = tuple(field.name for field in fields(TimeParts))
+_MEASURED = tuple(field.name for field in fields(MeasuredTimes))
 
 
 def record_entry(record: RunRecord) -> list[Any]:
@@ -102,7 +102,7 @@ def read_account(entry: Sequence[Any]) -> Goodput:
     parts, stepped, attempts, rounds, lost_steps, saves, saved_bytes = entry[:7]
     writing, interruptions, first_wait, measured, ettr_expected = entry[7:]
     return Goodput(
-        parts=Parts(**{name: _span(s) for name, s in zip(_PARTS, parts, strict=True)}),
+        parts=TimeParts(**{name: _span(s) for name, s in zip(_PARTS, parts, strict=True)}),
         stepped=stepped,
         attempts=attempts,
         rounds=rounds,
@@ -112,7 +112,7 @@ def read_account(entry: Sequence[Any]) -> Goodput:
         writing=_span(writing),
         interruptions=tuple(from_plain(Interruption, one) for one in interruptions),
         first_wait=_span(first_wait),
-        measured=Measured(
+        measured=MeasuredTimes(
             **{
                 name: None if s is None else _span(s)
                 for name, s in zip(_MEASURED, measured, strict=True)

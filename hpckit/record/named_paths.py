@@ -26,14 +26,14 @@ _PATTERN = "*?{$\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
+class ProjectFolder:
     """The project's folder that a run starts in; `frozen` is whether nodes have a path of it."""
 
     folder: Path
     frozen: Callable[[Path], bool]
 
 
-def configured_paths(config: Mapping[str, Any], project: Project) -> Iterator[Finding]:
+def configured_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:
     """Yield warnings for paths under keys that sound like something to read."""
     for key, text in _texts({name: one for name, one in config.items() if name not in _OURS}, ()):
         words = {word for part in key for word in part.lower().replace("-", "_").split("_")}
@@ -43,7 +43,7 @@ def configured_paths(config: Mapping[str, Any], project: Project) -> Iterator[Fi
             yield from _missing(".".join(key), text, project)
 
 
-def commanded_paths(words: Sequence[str], project: Project) -> Iterator[Finding]:
+def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Finding]:
     """Yield warnings for what a command names in the project, and nodes will not have."""
     for word in words[1:]:
         text = word.rpartition("=")[2] if word.startswith("-") else word
@@ -51,7 +51,7 @@ def commanded_paths(words: Sequence[str], project: Project) -> Iterator[Finding]
             yield from _ignored("command", text, project)
 
 
-def _missing(key: str, text: str, project: Project) -> Iterator[Finding]:
+def _missing(key: str, text: str, project: ProjectFolder) -> Iterator[Finding]:
     absolute = Path(text).is_absolute()
     if absolute and not Path(text).exists():
         yield warning(
@@ -73,7 +73,7 @@ def _missing(key: str, text: str, project: Project) -> Iterator[Finding]:
             )
 
 
-def _ignored(key: str, text: str, project: Project) -> Iterator[Finding]:
+def _ignored(key: str, text: str, project: ProjectFolder) -> Iterator[Finding]:
     path = project.folder / text
     try:
         there = path.exists()

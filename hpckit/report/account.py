@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
-from hpckit.model.goodput import Goodput, Interruption, Parts
+from hpckit.model.goodput import Goodput, Interruption, TimeParts
 from hpckit.model.moment import local_second, span_words
 from hpckit.model.states import RoundAction
 from hpckit.report.escape import shortened
@@ -53,7 +53,7 @@ def run_page(row: RunRow, account: Goodput, *, whole: bool) -> Page:
 def launch_page(accounts: Sequence[Goodput], *, whole: bool) -> Page:
     """Return the goodput of a launch below its table: a line, with `whole` its parts as well."""
     known = [one for one in accounts if one.stepped]
-    parts = Parts(**{field.name: _sum(known, field.name) for field in fields(Parts)})
+    parts = TimeParts(**{field.name: _sum(known, field.name) for field in fields(TimeParts)})
     table = [_parts_table(parts)] if whole and parts.wall else []
     return [*goodput_lines(accounts, always=whole), *table]
 
@@ -119,7 +119,7 @@ def _shares_line(account: Goodput) -> str:
     return f"{words}  (since the first step {since}; by the formula {formula})"
 
 
-def _parts_table(parts: Parts) -> TextTable:
+def _parts_table(parts: TimeParts) -> TextTable:
     spans = {field.name: getattr(parts, field.name) for field in fields(parts)}
     rows = [
         (_LABELS[name], span_text(span), f"{percent(share):>7}", bar(share))

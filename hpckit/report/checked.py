@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.model.counted import counted
-from hpckit.model.finding import Checked, Estimate, Finding
+from hpckit.model.finding import CheckReport, CostEstimate, Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.moment import local_moment
 from hpckit.model.plan import LaunchPlan
@@ -16,7 +16,7 @@ from hpckit.model.plan import LaunchPlan
 _INDENT = " " * 11
 
 
-def check_lines(plan: LaunchPlan, checked: Checked) -> Iterator[str]:
+def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
     """Yield what `hpckit check` prints."""
     runs, jobs = counted(len(plan.runs), "run"), counted(len(plan.jobs), "job")
     yield f"checked {plan.name}: {runs} in {jobs}"
@@ -32,7 +32,7 @@ def check_lines(plan: LaunchPlan, checked: Checked) -> Iterator[str]:
     yield _verdict(checked)
 
 
-def _verdict(checked: Checked) -> str:
+def _verdict(checked: CheckReport) -> str:
     if checked.errors:
         return f"refused: {counted(len(checked.errors), 'error')}"
     if checked.unchecked:
@@ -40,7 +40,7 @@ def _verdict(checked: Checked) -> str:
     return "all checks passed"
 
 
-def check_document(plan: LaunchPlan, checked: Checked) -> dict[str, object]:
+def check_document(plan: LaunchPlan, checked: CheckReport) -> dict[str, object]:
     """Return the object that `hpckit check --json` prints."""
     return {
         "ok": not checked.errors,
@@ -59,7 +59,7 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
         yield f"{_INDENT}{line}"
 
 
-def _estimate(estimate: Estimate) -> str:
+def _estimate(estimate: CostEstimate) -> str:
     if estimate.gpu_hours is None:
         return "GPU-hours without end: no time limit is known (resources.timeout_min)"
     parts = [f"{estimate.gpu_hours:g} GPU-hours"] if estimate.gpu_hours else []

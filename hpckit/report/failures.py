@@ -92,16 +92,16 @@ def failure_texts(rows: Sequence[RunRow]) -> list[str]:
 
 def _text(group: FailureGroup) -> str:
     example, failure = group.rows[0], group.failure
+    head = [f"{example.run} {example.state}: {failure_words(failure)}"]
+    if len(group.rows) > 1:
+        head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
     traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
-    log = f"  whole log: hpckit logs {example.run}"
-    place = _place(failure)
-    if len(group.rows) == 1:
-        where = f" ({place})" if place else ""
-        head = [f"{example.run} {example.state}: {failure.cause}{where}: {_message(failure)}"]
-    else:
-        where = f" ({place})" if place else ""
-        head = [failure_line(group), f"  for example run {example.index}{where}"]
-    return "\n".join([*head, *traceback, log])
+    return "\n".join([*head, *traceback, f"  whole log: hpckit logs {example.run}"])
+
+
+def failure_words(failure: Failure) -> str:
+    """Return a failure in words: its cause, its place, its message."""
+    return f"{failure.cause}{_place(failure)}: {_message(failure)}"
 
 
 def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:
@@ -144,7 +144,8 @@ def _place(failure: Failure) -> str:
         f"on {failure.node}" if failure.node else "",
         "" if failure.step is None else f"at step {failure.step}",
     ]
-    return " ".join(place for place in places if place)
+    place = " ".join(place for place in places if place)
+    return f" ({place})" if place else ""
 
 
 def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
@@ -158,9 +159,10 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
             f"  try again: hpckit rerun {one} (today's code)",
             f"         or: hpckit resume {one} (the frozen code)",
         ]
+    launch = split_run_id(one)[0]
     return [
-        f"\n  try again: hpckit resume {split_run_id(one)[0]} (all that failed, the frozen code)",
-        f"         or: hpckit rerun {one} (one run, today's code)",
+        f"\n  try again: hpckit rerun {launch} --failed (today's code)",
+        f"         or: hpckit resume {launch} --failed (the frozen code)",
     ]
 
 

@@ -1,7 +1,7 @@
 """Rows as plain JSON values, for programs.
 
-Responsible for the stable field names of `--json`, documented in docs/cli.md; it must not print.
-Fields are only ever added.
+Responsible for the stable field names of `--json`, documented in docs/reference/cli.md; it must not
+print. Fields are only ever added.
 """
 
 from __future__ import annotations

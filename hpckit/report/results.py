@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from hpckit.model.goodput import Goodput, Parts
+from hpckit.model.goodput import Goodput, TimeParts
 from hpckit.model.ids import split_run_id
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import SortKey, assigned, check_column, ordered
 
-_PARTS = tuple(field.name for field in fields(Parts))
+_PARTS = tuple(field.name for field in fields(TimeParts))
 ACCOUNT_COLUMNS = (
     *("goodput", "ettr", "ettr_expected", "wall_s", *(f"{name}_s" for name in _PARTS)),
     *("attempts", "rounds", "failures", "planned", "lost_steps", "saves", "saved_bytes"),

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.frozen_folder import FROZEN_FOLDER_EXIT
 from hpckit.model.goodput import Goodput
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
-
-FROZEN_FOLDER_EXIT = 66
-"""What a batch script ends with where its node cannot read the frozen folder (EX_NOINPUT)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +124,7 @@ def _nodes(seen: Observation | None) -> tuple[str, ...]:
     if seen is None:
         return ()
     try:
-        return expand(seen.nodes)
+        return expand_nodes(seen.nodes)
     except ValueError:  # words such as "None assigned"
         return ()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import local_moment
@@ -142,7 +142,7 @@ def _status_cells(row: RunRow, overrides: str, now: datetime) -> tuple[str, ...]
         row.job or "",
         _attempt(row),
         steps_text(row.step, row.total),
-        compress(row.nodes),
+        compress_nodes(row.nodes),
         duration(row.elapsed(now)),
         *goodput_cells(row.goodput),
         metrics_text(row.metrics),

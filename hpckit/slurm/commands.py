@@ -100,11 +100,6 @@ def clean(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def scheduler_present(environ: Mapping[str, str], bin_dir: str | None) -> bool:
-    """Return whether sbatch can be found in `bin_dir`, or on PATH where there is none."""
-    return _find("sbatch", environ, bin_dir) is not None
-
-
 def _find(program: str, environ: Mapping[str, str], bin_dir: str | None) -> str | None:
     # Never past bin_dir: a rehearsal on the sandbox must not reach the production queue.
     return shutil.which(program, path=bin_dir or environ.get("PATH", os.defpath))
@@ -189,7 +184,7 @@ class SlurmCommands:
                 hint="ask Slurm for its outcome before asking again",
             )
         if done.returncode != 0:
-            raise failure(program, done.returncode, done.stderr or done.stdout)
+            raise command_error(program, done.returncode, done.stderr or done.stdout)
         return done
 
     def no_answer(self, program: str) -> SchedulerAwayError:
@@ -223,7 +218,7 @@ class SlurmCommands:
         return self._found[program]
 
 
-def failure(program: str, code: int, words: str) -> SchedulerError:
+def command_error(program: str, code: int, words: str) -> SchedulerError:
     """Return the error for a program that ended with this code and these words."""
     said = _words(program, words) or f"exit code {code} without a word"
     lowered = said.lower()

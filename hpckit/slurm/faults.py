@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hpckit.slurm.commands import SlurmCommands
 
 
-def requeue(job: str, commands: SlurmCommands) -> None:
+def force_requeue(job: str, commands: SlurmCommands) -> None:
     """Have a running job (`123` or `123_4`) start anew, as an administrator may.
 
     Raises SchedulerRefusedError or SchedulerAwayError, as everything here does.

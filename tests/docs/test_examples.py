@@ -25,7 +25,7 @@ PAGES = ("entry-point", "hydra-app", "command", "existing-ddp", "stages")
 
 def blocks(page: str, language: str) -> list[str]:
     """Return the code blocks of a page in that language."""
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    text = (DOCS / "guides" / f"{page}.md").read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 

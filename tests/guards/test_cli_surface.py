@@ -22,9 +22,11 @@ SURFACE = {
     | {"--watch", "--sort", "--limit", "--fresh"},
     "cancel": {"LAUNCH|RUN", "--all", "--dry-run", "--json", "--output-dir"} | FILTERS,
     "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
-    | {"--json", "--output-dir"},
+    | {"--cause", "--runs", "--json", "--output-dir"}
+    | FILTERS,
     "rerun": {"LAUNCH|RUN", "--exact", "--dry-run", "--no-check", "--wait", "--json"}
-    | {"--output-dir"},
+    | {"--cause", "--runs", "--output-dir"}
+    | FILTERS,
     "watch": {"LAUNCH", "--cancelled", "--changed-code", "--json", "--output-dir"},
     "clean": {"LAUNCH|RUN", "--all", "--attempts", "--checkpoints", "--code", "--yes"}
     | FILTERS

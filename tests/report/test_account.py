@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpckit.model.failure import Cause
-from hpckit.model.goodput import Goodput, Interruption, Measured, Parts
+from hpckit.model.goodput import Goodput, Interruption, MeasuredTimes, TimeParts
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RoundAction
 from hpckit.report.account import (
@@ -26,7 +26,11 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def account(
-    parts: Parts, *history: Interruption, stepped: bool = True, saves: int = 0, writing_s: int = 0
+    parts: TimeParts,
+    *history: Interruption,
+    stepped: bool = True,
+    saves: int = 0,
+    writing_s: int = 0,
 ) -> Goodput:
     """Return an account."""
     return Goodput(
@@ -40,12 +44,12 @@ def account(
         writing=timedelta(seconds=writing_s),
         interruptions=history,
         first_wait=timedelta(0),
-        measured=Measured(mtbf=timedelta(hours=1)),
+        measured=MeasuredTimes(mtbf=timedelta(hours=1)),
         ettr_expected=None,
     )
 
 
-def shown(parts: Parts, *history: Interruption, whole: bool = True, **more: Any) -> str:
+def shown(parts: TimeParts, *history: Interruption, whole: bool = True, **more: Any) -> str:
     """Return the page of a run with this account."""
     record = RunRecord(id="demo.0", index=0, overrides=(), folder="/x", warnings=("mind the gap",))
     return plain(
@@ -76,7 +80,7 @@ MINUTES = {
 
 def test_page_of_a_run_has_its_goodput_in_a_line() -> None:
     """How much, of how long, and what it was lost to, the most first."""
-    text = shown(Parts(**MINUTES), whole=False)
+    text = shown(TimeParts(**MINUTES), whole=False)
     assert text.splitlines() == [
         "warning: mind the gap",
         "",
@@ -86,8 +90,11 @@ def test_page_of_a_run_has_its_goodput_in_a_line() -> None:
 
 def test_goodput_of_a_launch_is_that_of_its_runs_together() -> None:
     """Productive time of all of them by the time all were on their nodes."""
-    idle = account(Parts(start=timedelta(hours=9)), stepped=False)
-    both = [account(Parts(productive=timedelta(hours=3))), account(Parts(start=timedelta(hours=1)))]
+    idle = account(TimeParts(start=timedelta(hours=9)), stepped=False)
+    both = [
+        account(TimeParts(productive=timedelta(hours=3))),
+        account(TimeParts(start=timedelta(hours=1))),
+    ]
     assert goodput_lines([*both, idle]) == ["\ngoodput 75.0 % of 4 h; lost: 1 h start-up"]
     assert "start-up    1:00:00" in plain(launch_page([*both, idle], whole=True))
     assert launch_page([idle], whole=True) == []
@@ -95,7 +102,7 @@ def test_goodput_of_a_launch_is_that_of_its_runs_together() -> None:
 
 def test_a_short_run_has_a_goodput_line_only_after_trouble() -> None:
     """A first run of three seconds is mostly start-up: its share would say nothing."""
-    brief = Parts(productive=timedelta(seconds=1), start=timedelta(seconds=2))
+    brief = TimeParts(productive=timedelta(seconds=1), start=timedelta(seconds=2))
     ended = interruption(3, action=RoundAction.end)
     assert goodput_lines([account(brief)]) == []
     assert goodput_lines([account(brief, ended)]) == []
@@ -107,7 +114,7 @@ def test_a_short_run_has_a_goodput_line_only_after_trouble() -> None:
 
 def test_page_has_only_the_parts_there_are() -> None:
     """Each part that took time has its line; they stand above their sum."""
-    text = shown(Parts(productive=timedelta(minutes=3), queue=timedelta(minutes=1)))
+    text = shown(TimeParts(productive=timedelta(minutes=3), queue=timedelta(minutes=1)))
     assert text.splitlines() == [
         "warning: mind the gap",
         "",
@@ -121,19 +128,19 @@ def test_page_has_only_the_parts_there_are() -> None:
 
 def test_page_of_a_run_without_time_is_its_warnings() -> None:
     """Nothing is divided by nothing."""
-    assert shown(Parts()) == "warning: mind the gap"
+    assert shown(TimeParts()) == "warning: mind the gap"
 
 
 def test_page_says_where_work_cannot_be_seen() -> None:
     """A run that reports no step has no ratio, and that is said."""
-    text = shown(Parts(start=timedelta(minutes=1)), stepped=False)
+    text = shown(TimeParts(start=timedelta(minutes=1)), stepped=False)
     assert "goodput not known: the run has reported no step" in text
 
 
 def test_page_shows_the_latest_interruptions_and_counts_the_rest() -> None:
     """A run that failed often does not bury its account, nor does a long message."""
     history = [interruption(step, message="long " * 99 + "\nmore") for step in range(12)]
-    text = shown(Parts(productive=timedelta(minutes=1)), *history)
+    text = shown(TimeParts(productive=timedelta(minutes=1)), *history)
     assert "12 failures (12 signal) over 3 rounds in 2 attempts; 1 step done again" in text
     assert "… and 2 earlier" in text
     assert max(map(len, text.splitlines())) < 140
@@ -142,7 +149,7 @@ def test_page_shows_the_latest_interruptions_and_counts_the_rest() -> None:
 
 def test_page_says_which_share_of_the_time_went_into_writing_checkpoints() -> None:
     """What is written beside training costs the file system, and is no standstill."""
-    parts = Parts(productive=timedelta(seconds=100), queue=timedelta(seconds=900))
+    parts = TimeParts(productive=timedelta(seconds=100), queue=timedelta(seconds=900))
     assert "3 saves, 3.0 GiB: 9.0 % of the time writing" in shown(parts, saves=3, writing_s=9)
     assert "writing" not in shown(parts)
 

@@ -30,7 +30,7 @@ from hpckit.record.lookup import Selection
 from hpckit.record.remove import remove
 from hpckit.report.account import size_text
 from hpckit.report.text import Page, TextTable
-from hpckit.runtime.checkpoint.retention import Extent
+from hpckit.runtime.checkpoint.retention import RetentionExtent
 
 _SHOWN_LEFT = 5
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoints",
         nargs="?",
-        const=Extent.unproved.value,
+        const=RetentionExtent.unproved.value,
         metavar="EXTENT",
         help="unproved (the default): what no load would take; old: also what is older than the "
         "two newest; all: of completed runs, every one",
@@ -95,16 +95,16 @@ def _request(arguments: argparse.Namespace) -> CleanupRequest:
     )
 
 
-def _extent(arguments: argparse.Namespace) -> Extent:
-    word = arguments.checkpoints or Extent.unproved.value
-    if is_word(arguments, word, known=word in Extent.__members__):
-        return Extent.unproved
-    if word not in Extent.__members__:
+def _extent(arguments: argparse.Namespace) -> RetentionExtent:
+    word = arguments.checkpoints or RetentionExtent.unproved.value
+    if is_word(arguments, word, known=word in RetentionExtent.__members__):
+        return RetentionExtent.unproved
+    if word not in RetentionExtent.__members__:
         raise UsageError(
-            f"--checkpoints is {word!r}; it has to be {', '.join(Extent)}",
+            f"--checkpoints is {word!r}; it has to be {', '.join(RetentionExtent)}",
             hint="`old` keeps the two newest of each run; `all` none, of completed runs",
         )
-    return Extent(word)
+    return RetentionExtent(word)
 
 
 def _agreed(arguments: argparse.Namespace, items: Sequence[Item], context: Context) -> bool:

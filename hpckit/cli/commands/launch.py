@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     quiet = arguments.json
     request = compose_request(arguments, context)
     whole = prepare.prepare(request, arguments.words, context, quiet=quiet)
-    division = deduplicate.Division()
+    division = deduplicate.KnownRuns()
     if not arguments.rerun:
         division = deduplicate.divide(whole, context, any_code=arguments.any_code)
     say_known(division, context, dry=arguments.dry_run)

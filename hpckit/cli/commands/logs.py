@@ -22,7 +22,7 @@ from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch, read_runs
-from hpckit.record.logs import Log, Tail, attempts, other_logs, rank_logs, read_text, rounds
+from hpckit.record.logs import LogFile, LogTail, attempts, other_logs, rank_logs, read_text, rounds
 from hpckit.record.lookup import Selection, find_evidence
 from hpckit.report.escape import escaped
 from hpckit.views.launch_view import Ask, launch_view
@@ -144,7 +144,7 @@ class _Choice:
                 hint="leave --round out for the latest",
             )
 
-    def logs(self) -> Sequence[Log]:
+    def logs(self) -> Sequence[LogFile]:
         """Return the logs to read as things stand; raises NotFoundError for a missing rank."""
         ranks = rank_logs(self.launch, self.index, self.attempt, self.round)
         if not ranks:
@@ -162,7 +162,7 @@ class _Choice:
             )
         return [ranks[int(wanted)]]
 
-    def _worth_reading(self, ranks: Mapping[int, Log]) -> int:
+    def _worth_reading(self, ranks: Mapping[int, LogFile]) -> int:
         """Return the rank a failure of this very attempt is blamed on, else the first."""
         record = self.record()
         shown = next(iter(ranks.values())).attempt
@@ -170,7 +170,7 @@ class _Choice:
         return blamed if blamed in ranks and blamed is not None else min(ranks)
 
 
-def _document(choice: _Choice, logs: Iterable[Log]) -> dict[str, Any]:
+def _document(choice: _Choice, logs: Iterable[LogFile]) -> dict[str, Any]:
     """Return what `logs --json` prints: the texts as a whole."""
     return {
         "run": choice.run_id,
@@ -187,13 +187,13 @@ class _Printer:
     context: Context
     as_json: bool
     own: bool
-    tails: dict[Path, Tail] = field(default_factory=dict)
+    tails: dict[Path, LogTail] = field(default_factory=dict)
 
-    def print(self, logs: Sequence[Log], *, last: bool = False) -> None:
+    def print(self, logs: Sequence[LogFile], *, last: bool = False) -> None:
         """Print the lines that are new; `last`: nothing more is expected after them."""
         for log in logs:
             if log.path not in self.tails:
-                self.tails[log.path] = Tail(log.path)
+                self.tails[log.path] = LogTail(log.path)
                 self.context.note(_title(log))
             tail = self.tails[log.path]
             for line in tail.lines():
@@ -202,7 +202,7 @@ class _Printer:
                 self._print_line(log, line, prefixed=len(logs) > 1)
         self.context.stdout.flush()
 
-    def _print_line(self, log: Log, line: str, *, prefixed: bool) -> None:
+    def _print_line(self, log: LogFile, line: str, *, prefixed: bool) -> None:
         who = str(log.kind) if log.rank is None else str(log.rank)
         if self.as_json:
             record = {"kind": log.kind, "rank": log.rank, "attempt": log.attempt}
@@ -214,7 +214,7 @@ class _Printer:
         self.context.stdout.write((line if own else escaped(line)) + "\n")
 
 
-def _title(log: Log) -> str:
+def _title(log: LogFile) -> str:
     who = f"rank {log.rank}" if log.rank is not None else str(log.kind)
     place = [
         "" if log.attempt is None else f"attempt {log.attempt}",
@@ -240,7 +240,7 @@ def _follow(choice: _Choice, printer: _Printer, context: Context) -> None:
         context.sleep(POLL_S)
 
 
-def _follow_logs(choice: _Choice) -> Sequence[Log]:
+def _follow_logs(choice: _Choice) -> Sequence[LogFile]:
     """Return the logs to read now; a rank that is not there may still come."""
     try:
         return choice.logs()

@@ -17,7 +17,7 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
-from hpckit.planning.eta import Lasting, estimate
+from hpckit.planning.eta import RunDuration, estimate_completion
 from hpckit.record.launch_events import Mark, events_mark
 from hpckit.record.launches import Launch, load_evidence, read_launch_history
 from hpckit.report.failures import short_failure_lines
@@ -170,7 +170,9 @@ class _Live:
     def progress(self, rows: Sequence[RunRow]) -> Progress:
         """Return how far these runs are."""
         now = self.context.now()
-        found = estimate([Lasting(state=row.state, elapsed=row.elapsed(now)) for row in rows])
+        found = estimate_completion(
+            [RunDuration(state=row.state, elapsed=row.elapsed(now)) for row in rows]
+        )
         return Progress(
             states=tuple(row.state for row in rows),
             share=found.share,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.finding import Finding, error
 from hpckit.model.plan import ResourceSpec
 
@@ -70,6 +70,6 @@ def _both_wanted_and_not(resources: ResourceSpec) -> Iterator[Finding]:
 
 def _names(hostlist: str | None) -> set[str]:
     try:
-        return set(expand(hostlist or ""))
+        return set(expand_nodes(hostlist or ""))
     except ValueError:
         return set()

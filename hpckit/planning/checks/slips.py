@@ -12,16 +12,15 @@ from collections.abc import Iterator
 from hpckit.model.command import command_words
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, warning
-from hpckit.model.launch import ClusterKind, LaunchConfig, Sampler
+from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
 from hpckit.model.plan import LaunchPlan
 from hpckit.planning.checks.command_slips import command_slips
 
-_CLUSTER_ONLY = ("modules", "setup", "partition", "account", "qos", "srun_args")
-_RESOURCES_ONLY = (
-    *("mem_gb", "timeout_min", "partition", "account", "qos", "constraint", "nodelist", "exclude"),
-    *("reservation", "gres", "exclusive", "dependency", "mail_type", "additional_parameters"),
+_HARMLESS = frozenset(
+    {"cluster.bin_dir", "cluster.template", "cluster.service_partition", "cluster.service_qos"}
+    | {"resources.comment", "resources.mail_user", "resources.min_nodes"}
 )
-"""What only Slurm reads."""
+"""Keys without which a run on this machine lacks nothing."""
 
 
 def plan_slips(plan: LaunchPlan) -> tuple[Finding, ...]:
@@ -42,8 +41,13 @@ def _in_command(settings: LaunchConfig) -> Iterator[Finding]:
 
 
 def _ignored_here(settings: LaunchConfig) -> Iterator[Finding]:
-    given = [f"cluster.{name}" for name in _CLUSTER_ONLY if getattr(settings.cluster, name)]
-    given += [f"resources.{name}" for name in _RESOURCES_ONLY if getattr(settings.resources, name)]
+    sections = {"cluster": settings.cluster, "resources": settings.resources}
+    given = [
+        f"{section}.{name}"
+        for section, _, name in (key.partition(".") for key in SLURM_ONLY)
+        if section in sections and f"{section}.{name}" not in _HARMLESS
+        if getattr(sections[section], name)
+    ]
     if given:
         yield warning(
             given[0],

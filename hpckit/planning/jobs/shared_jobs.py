@@ -29,7 +29,7 @@ _OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})
 _NEARLY = 0.95
 """A run that used this share of its time limit timed out by itself, not because its job did."""
 
-_TOLD = frozenset({Cause.notice, Cause.preempted})
+_STOPPED_WITH_JOB = frozenset({Cause.notice, Cause.preempted})
 
 
 def shares_jobs(settings: LaunchConfig) -> bool:
@@ -277,4 +277,4 @@ def comes_back(ended: EndedAttempt, spec: SharedJobSpec) -> bool:
         # At its own limit it has had its chance, as a run with a job of its own has.
         limit = spec.each.timeout
         return ended.stopped and limit is not None and ended.took < limit * _NEARLY
-    return ended.stopped and ended.cause in _TOLD
+    return ended.stopped and ended.cause in _STOPPED_WITH_JOB

@@ -20,7 +20,7 @@ _UNSEEN = frozenset({"exec", "globals"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
+class FoundModule:
     """A module that was found. `file` is null for a namespace, or where it has no file."""
 
     file: Path | None
@@ -32,7 +32,7 @@ class Module:
         return self.file is not None and self.file.suffix in _SOURCES
 
 
-def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> Module | None:
+def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> FoundModule | None:
     """Return the module of this dotted name; None where it is not to be found.
 
     `folders` come first, as on PYTHONPATH; `installed`: what this very Python has comes after.
@@ -98,12 +98,12 @@ def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _find(name: str, locations: Sequence[str]) -> Module | None:
+def _find(name: str, locations: Sequence[str]) -> FoundModule | None:
     spec = importlib.machinery.PathFinder.find_spec(name, locations)
     return None if spec is None else _module(spec)
 
 
-def _installed(name: str) -> Module | None:
+def _installed(name: str) -> FoundModule | None:
     # Beside PathFinder there are the built-in modules and finders of editable installations.
     for finder in sys.meta_path:
         found = getattr(finder, "find_spec", None)
@@ -113,9 +113,9 @@ def _installed(name: str) -> Module | None:
     return None
 
 
-def _module(spec: importlib.machinery.ModuleSpec) -> Module:
+def _module(spec: importlib.machinery.ModuleSpec) -> FoundModule:
     file = Path(spec.origin) if spec.has_location and spec.origin else None
-    return Module(file=file, locations=tuple(spec.submodule_search_locations or ()))
+    return FoundModule(file=file, locations=tuple(spec.submodule_search_locations or ()))
 
 
 def _bound(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:

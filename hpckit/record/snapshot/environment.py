@@ -25,12 +25,12 @@ _DRIVER_VERSION = re.compile(r"\b\d{3}\.\d+(\.\d+)?\b")
 _PATIENCE_S = 60.0
 _ASK = """\
 import json, os
-from hpckit.record.snapshot.environment import capture
-print(json.dumps(capture(os.environ)))
+from hpckit.record.snapshot.environment import capture_environment
+print(json.dumps(capture_environment(os.environ)))
 """
 
 
-def capture(environ: Mapping[str, str]) -> dict[str, object]:
+def capture_environment(environ: Mapping[str, str]) -> dict[str, object]:
     """Return the content of environment.json."""
     packages = _packages()
     return {
@@ -46,9 +46,9 @@ def capture(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | None:
-    """Return what `capture` gives in another interpreter; None where it cannot be asked."""
+    """Return what `capture_environment` gives in another Python; None if that cannot be asked."""
     if python == sys.executable:
-        return capture(environ)
+        return capture_environment(environ)
     try:
         done = subprocess.run(
             [python, "-c", _ASK],

@@ -20,10 +20,10 @@ from typing import Any
 from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan
-from hpckit.record.named_paths import Project, commanded_paths, configured_paths
+from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
-    Module,
+    FoundModule,
     defines,
     find_module,
     names_like,
@@ -135,7 +135,7 @@ class Machine:
             "start hpckit in the project's folder, name its folders in code.paths, or install it",
         )
 
-    def _attribute(self, text: str, attribute: str, module: Module) -> Iterator[Finding]:
+    def _attribute(self, text: str, attribute: str, module: FoundModule) -> Iterator[Finding]:
         assert module.file is not None  # noqa: S101  # is_source says so
         try:
             source = module.file.read_bytes().decode("utf-8", errors="replace")
@@ -219,8 +219,8 @@ class Machine:
         return shutil.which(program, path=path)
 
     @property
-    def _project(self) -> Project:
-        return Project(folder=self.working_dir, frozen=self._is_frozen)
+    def _project(self) -> ProjectFolder:
+        return ProjectFolder(folder=self.working_dir, frozen=self._is_frozen)
 
     def _project_file(self, name: str, *, runs: bool = False) -> Iterator[Finding]:
         file = self.working_dir / name

@@ -211,7 +211,7 @@ class LocalRanks:
         reader, writer = await asyncio.open_unix_connection(sock=line, limit=LINE_LIMIT)
         with contextlib.suppress(ChannelError, ConnectionError, ValueError):
             while data := await reader.readline():
-                await self._heed(rank, messages.decode(data))
+                await self._heed(rank, messages.decode_message(data))
         writer.close()
 
     async def _heed(self, rank: int, message: messages.Message) -> None:
@@ -377,7 +377,7 @@ class LocalRanks:
         """Tell every rank what the supervisor says."""
         for line in self._lines.values():
             with contextlib.suppress(OSError):
-                line.send(messages.encode(message) + b"\n")
+                line.send(messages.encode_message(message) + b"\n")
 
     async def stop(self, grace_s: float) -> None:
         """End all ranks and their children: SIGTERM, then SIGKILL after the grace period."""

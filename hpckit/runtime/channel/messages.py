@@ -228,16 +228,16 @@ class Noticed(Message):
 _TYPES: Mapping[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """Return the message as one line of JSON, without a newline."""
     body = {"type": type(message).__name__, **to_plain(message)}
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-_BEAT = encode(Beat())
+_BEAT = encode_message(Beat())
 
 
-def decode(line: bytes) -> Message:
+def decode_message(line: bytes) -> Message:
     """Return the message of a line; raises ChannelError for anything else."""
     if line == _BEAT:  # most of what a supervisor hears
         return Beat()

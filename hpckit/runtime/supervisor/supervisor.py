@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.model import events
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy
 from hpckit.model.save_cost import SaveCost
@@ -43,7 +43,7 @@ from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
 from hpckit.runtime.supervisor.agents_log import explained
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
-from hpckit.runtime.supervisor.drain_poll import Drained, DrainPoll, Drains
+from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
@@ -87,7 +87,7 @@ class _Supervisor:
     round: Round | None = field(default=None, init=False)
     queueing: asyncio.Task[None] | None = field(default=None, init=False)
     standing: tuple[str, ...] = field(default=(), init=False)
-    drains: Drains = field(default_factory=Drains, init=False)
+    drains: DrainNews = field(default_factory=DrainNews, init=False)
 
     def __post_init__(self) -> None:
         paths = self.attempt.paths
@@ -289,7 +289,7 @@ class _Supervisor:
             return view
         failure = Failure(
             cause=Cause.launcher_lost,
-            message=f"the agent of {compress(came)} ended, and was started again there",
+            message=f"the agent of {compress_nodes(came)} ended, and was started again there",
             step=view.step,
             signature=f"{Cause.launcher_lost} agent",
         )

@@ -21,7 +21,7 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec, LaunchPlan, SweepPoint
 from hpckit.model.states import RunState
 from hpckit.planning.checks.config import check_settings
-from hpckit.planning.checks.cost import estimate
+from hpckit.planning.checks.cost import estimate_cost
 from hpckit.planning.jobs.shared_jobs import (
     EndedAttempt,
     comes_back,
@@ -151,7 +151,7 @@ def test_estimate_is_of_all_runs_however_they_share_jobs() -> None:
     words = {"gpus_per_node": 1, "timeout_min": 10}
     for more in ({}, {"max_concurrent": 4}, {"max_concurrent": 4, "job_timeout_min": 15}):
         made = plan(*[task(words, runs_per_job=4, runs_per_gpu=2, **more)] * 8)
-        assert estimate(made, Site()).gpu_hours == pytest.approx(40 / 60)
+        assert estimate_cost(made, Site()).gpu_hours == pytest.approx(40 / 60)
 
 
 def test_bound_of_gpus_holds_over_all_shared_jobs() -> None:
