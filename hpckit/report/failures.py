@@ -23,7 +23,7 @@ SHOWN_GROUPS = 5
 MESSAGE_CHARACTERS = 1000
 """What is longer is cut in texts; JSON and logs have the whole."""
 
-_SHOWN_RANGES = 12
+_SHOWN_RANGES, _FEW_RANGES = 12, 4
 _SHOWN_SHORT, _SHORT = 3, 79
 """So many lines, so wide, that a live view has room for on any terminal."""
 
@@ -107,31 +107,29 @@ def failure_words(failure: Failure) -> str:
 def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:
     """Return a short line for each of the largest groups, and how many more there are."""
     groups = group_failures(rows)
-    lines = [shortened(_one_line(failure_line(group)), _SHORT) for group in groups[:_SHOWN_SHORT]]
+    lines = [
+        shortened(" ".join(failure_line(group, ranges_shown=_FEW_RANGES).split()), _SHORT)
+        for group in groups[:_SHOWN_SHORT]
+    ]
     left = len(groups) - _SHOWN_SHORT
     return (*lines, *([f"… and {counted(left, 'other failure')}"] if left > 0 else []))
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def failure_line(group: FailureGroup) -> str:
+def failure_line(group: FailureGroup, *, ranges_shown: int = _SHOWN_RANGES) -> str:
     """Return a group in one line: how many runs and which, cause and message."""
     states = dict.fromkeys(str(row.state) for row in group.rows)
     runs = counted(len(group.rows), "run")
+    which = shown_ranges(group.indices, ranges_shown)
     similar = " (similar messages)" if group.alike else ""
-    return (
-        f"{runs} {' or '.join(states)} ({shown_ranges(group.indices)}): {group.failure.cause}: "
-        f"{_message(group.failure)}{similar}"
-    )
+    words = f"{group.failure.cause}: {_message(group.failure)}{similar}"
+    return f"{runs} {' or '.join(states)} ({which}): {words}"
 
 
-def shown_ranges(indices: Iterable[int]) -> str:
+def shown_ranges(indices: Iterable[int], most: int = _SHOWN_RANGES) -> str:
     """Return `3-7, 12`; of very many ranges, the first."""
     pieces = ranges(indices).split(", ")
-    shown = ", ".join(pieces[:_SHOWN_RANGES])
-    return shown if len(pieces) <= _SHOWN_RANGES else f"{shown}, …"
+    shown = ", ".join(pieces[:most])
+    return shown if len(pieces) <= most else f"{shown}, …"
 
 
 def _message(failure: Failure) -> str:
