@@ -12,6 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+FROZEN_FOLDER_EXIT = 66
+"""Exit code of a batch script or agent that cannot read the folder (EX_NOINPUT of sysexits.h)."""
+
+FROZEN_FOLDER_UNREADABLE = "cannot read its frozen folder"
+"""What an agent writes into the log of the step: while other agents wait, the step has no exit
+code yet, so the supervisor looks for this phrase."""
+
 
 class Cause(StrEnum):
     """Why a run did not complete.

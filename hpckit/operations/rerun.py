@@ -21,7 +21,7 @@ from hpckit.planning.plan import LaunchIdentity
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.snapshot import collect
-from hpckit.record.snapshot.environment import capture_of, differences
+from hpckit.record.snapshot.environment import capture_of, environment_differences
 from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.identity import code_identity, frozen_identity
 from hpckit.record.snapshot.restore import restore
@@ -178,4 +178,4 @@ def _differences(launch: Launch, prepared: Prepared) -> tuple[str, ...] | None:
         return None
     if prepared.environment is None or not isinstance(then, dict):
         return None
-    return differences(then, prepared.environment)
+    return tuple(one.words for one in environment_differences(then, prepared.environment))

@@ -141,6 +141,23 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
         ) from error
 
 
+def load_configs(launch: Launch) -> Iterator[dict[str, Any]]:
+    """Yield the configuration of every run as frozen, in order; each file is read once.
+
+    Raises FrozenFolderError.
+    """
+    for first in range(0, len(launch.runs), CONFIGS_PER_FILE):
+        path = launch.paths.configs(first)
+        try:
+            with open_plain(path) as file:
+                configs = [json.loads(line) for line in file]
+        except (OSError, ValueError, RecursionError) as error:
+            raise unreadable_file(path, str(error)) from error
+        if len(configs) < min(CONFIGS_PER_FILE, len(launch.runs) - first):
+            raise unreadable_file(path, "it lacks the configuration of a run")
+        yield from configs
+
+
 def load_frozen(launch: Launch, index: int) -> dict[str, Any]:
     """Return the configuration of a run as frozen, whatever it was given since."""
     return load_settings(replace(launch, searched=False), index)[1]

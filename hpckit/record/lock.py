@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import HeldError, UsageError
-from hpckit.model.words.moment import recorded_moment
+from hpckit.model.moment import recorded_moment
 from hpckit.record.process import alive, start_mark, this_host
 from hpckit.record.store import make_folder, write_first, write_text
 

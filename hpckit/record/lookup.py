@@ -18,6 +18,7 @@ from hpckit.model.ids import name_of, split_run_id
 from hpckit.record.launches import Launch, load_evidence, load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.ownership import own_folders
+from hpckit.record.remove import leftovers, removed_name
 
 _STAMP = re.compile(r"-(\d{8}-\d{6})-[^-]+\Z")
 _BACK = re.compile(r"@-([1-9]\d*)")
@@ -64,6 +65,27 @@ def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) ->
 def find_evidence(reference: str | None, output_dir: Path, *, cwd: Path | None = None) -> Selection:
     """Return what `reference` means as `find` does, only to show it: it may be a stranger's."""
     return _find(reference, output_dir, cwd, load_evidence)
+
+
+def find_removed(reference: str, output_dir: Path, *, cwd: Path) -> Path | None:
+    """Return the launch folder whose removal was cut off and that `reference` means, if any.
+
+    A whole launch of exactly this id comes first. Raises NotFoundError where it may be several.
+    """
+    at = cwd / reference
+    if "/" in reference:
+        output_dir, reference = at.parent, at.name
+    if (
+        not reference
+        or _BACK.fullmatch(reference)
+        or LaunchPaths(output_dir / reference).launch.exists()
+    ):
+        return None
+    begun = {name: path for path in leftovers(output_dir) if (name := removed_name(path))}
+    matches = _matches(reference, begun)
+    if len(matches) > 1:
+        raise _not_one(reference, matches, list(begun), output_dir)
+    return begun[matches[0]] if matches else None
 
 
 def _find(

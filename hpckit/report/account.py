@@ -12,8 +12,8 @@ from datetime import timedelta
 from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, TimeParts
+from hpckit.model.moment import local_second, span_words
 from hpckit.model.states import RoundAction
-from hpckit.model.words.moment import local_second, span_words
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
 from hpckit.report.text import Page, TextTable, duration, percent

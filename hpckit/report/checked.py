@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from hpckit.model.counted import counted
 from hpckit.model.finding import CheckReport, CostEstimate, Finding
 from hpckit.model.launch import ClusterKind
+from hpckit.model.moment import local_moment
 from hpckit.model.plan import LaunchPlan
-from hpckit.model.words.moment import local_moment
 
 _INDENT = " " * 11
 

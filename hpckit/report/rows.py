@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.cluster.nodes import expand_nodes
-from hpckit.model.failure import Cause, Failure
-from hpckit.model.frozen_folder import FROZEN_FOLDER_EXIT
+from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState

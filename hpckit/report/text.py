@@ -13,8 +13,8 @@ from typing import Any
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Goodput
+from hpckit.model.moment import local_moment
 from hpckit.model.states import RunState
-from hpckit.model.words.moment import local_moment
 from hpckit.report import results as sweep
 from hpckit.report.blocked import blocked_lines
 from hpckit.report.escape import escaped, escaped_cell, shortened

@@ -67,6 +67,23 @@ def send(wanted: ProcessQuery, number: int) -> tuple[int, ...]:
     return tuple(reached)
 
 
+def rank_environment(attempt: Path, node: str | None) -> Mapping[str, str]:
+    """Return the variables that an agent gave a rank of this attempt here; none without a rank.
+
+    `node` is Slurm's name of this node, None for any: one host may stand for several nodes.
+    """
+    for pid in sorted(_own_processes()):
+        variables = _variables(pid)
+        if (
+            "HPCKIT_RANK" in variables
+            and node in {None, variables.get("SLURMD_NODENAME")}
+            and _session(pid) == pid
+            and _same(variables.get("HPCKIT_ATTEMPT_DIR", ""), attempt)
+        ):
+            return variables
+    return {}
+
+
 def _own_processes() -> Iterator[int]:
     own = os.geteuid()
     for entry in Path("/proc").iterdir():
@@ -108,7 +125,7 @@ def _same(said: str, folder: Path) -> bool:
 
 def _read(pid: int, name: str) -> str:
     try:
-        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+        return os.fsdecode(Path(f"/proc/{pid}/{name}").read_bytes())
     except OSError:
         return ""
 

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import NoReturn
 
 from hpckit.errors import (
     SchedulerAbsentError,
@@ -186,6 +187,17 @@ class SlurmCommands:
         if done.returncode != 0:
             raise command_error(program, done.returncode, done.stderr or done.stdout)
         return done
+
+    def become(self, program: str, *args: str) -> NoReturn:
+        """Replace this process by a program, which has its streams, signals and exit code.
+
+        Raises SchedulerAwayError where that is impossible.
+        """
+        argv = self.argv(program, *args)
+        try:
+            os.execve(argv[0], argv, dict(self._environ))  # noqa: S606  # no shell is the point
+        except OSError as error:
+            raise SchedulerAwayError(f"{program} cannot be run: {error}") from error
 
     def no_answer(self, program: str) -> SchedulerAwayError:
         """Return the error for a program that had to be stopped."""

@@ -31,6 +31,11 @@ SURFACE = {
     "clean": {"LAUNCH|RUN", "--all", "--attempts", "--checkpoints", "--code", "--yes"}
     | FILTERS
     | {"--dry-run", "--json", "--output-dir"},
+    "show": {"LAUNCH|RUN", "--config", "--fresh", "--json", "--output-dir"},
+    "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
+    "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
+    "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
+    "completion": {"SHELL"},
     "sandbox": {"ACTION"},
     "chaos": {"[RUN] FAULT", "--mtbf", "--faults", "--seed", "--for", "--sandbox", "--yes"}
     | {"--dry-run", "--json", "--output-dir"},

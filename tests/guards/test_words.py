@@ -27,6 +27,7 @@ def test_words_of_the_page_are_all_causes() -> None:
 def test_words_for_a_count_are_singular_or_plural() -> None:
     """`1 run`, `2 runs`, `0 runs`; no message leaves the choice to its reader as `run(s)`."""
     assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [counted(number, "launch") for number in (1, 2)] == ["1 launch", "2 launches"]
     for file in (_ROOT / "hpckit").rglob("*.py"):
         tree = ast.parse(file.read_text())
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))

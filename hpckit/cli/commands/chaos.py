@@ -17,9 +17,9 @@ from hpckit.cli.options import add_output_dir, output_dir
 from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
 from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, FaultKind
+from hpckit.model.moment import local_clock
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.model.words.moment import local_clock
 from hpckit.operations.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
 from hpckit.planning.faults import (
     FaultTargets,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from hpckit.cli.agreement import is_agreed
 from hpckit.cli.options import (
     add_filters,
     add_json,
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     items = [item for one in found for item in one.items]
     if not arguments.json:
         show_page(_page(found), context)
-    agreed = bool(items) and _agreed(arguments, items, context)
+    agreed = bool(items) and is_agreed(arguments, _amount(items), context)
     failed: list[str] = []
     removed = list(_remove(found, request, context, failed)) if agreed else []
     if failed:
@@ -105,23 +106,6 @@ def _extent(arguments: argparse.Namespace) -> RetentionExtent:
             hint="`old` keeps the two newest of each run; `all` none, of completed runs",
         )
     return RetentionExtent(word)
-
-
-def _agreed(arguments: argparse.Namespace, items: Sequence[Item], context: Context) -> bool:
-    """Whether the items may be removed; without a person there, only --yes says so."""
-    if arguments.dry_run:
-        return False
-    if arguments.yes:
-        return True
-    if arguments.json or not context.terminal:
-        context.note("nothing was removed; --yes removes it")
-        return False
-    context.stdout.write(f"remove {_amount(items)}? [y/N] ")
-    context.stdout.flush()
-    if context.answer().strip().lower() in {"y", "yes"}:
-        return True
-    context.note("nothing was removed")
-    return False
 
 
 def _remove(

@@ -20,7 +20,7 @@ from hpckit.cli.options import (
     filter_of,
     output_dir,
 )
-from hpckit.cli.terminal.pager import launch_head, show_page
+from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
 from hpckit.model.ids import name_of
@@ -32,6 +32,7 @@ from hpckit.report.rows import count_states
 from hpckit.report.selection import Filter, sort_key
 from hpckit.report.text import launches_page
 from hpckit.views.freshness import Freshness
+from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import Ask, launch_view
 
 SHOWN = 20

@@ -26,7 +26,7 @@ from hpckit.cli.options import (
     output_dir,
 )
 from hpckit.cli.terminal.live_status import Look, follow, interval
-from hpckit.cli.terminal.pager import launch_head, note_unshown, show_page
+from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Goodput
@@ -41,6 +41,7 @@ from hpckit.report.selection import sort_key, sort_rows
 from hpckit.report.text import Page, count_line, status_page
 from hpckit.views.accounts import accounts
 from hpckit.views.freshness import TOLD, Freshness
+from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import LaunchView, launch_view, local_executors, unconfirmed
 
 _FEW = 50

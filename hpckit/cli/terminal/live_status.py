@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpckit.cli.terminal.keyboard import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
-from hpckit.cli.terminal.pager import launch_head
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
@@ -25,6 +24,7 @@ from hpckit.report.live import Listed, Progress, live_line, live_object, live_pa
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter, SortKey, sort_rows
 from hpckit.views.freshness import Freshness
+from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import launch_view
 from hpckit.views.poller import PollBackoff, Poller
 from hpckit.views.scheduler import Scheduler
@@ -32,6 +32,7 @@ from hpckit.views.scheduler import Scheduler
 POLL_BACKOFF = PollBackoff(
     first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=30)
 )
+
 """Somebody may leave this open for days: Slurm is asked twice a minute at most, then ever less."""
 
 _TERMINAL_S = 2.0

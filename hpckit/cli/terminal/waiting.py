@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from hpckit.cli.terminal.pager import launch_head, show_page
+from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.text import Page, count_line, status_page
+from hpckit.views.launch_head import launch_head
 from hpckit.views.poller import Poller
 
 _RECORD_S = 0.5

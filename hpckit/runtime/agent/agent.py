@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
-from hpckit.model.frozen_folder import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
+from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.rank import RankInfo
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths

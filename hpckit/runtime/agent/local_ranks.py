@@ -38,8 +38,8 @@ from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.pace import BEAT_S, pace_s
 from hpckit.runtime.channel.tcp import LINE_LIMIT
 from hpckit.runtime.clock import now
-from hpckit.runtime.environ import environment, rank_variables, without_agent
-from hpckit.runtime.stages import stage_variables
+from hpckit.runtime.environ import environment, rank_variables
+from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.threads import aside
 
 _TELL_S = 0.5
@@ -76,33 +76,18 @@ class RankOutlook:
 
     def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
         """Return the environment all ranks of this node share."""
-        threads = str(self.settings.resources.cpus_per_task)
-        code = self.launch.code
-        cluster = {**self.launch.cluster.env, **self.secrets.cluster}
-        merged = {**without_agent(environ), **cluster, **self.settings.env, **self.secrets.env}
-        search = [*code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
-        cost = order.save_cost
-        defaults = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": str(self.settings.seed)}
-        if order.num_nodes == 1:
-            # Else gloo listens where the host's name leads, which others reach.
-            defaults["GLOO_SOCKET_IFNAME"] = "lo"
+        index, cost = int(self.run.folder.name), order.save_cost
+        # Without it, gloo listens where the host's name leads, which others reach.
+        defaults = {"GLOO_SOCKET_IFNAME": "lo"} if order.num_nodes == 1 else {}
         return {
             **defaults,
-            **merged,
-            "PYTHONPATH": os.pathsep.join(search),
-            "PATH": os.pathsep.join([str(Path(self.launch.python).parent), merged.get("PATH", "")]),
-            "PYTHONUNBUFFERED": "1",
+            **run_variables(self.launch, index, self.settings, self.secrets, environ),
             "TORCHELASTIC_RUN_ID": self.run.folder.name,
             "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
-            "HPCKIT_LAUNCH_DIR": str(self.launch.folder),
-            "HPCKIT_RUN_DIR": str(self.run.folder),
             "HPCKIT_ATTEMPT_DIR": str(self.attempt.folder),
-            "HPCKIT_RUN_INDEX": str(int(self.run.folder.name)),
-            "HPCKIT_PROJECT": code.project,
             "HPCKIT_ROUND": str(order.round),
             "HPCKIT_FAILURE_HOURS": str(order.mtbf_hours),
             "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
-            **stage_variables(self.launch, int(self.run.folder.name)),
         }
 
 

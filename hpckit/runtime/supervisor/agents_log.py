@@ -9,8 +9,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from hpckit.model.failure import Cause, Failure
-from hpckit.model.frozen_folder import FROZEN_FOLDER_UNREADABLE
+from hpckit.model.failure import FROZEN_FOLDER_UNREADABLE, Cause, Failure
 from hpckit.record.store import tail
 from hpckit.runtime.threads import aside
 

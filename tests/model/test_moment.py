@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from hpckit.model.words.moment import (
+from hpckit.model.moment import (
     local_clock,
     local_minute,
     local_moment,
