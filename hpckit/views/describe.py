@@ -8,6 +8,7 @@ from typing import Any
 
 from hpckit.context import Context
 from hpckit.model import events
+from hpckit.model.command import command_words
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunView
@@ -86,7 +87,9 @@ def _run(
 def program_words(settings: LaunchConfig) -> str:
     """Return the command of a run as a shell would take it; empty without one."""
     command = settings.command
-    return command if isinstance(command, str) else shlex.join(command or ())
+    if command is None or isinstance(command, str):
+        return command or ""
+    return shlex.join(command_words(command))
 
 
 def _attempt(number: int, told: Iterable[events.Event]) -> AttemptDescription:

@@ -117,3 +117,11 @@ def test_show_of_damaged_records_shows_the_rest(desk: Any) -> None:
     about = json.loads(desk.say("show", "--json").out)
     assert (about["environment"]["python"], about["code"]["commit"]) == (None, None)
     assert launch.id in desk.say("show").out
+
+
+def test_show_writes_numbers_of_a_command_as_its_process_saw_them(shell: Any) -> None:
+    """A word that the configuration filled with a number, a boolean or a blank is one word."""
+    words = ("cluster=local", "+params.lr=0.1", "+params.text='a b'")
+    filled = "command=[echo,${params.lr},true,${params.text}]"
+    assert shell("launch", "experiment=command", *words, filled, "--wait").code == 0
+    assert json.loads(shell("show", "--json").out)["program"] == "echo 0.1 true 'a b'"
