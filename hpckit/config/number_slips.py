@@ -26,7 +26,7 @@ def texts_for_numbers(request: ComposeRequest) -> Iterator[tuple[str, float]]:
     if not any(_concerns_user(word) for word in request.overrides):
         return
     with open_session(request) as session:
-        words = for_all(read_words(request, session))
+        words = tuple(word.override for word in for_all(read_words(request, session)))
         groups = session.groups()
         for word in words:
             key = word.key_or_group

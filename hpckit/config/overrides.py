@@ -6,17 +6,18 @@ It must not compose anything. Grammar errors are ConfigErrors that quote the ove
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from itertools import islice
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 from hydra.errors import HydraException, OverrideParseException
 
-from hpckit.config.types import is_text
+from hpckit.config.types import is_scalar, is_text
 from hpckit.errors import ConfigError
-from hpckit.planning.sweep.grid import MAX_POINTS, expand
+from hpckit.planning.sweep.grid import MAX_POINTS
 
 _EXAMPLES = (
     "Write key=value, +key=value (new key), ~key (remove) or group=option; quote a value with "
@@ -24,6 +25,14 @@ _EXAMPLES = (
 )
 
 _PROGRAM = re.compile(r"(?:\A|/)(?:python[\d.]*|bash|sh|torchrun|accelerate|srun|mpirun)\Z|\.sh\Z")
+
+_LISTS_OF_SLURM = frozenset({"resources.mail_type", "resources.exclude", "resources.dependency"})
+"""What takes a list with commas, and hardly differs between runs."""
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z", re.ASCII)
+_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z", re.ASCII)
+_WORD = re.compile(r"(?!(null|true|false|inf|nan)\Z)[a-z_][a-z0-9_]*\Z", re.ASCII | re.IGNORECASE)
+_QUOTED = re.compile(r"'([^'\\$]*)'\Z")
 
 # Lines of the parser's message that only repeat the override; 1.4 has more of them than 1.3.
 _WITHOUT_NEWS = ("Error parsing override", "Error when parsing index")
@@ -46,6 +55,16 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...
     return parsed
 
 
+def plain_value(text: str) -> int | float | str | None:
+    """Return the value of the plainest texts, without Hydra's slow parser; None for any other."""
+    if _INTEGER.match(text):
+        return int(text)
+    if _FLOAT.match(text):
+        return float(text)
+    quoted = _QUOTED.match(text)
+    return quoted[1] if quoted else text if _WORD.match(text) else None
+
+
 def refuse_program(words: Sequence[str]) -> None:
     """Raise ConfigError where the words of a program stand where overrides belong."""
     bare = [place for place, word in enumerate(words) if "=" not in word and word[:1] != "~"]
@@ -65,37 +84,37 @@ def refuse_program(words: Sequence[str]) -> None:
     )
 
 
-def points(overrides: Sequence[Override], *, multirun: bool) -> tuple[tuple[str, ...], ...]:
-    """Return the overrides of every point of the sweep; one point where nothing is swept.
-
-    Values are given as the user did, but for a swept one, which becomes the point's. Raises
-    ConfigError where something is swept without `multirun`, or cannot be enumerated.
-    """
-    check_swept(overrides, multirun=multirun)
-    return expand([_axis(override) for override in overrides])
-
-
 def check_swept(overrides: Sequence[Override], *, multirun: bool) -> None:
     """Raise ConfigError where something is swept without `multirun`, or has no values."""
     swept = [override for override in overrides if override.is_sweep_override()]
     if swept and not multirun:
         raise _needs_multirun(swept[0])
     for override in swept:
+        _refuse_list_of_slurm(override)
         if override.is_discrete_sweep():
             swept_values(override, 1)
 
 
-def _axis(override: Override) -> tuple[str, ...]:
-    if not override.is_sweep_override():
-        return (str(override.input_line),)
-    if not override.is_discrete_sweep():
+def as_text(override: Override) -> str | None:
+    """Return how to give a key one text with commas, quoted for a shell; None if it takes none."""
+    key, _, values = str(override.input_line).partition("=")
+    return _quoted_twice(key, values) if is_text(str(override.key_or_group)) else None
+
+
+def _quoted_twice(key: str, text: str) -> str:
+    return shlex.quote(f"{key}={QuotedString(text=text, quote=Quote.double).with_quotes()}")
+
+
+def _refuse_list_of_slurm(override: Override) -> None:
+    """Raise ConfigError for a list such as END,FAIL that would start a run for each."""
+    simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
+    if simple and str(override.key_or_group) in _LISTS_OF_SLURM:
+        key, _, values = str(override.input_line).partition("=")
         raise ConfigError(
-            f"{override.input_line}: interval() has no list of values; it needs "
-            "sweep.sampler=random or optuna.",
-            hint="Add sweep.sampler=random sweep.samples=N, or use range(start,stop,step) or "
-            "choice(a,b,c).",
+            f"{override.input_line} would start a run for each of {values}",
+            hint=f"for one text write {as_text(override)}; for a sweep write "
+            f"{shlex.quote(f'{key}=choice({values})')}",
         )
-    return tuple(f"{override.get_key_element()}={value}" for value in swept_values(override))
 
 
 def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str]:
@@ -115,14 +134,16 @@ def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str
 
 
 def _needs_multirun(override: Override) -> ConfigError:
-    line, key = override.input_line, override.get_key_element()
-    values = str(line).partition("=")[2]
-    if override.is_interval_sweep() or not override.is_choice_sweep() or "(" in values:
+    line, key = str(override.input_line), str(override.key_or_group)
+    values, text = line.partition("=")[2], as_text(override)
+    simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
+    if simple and text is not None:
+        hint = f"For one text write {text}; for a sweep add -m (--multirun)."
+    elif not simple or is_scalar(key):
         hint = "Add -m (--multirun)."
-    elif is_text(key):
-        hint = f"For one text write '{key}=\"{values}\"'; for a sweep add -m (--multirun)."
     else:
-        hint = f"Add -m (--multirun); for one list write '{key}=[{values}]'."
+        listed = shlex.quote(f"{override.get_key_element()}=[{values}]")
+        hint = f"Add -m (--multirun); for one list write {listed}."
     return ConfigError(f"{line} asks for a sweep, and this is a single run.", hint=hint)
 
 
@@ -141,4 +162,7 @@ def _not_in_grammar(error: OverrideParseException, loader: ConfigLoader) -> Conf
         if error.override in loader.get_group_options(group)
     ]
     hint = f"Did you mean {' or '.join(choices)}?" if choices else _EXAMPLES
+    key, _, text = error.override.partition("=")
+    if text and is_text(key.lstrip("+")):
+        hint = f"For one text write {_quoted_twice(key, text)}"
     return ConfigError(f"{quoted}: {lines[0].removesuffix('.')}.", hint=hint)

@@ -299,6 +299,11 @@ class Sweep:
     """`optuna`: whether small or large values of the metric are good."""
     pruner: Pruner = Pruner.none
     """`optuna`: what ends runs early that promise little."""
+    zip: list[list[str]] = field(default_factory=list)
+    """Groups of swept keys that advance together instead of as a grid, such as `[[lr,batch]]`."""
+    points: str | None = None
+    """A file of points (.csv, .yaml, .jsonl), relative to the working directory; a word of the
+    command line only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

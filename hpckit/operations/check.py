@@ -21,6 +21,7 @@ from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cluster import chosen_of, preflight
 from hpckit.planning.checks.cost import estimate_cost, over_budget
 from hpckit.planning.checks.limits import partition_names
+from hpckit.planning.checks.node_shape import asks_of_nodes
 from hpckit.planning.checks.slips import plan_slips
 from hpckit.record.snapshot.preflight import Machine
 from hpckit.slurm.commands import SlurmCommands
@@ -70,7 +71,10 @@ class _Asked:
         )
         if commands.available("sbatch"):
             self.site = read_site(
-                commands, login_name(), nodes=_wants_devices(plan), heard=self.context.heard
+                commands,
+                login_name(),
+                nodes=any(asks_of_nodes(job.resources) for job in plan.jobs),
+                heard=self.context.heard,
             )
             self.unchecked.extend(self.site.unknown)
         else:
@@ -135,7 +139,3 @@ def _as_submitted(plan: LaunchPlan, environ: Mapping[str, str]) -> LaunchPlan:
         for job in plan.jobs
     )
     return replace(plan, jobs=jobs)
-
-
-def _wants_devices(plan: LaunchPlan) -> bool:
-    return any(job.resources.gpus_per_node or job.resources.gres for job in plan.jobs)

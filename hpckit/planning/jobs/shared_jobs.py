@@ -15,6 +15,7 @@ from statistics import fmean
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.limits import SubmitLimits
+from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
@@ -227,16 +228,25 @@ def _merged_device(word: str, slots: int, per_gpu: int) -> str:
 
 
 def _check_node(spec: SharedJobSpec, settings: LaunchConfig) -> None:
-    """Raise ConfigError where a node has fewer GPUs than the runs of one job."""
-    each, has = spec.each.gpus_per_node, settings.cluster.gpus_per_node
-    wanted = _shared(spec.slots, each, spec.runs_per_gpu)
-    if each and wanted > has:
-        fitting = has // each * spec.runs_per_gpu
+    """Raise ConfigError where a node has fewer GPUs or CPUs than the runs of one job."""
+    each, cluster = spec.each, settings.cluster
+    gpus = _shared(spec.slots, each.gpus_per_node, spec.runs_per_gpu) if each.gpus_per_node else 0
+    if gpus > cluster.gpus_per_node:
+        fitting = cluster.gpus_per_node // each.gpus_per_node * spec.runs_per_gpu
         raise ConfigError(
-            f"{spec.slots} runs that share a job (sweep.runs_per_job) ask for {wanted} GPUs, but a "
-            f"node of this cluster has {has} (cluster.gpus_per_node)",
+            f"{spec.slots} runs that share a job (sweep.runs_per_job) ask for {gpus} GPUs, but a "
+            f"node of this cluster has {cluster.gpus_per_node} (cluster.gpus_per_node)",
             hint=f"set sweep.runs_per_job={fitting}, or let more runs share a GPU: "
             "sweep.runs_per_gpu=N",
+        )
+    own = each.tasks_per_node * each.cpus_per_task
+    has = cluster.cpus_per_node
+    if has is not None and own * spec.slots > has:
+        raise ConfigError(
+            f"{spec.slots} runs that share a job (sweep.runs_per_job) ask for {spec.slots} x "
+            f"{counted(own, 'CPU')} = {own * spec.slots}, but a node of this cluster has {has} "
+            "(cluster.cpus_per_node)",
+            hint=f"set sweep.runs_per_job={max(1, has // own)} or less",
         )
 
 

@@ -76,11 +76,12 @@ def test_choices_that_mean_nothing_are_refused(sweep: Any, verb: str) -> None:
 
 def test_runs_of_several_launches_are_refused(sweep: Any) -> None:
     """One launch has one frozen code."""
-    (first,) = sweep.outputs
     assert sweep("launch", "--wait", *WORDS, "+params.i=4").code == 1
-    refused = sweep("resume", f"{first.name}.1", ".0")
-    assert refused.code == 2
-    assert "runs of 2 launches" in refused.err
+    runs = [f"{folder.name}.0" for folder in sweep.outputs]
+    for verb in ("resume", "rerun"):
+        refused = sweep(verb, *runs)
+        assert refused.code == 2
+        assert "runs of 2 launches" in refused.err
 
 
 def test_resume_takes_only_the_chosen_runs(sweep: Any) -> None:
@@ -131,6 +132,19 @@ def test_rerun_of_several_runs_is_one_launch(sweep: Any) -> None:
     assert exact.code == 0, exact.err
     frozen = Path(json.loads(exact.out)["dir"]) / "code/job.py"
     assert frozen.read_text() == JOB
+
+
+def test_rerun_of_several_runs_is_one_array_on_slurm(slurm_shell: Any) -> None:
+    """Runs 0 and 2 of three become elements 0 and 1 of one job, without gaps."""
+    words = ("experiment=command", "command=false", "cluster=slurm", "code.snapshot=false")
+    assert slurm_shell("launch", "--wait", "-m", *words, "seed=1,2,3").code == 1
+    said = slurm_shell("rerun", "--runs", "0,2", "--failed", "--dry-run", "--json")
+    assert reran(said) == [0, 2]
+    document = json.loads(said.out)
+    assert [run["index"] for run in document["runs"]] == [0, 1]
+    assert [run["overrides"][-1] for run in document["runs"]] == ["seed=1", "seed=3"]
+    (script,) = document["scripts"]
+    assert "--array=0-1%" in script["text"]
 
 
 def test_rerun_refuses_runs_that_follow_each_other(shell: Any) -> None:

@@ -194,6 +194,21 @@ def test_shared_job_beyond_the_gpus_of_a_node_is_refused_with_what_fits() -> Non
     assert "sweep.runs_per_job=4" in caught.value.hint
 
 
+def test_shared_job_beyond_the_cpus_of_a_node_is_refused_with_what_fits() -> None:
+    """The sum is shown with how it comes about."""
+    settings = task({"tasks_per_node": 2}, runs_per_job=25)
+    cluster = Cluster(kind=ClusterKind.slurm, cpus_per_node=8)
+    with pytest.raises(
+        ConfigError, match=r"25 runs .* 25 x 2 CPUs = 50, but a node .* 8"
+    ) as caught:
+        shared(25, replace(settings, cluster=cluster))
+    assert "sweep.runs_per_job=4" in caught.value.hint
+    assert shape(shared(25, replace(settings, cluster=replace(cluster, cpus_per_node=50)))) == (
+        1,
+        25,
+    )
+
+
 def test_local_executor_has_no_jobs_to_share() -> None:
     """There, max_parallel says how many go at a time, and every run is as ever."""
     local = replace(task(runs_per_job=4), cluster=Cluster(kind=ClusterKind.local))
