@@ -32,6 +32,7 @@ from hpckit.operations.successor import drop_successor, hand_to_successor, queue
 from hpckit.record.launches import Launch, load_settings, read_attempts
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import job_key, without_rank
+from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.supervisor.supervisor import supervise
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import LimitsOfJob, ending
@@ -47,7 +48,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     """
     if index is None:
         index = _index(job, context.environ)
-    settings, _ = load_settings(launch, index)
+    settings = in_foreground(load_settings(launch, index)[0], context.environ)
     _, restarts = job_key(context.environ)
     again = restarts or settings.recovery.queue_successor or job.shared_job
     if again and _has_completed(launch, index):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpckit.cli.terminal.waiting import wait
+from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.finding import CheckReport
@@ -31,23 +32,29 @@ def nothing_left(
     what = "the run is" if count == 1 else f"all {count} runs are"
     if arguments.json:
         nobody = dict.fromkeys(("launch", "dir", "auto_resume_job", "backlog_job"))
-        more = {**division.documents, "left_out": prepared.snapshot.left_out}
+        more = left_out(prepared, division)
         context.say_json({**nobody, "runs": [], "jobs": [], **more})
     else:
         context.say(f"nothing to launch: {what} known already (--rerun launches anyway)")
     if not arguments.wait or arguments.dry_run:
         return 0
-    return wait_for_adopted(division, context, quiet=arguments.json)
+    how = Waiting(quiet=arguments.json, follow=arguments.follow)
+    return wait_for_adopted(division, context, how)
 
 
-def wait_for_adopted(division: KnownRuns, context: Context, *, quiet: bool, code: int = 0) -> int:
+def left_out(prepared: Prepared, division: KnownRuns) -> dict[str, object]:
+    """Return the fields of JSON that say what is not launched, and what is not in the snapshot."""
+    return {**division.documents, "left_out": prepared.snapshot.left_out}
+
+
+def wait_for_adopted(division: KnownRuns, context: Context, how: Waiting, *, code: int = 0) -> int:
     """Wait for the runs that were adopted from other launches, and return as `wait` does.
 
     `code` is what waiting for the others has returned.
     """
     for folder, given in _by_launch(division.adopted).items():
         indices = [one.earlier for one in given]
-        code = max(code, wait(load_launch(folder), context, quiet=quiet, indices=indices))
+        code = max(code, wait(load_launch(folder), context, replace(how, indices=indices)))
     return code
 
 

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from hpckit import __version__
+from hpckit.cli.option_slips import option_hint
 from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.cli.terminal.progress_bar import progress_bar
 from hpckit.context import Context
@@ -44,10 +45,10 @@ VERBS = {
     "results": "a table of final metrics over a sweep",
     "ls": "the launches there are",
     "clean": "remove what is no longer needed, after showing what and how much",
-    "sandbox": "a real Slurm on this machine, to try launches and faults",
     "rm": "delete whole launches, after showing what and how much",
-    "completion": "the lines by which a shell completes words after hpckit",
+    "sandbox": "a real Slurm on this machine, to try launches and faults",
     "doctor": "find what a broken submission left behind, and adopt or cancel it",
+    "completion": "the lines by which a shell completes words after hpckit",
 }
 HIDDEN_VERBS = {
     "supervise": "work through one attempt of a run (batch scripts call this)",
@@ -157,24 +158,26 @@ class _Parser(argparse.ArgumentParser):
     argparse would take `-loss` for an option.
     """
 
+    words: tuple[str, ...] = ()
+
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, naming the option that was probably meant."""
+        hint = f"`{self.prog} --help` lists the options"
         unknown = message.removeprefix(_UNRECOGNIZED).split() if _UNRECOGNIZED in message else ()
-        near = [
-            found
-            for word in unknown
-            for found in difflib.get_close_matches(
-                word.partition("=")[0], self._option_string_actions, n=1
+        if unknown:
+            hint = option_hint(
+                unknown[0],
+                self.words,
+                self._option_string_actions,
+                verb=self.prog,
+                composes=any(action.dest == "overrides" for action in self._actions),
             )
-        ]
-        raise UsageError(
-            message,
-            hint=f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists the options",
-        )
+        raise UsageError(message, hint=hint)
 
     def parse_known_intermixed_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
+        self.words = tuple(args)
         words: list[str] = []
         for word in args:
             if words and words[-1] == "--sort" and word.startswith("-"):

@@ -82,7 +82,8 @@ def not_ours(session: Session) -> ConfigError:
     """Say that the primary configuration does not include hpckit's."""
     return ConfigError(
         f"{_path(session, session.config_name)} does not build on hpckit's configuration.",
-        hint="Put `- hpckit` first in its defaults list, or choose another with --config-name.",
+        hint="Put `- hpckit` first in its defaults list, or choose another with --config-name "
+        "($HPCKIT_CONFIG_NAME).",
     )
 
 
@@ -213,7 +214,7 @@ def _missing_primary(session: Session, name: str) -> ConfigError:
     folders = ", ".join(str(folder) for folder in session.folders)
     return ConfigError(
         f"There is no configuration {name!r} in {folders}.{question(nearest(name, known))}",
-        hint=f"Known: {', '.join(known)} (--config-name).",
+        hint=f"Known: {', '.join(known)} (--config-name, $HPCKIT_CONFIG_NAME).",
     )
 
 

@@ -66,21 +66,49 @@ def plain_value(text: str) -> int | float | str | None:
 
 
 def refuse_program(words: Sequence[str]) -> None:
-    """Raise ConfigError where the words of a program stand where overrides belong."""
+    """Raise ConfigError where words of a program, or parts of one value, stand as overrides."""
     bare = [place for place, word in enumerate(words) if "=" not in word and word[:1] != "~"]
+    split = [place for place, word in enumerate(words) if _is_open(word)]
+    if split and words[split[0] + 1 :]:
+        raise _split_by_shell(words, split[0])
+    if bare and bare[0] and words[bare[0] - 1].startswith("command="):
+        # The shell has taken `command=python` and `train.py` apart.
+        place = bare[0] - 1
+        program = [words[place].removeprefix("command="), *words[bare[0] :]]
+        raise _belongs_behind(words[bare[0]], words[:place], program)
     if not bare:
         return
-    before = words[bare[0] - 1] if bare[0] else ""
-    program = [words[place] for place in bare]
-    if before.startswith("command="):
-        program.insert(0, before.removeprefix("command="))
-    elif program[0].endswith(".py"):
-        program.insert(0, "python")
-    if not (before.startswith("command=") or _PROGRAM.search(program[0])):
-        return
-    raise ConfigError(
-        f"{words[bare[0]]!r} is not an override: a program to run is one word, command=....",
-        hint=f"hpckit launch experiment=command 'command=\"{' '.join(program)}\"'",
+    word, program = words[bare[0]], list(words[bare[0] :])
+    if _PROGRAM.search(word) or word.endswith(".py"):
+        program = program if _PROGRAM.search(word) else ["python", *program]
+        raise _belongs_behind(word, words[: bare[0]], program)
+
+
+def _belongs_behind(word: str, before: Sequence[str], program: Sequence[str]) -> ConfigError:
+    own = [one for one in before if one != "experiment=command"]
+    return ConfigError(
+        f"{word!r} is not an override (key=value). A program to run stands behind --.",
+        hint=shlex.join(["hpckit", "launch", *own, "--", *program]),
+    )
+
+
+def _is_open(word: str) -> bool:
+    """Whether a bracket or a quote of a value is not closed in it."""
+    value = word.partition("=")[2]
+    if value[:1] in ("'", '"'):
+        return value.count(value[0]) == 1
+    return any(value.count(one) > value.count(other) for one, other in ("[]", "{}", "()"))
+
+
+def _split_by_shell(words: Sequence[str], place: int) -> ConfigError:
+    """Say which words were one: those up to the one that closes what is open."""
+    end = place + 1
+    while end < len(words) and _is_open(" ".join(words[place:end])):
+        end += 1
+    whole = " ".join(words[place:end])
+    return ConfigError(
+        f"{words[place]!r} is a part of an override: what is opened in it is not closed.",
+        hint=f"The shell splits at blanks; quote the whole of it: {shlex.quote(whole)}",
     )
 
 
@@ -137,7 +165,9 @@ def _needs_multirun(override: Override) -> ConfigError:
     line, key = str(override.input_line), str(override.key_or_group)
     values, text = line.partition("=")[2], as_text(override)
     simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
-    if simple and text is not None:
+    if key == "command":
+        hint = f"A command stands behind --: hpckit launch -- {values}"
+    elif simple and text is not None:
         hint = f"For one text write {text}; for a sweep add -m (--multirun)."
     elif not simple or is_scalar(key):
         hint = "Add -m (--multirun)."

@@ -8,12 +8,14 @@ stage follows.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from hpckit.config.command_word import with_command
 from hpckit.config.names import nearest, question
 from hpckit.config.overrides import as_text, parse, refuse_program
 from hpckit.config.points.columns import check_unlike, is_points, read_columns
@@ -45,17 +47,42 @@ def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
     """Return the words of a command line, in their order; raises ConfigError."""
     refuse_program(request.overrides)
     found: list[Word] = []
-    for given in request.overrides:
+    before = ""
+    for given in with_command(request, session):
         match = _ADDRESSED.match(given)
         stage, text = (None, given) if match is None else (match["stage"], match["word"])
-        (override,) = parse([text], session.loader)
+        _refuse_colon(stage, text)
+        try:
+            (override,) = parse([text], session.loader)
+        except ConfigError as error:
+            raise _with_word_before(error, before, given) from error
         if is_points(override):
             _check_one_file(given, stage, found)
             found.extend(read_columns(override, request.cwd, session.loader))
         else:
             found.append(Word(stage=stage, override=override))
+        before = given
     check_unlike(found)
     return tuple(found)
+
+
+def _refuse_colon(stage: str | None, text: str) -> None:
+    """Raise ConfigError for `epochs:3`, which is meant for no stage."""
+    if stage is not None and "=" not in text and not text.startswith("~"):
+        raise ConfigError(
+            f"'{stage}:{text}' is not an override: it has no '='.",
+            hint=f"Write {stage}={text}; for one stage alone: STAGE:KEY=VALUE",
+        )
+
+
+def _with_word_before(error: ConfigError, before: str, given: str) -> ConfigError:
+    """Return the error, with a hint where the shell has taken one word apart."""
+    if "=" in given or "=" not in before:
+        return error
+    whole = shlex.quote(f"{before} {given}")
+    return ConfigError(
+        error.message, hint=f"{error.hint}\nIf it belongs to the word before, write {whole}"
+    )
 
 
 def _check_one_file(given: str, stage: str | None, before: Sequence[Word]) -> None:

@@ -55,6 +55,8 @@ def find_entrance(selection: Selection, node: str | None, context: Context) -> R
     if launch.cluster.kind is not ClusterKind.slurm:
         _check_here(launch, view, node)
         return RunEntrance(launch=launch, view=view, job=None, node=None)
+    if view.record.job is None:
+        raise UsageError(f"run {view.record.id} is in no Slurm job that is known")
     nodes = _nodes(launch, view)
     if node is not None and node not in nodes:
         raise UsageError(

@@ -100,6 +100,8 @@ def _working_folders(launch: Launch) -> list[Path]:
 def _config_dir(launch: Launch) -> Path | None:
     """Return what `--config-dir` named when the launch was made; the last one counts."""
     words, folder = launch.arguments, None
+    if "--" in words:  # what stands behind it is a command, with options of its own
+        words = words[: words.index("--")]
     for word, following in zip(words, (*words[1:], ""), strict=True):
         option, _, value = word.partition("=")
         if option == "--config-dir":

@@ -75,6 +75,11 @@ def prepare(
         )
     for word, number in texts_for_numbers(request):
         context.note(f"warning: {word} is a text; without it the value is the number {number:g}")
+    if request.multirun and len(points) == 1 and points[0].search is None:
+        context.note(
+            "warning: -m makes a sweep, but no word has several values (lr=0.1,0.2): this is one "
+            "run"
+        )
     for key in exposed_keys(points[0]):
         context.note(f"warning: {key} has a copy of a secret variable, which is not masked there")
     plan = _plan(points, tuple(words), context)

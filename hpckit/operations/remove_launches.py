@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpckit.context import Context
-from hpckit.errors import SchedulerError, UsageError
+from hpckit.errors import HpckitError, RunError, SchedulerError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.launch import ClusterKind
 from hpckit.operations.add_job import alone
@@ -72,18 +72,31 @@ def plan_removals(launches: Sequence[Launch], context: Context) -> list[LaunchRe
     """Return what goes with these launches, and why not; each Slurm is asked about all at once."""
     queues = _Queues(context=context)
     views = launch_views([(one, None) for one in launches], context, ask=Ask.all_runs)
-    return [
-        replace(_removal(one), refused=_refusal(view, queues))
-        for one, view in zip(launches, views, strict=True)
-    ]
+    return [_planned(view, queues) for view in views]
+
+
+def _planned(view: LaunchView, queues: _Queues) -> LaunchRemoval:
+    launch = view.launch
+    try:
+        return replace(_removal(launch), refused=_refusal(view, queues))
+    except (HpckitError, OSError, ValueError, TypeError) as error:
+        why = f"what it keeps outside of its folder cannot be read: {error}"
+        return replace(_bare(launch.id, launch.folder), begun=False, refused=why)
 
 
 def plan_begun_removal(folder: Path) -> LaunchRemoval:
-    """Return what is left of a launch whose removal was cut off; raises HpckitError, OSError."""
-    check_place(folder)
-    name = removed_name(folder) or folder.name
-    if LaunchPaths(folder).launch.exists():
-        return replace(_removal(load_launch(folder)), begun=True)
+    """Return what is left of a launch whose removal was cut off; raises HpckitError."""
+    try:
+        check_place(folder)
+        if LaunchPaths(folder).launch.exists():
+            return replace(_removal(load_launch(folder)), begun=True)
+        return _bare(removed_name(folder) or folder.name, folder)
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"what is left of {folder} cannot be read: {error}") from error
+
+
+def _bare(name: str, folder: Path) -> LaunchRemoval:
+    """Return the removal of a folder alone."""
     part = RemovalPart(path=folder, size=size_of(folder))
     return LaunchRemoval(id=name, folder=folder, launch=None, parts=(part,), left=(), begun=True)
 

@@ -28,7 +28,7 @@ def run_signature(config: Mapping[str, Any]) -> str:
     resources = config.get("resources") or {}
     counted["resources"] = {key: resources.get(key) for key in COUNTED_RESOURCES}
     text = json.dumps(counted, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:LENGTH]
 
 
 def frozen_signature(config: Mapping[str, Any], run: str, *, searched: bool) -> str:

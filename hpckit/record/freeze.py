@@ -133,9 +133,12 @@ def _write_plain(path: Path, value: object) -> None:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a file of a folder nobody can see yet: no need to replace or to flush it."""
+    r"""Write a file of a folder nobody can see yet: no need to replace or to flush it.
+
+    Of an argument that is no UTF-8, a byte becomes what JSON has for it (`\udcff`).
+    """
     path.touch(mode=PRIVATE_FILE)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _launch_record(plan: LaunchPlan, snapshot: collect.CodeSnapshot) -> dict[str, object]:

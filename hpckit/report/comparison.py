@@ -9,10 +9,8 @@ from typing import Any
 
 from hpckit.model.counted import counted
 from hpckit.model.plain import to_plain
-from hpckit.report.escape import shortened
 from hpckit.report.text import Page, TextTable, number
 
-_WIDTH = 60
 _SHOWN_FILES = 20
 _SHOWN_PAIRS = 50
 
@@ -142,11 +140,11 @@ def _key_line(one: KeyDifference, pairs: int) -> str:
 
 
 def _json(value: Any) -> str:
-    return shortened(json.dumps(to_plain(value), ensure_ascii=False), _WIDTH)
+    return json.dumps(to_plain(value), ensure_ascii=False)
 
 
 def _value(text: str | None) -> str:
-    return "(none)" if text is None else shortened(text, _WIDTH)
+    return "(none)" if text is None else text
 
 
 def _code_lines(code: CodeDifference) -> list[str]:

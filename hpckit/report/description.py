@@ -13,7 +13,7 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.moment import local_moment
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
-from hpckit.report.escape import escaped, shortened
+from hpckit.report.escape import escaped
 from hpckit.report.failures import failure_words
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.report.text import Page, TextTable, count_line, duration
@@ -21,7 +21,6 @@ from hpckit.report.text import Page, TextTable, count_line, duration
 _LABEL = 13
 _SHOWN_FILES = 8
 _SHOWN_RUNS = 20
-_LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +125,11 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     if run is not None:
         rows = [("run", run.row.run), ("state", _state(run.row))]
         rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
-        rows += [("program", shortened(run.program, _LONGEST)), ("signature", run.signature)]
+        rows += [("program", run.program), ("signature", run.signature)]
     rows += [
         ("name", head.name),
         ("created", f"{local_moment(head.created_at)} ({duration(now - head.created_at)} ago)"),
-        ("words", shortened("hpckit " + " ".join(about.arguments), _LONGEST)),
+        ("words", "hpckit " + " ".join(about.arguments)),
         ("jobs", ", ".join(about.jobs)),
         ("resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())),
         ("code", _code(code)),
@@ -179,7 +178,7 @@ def _runs_table(rows: Sequence[RunRow]) -> TextTable:
     return TextTable(
         header=("run", "state", "job", "overrides"),
         rows=tuple(
-            (row.run, row.state.value, row.job or "", shortened(" ".join(row.overrides), 100))
+            (row.run, row.state.value, row.job or "", " ".join(row.overrides))
             for row in rows[:_SHOWN_RUNS]
         ),
     )

@@ -12,7 +12,7 @@ COMPOSING = {"OVERRIDE", "--multirun", "--config-dir", "--config-name", "--cfg",
 FILTERS = {"--state", "--failed", "--override"}
 SURFACE = {
     "launch": COMPOSING
-    | {"--dry-run", "--no-check", "--auto-resume", "--wait", "--detach"}
+    | {"--dry-run", "--no-check", "--auto-resume", "--wait", "--detach", "--foreground", "--follow"}
     | {"--rerun", "--any-code"},
     "check": COMPOSING,
     "render": COMPOSING,

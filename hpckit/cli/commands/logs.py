@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.terminal.log_printer import LogPrinter
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.plain import to_plain
@@ -22,9 +22,8 @@ from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch, read_runs
-from hpckit.record.logs import LogFile, LogTail, attempts, other_logs, rank_logs, read_text, rounds
+from hpckit.record.logs import LogFile, attempts, other_logs, rank_logs, read_text, rounds
 from hpckit.record.lookup import Selection, find_evidence
-from hpckit.report.escape import escaped
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.poller import PollBackoff, Poller
 
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         context.say_json(_document(choice, choice.logs()))
         return 0
     own = selection.launch.stranger is None
-    printer = _Printer(context=context, as_json=arguments.json, own=own)
+    printer = LogPrinter(context=context, as_json=arguments.json, own=own)
     if arguments.follow:
         with only_a_view(choice.launch, context):
             _follow(choice, printer, context)
@@ -180,50 +179,7 @@ def _document(choice: _Choice, logs: Iterable[LogFile]) -> dict[str, Any]:
     }
 
 
-@dataclass(slots=True)
-class _Printer:
-    """Prints what is new in logs; says on standard error which it reads."""
-
-    context: Context
-    as_json: bool
-    own: bool
-    tails: dict[Path, LogTail] = field(default_factory=dict)
-
-    def print(self, logs: Sequence[LogFile], *, last: bool = False) -> None:
-        """Print the lines that are new; `last`: nothing more is expected after them."""
-        for log in logs:
-            if log.path not in self.tails:
-                self.tails[log.path] = LogTail(log.path)
-                self.context.note(_title(log))
-            tail = self.tails[log.path]
-            for line in tail.lines():
-                self._print_line(log, line, prefixed=len(logs) > 1)
-            for line in tail.rest() if last else ():
-                self._print_line(log, line, prefixed=len(logs) > 1)
-        self.context.stdout.flush()
-
-    def _print_line(self, log: LogFile, line: str, *, prefixed: bool) -> None:
-        who = str(log.kind) if log.rank is None else str(log.rank)
-        if self.as_json:
-            record = {"kind": log.kind, "rank": log.rank, "attempt": log.attempt}
-            line = self.context.json_line({**record, "round": log.round, "line": line})
-        elif prefixed:
-            line = f"{who}| {line}"
-        # What one's own program printed is passed on as it is: bars redraw, colours stay.
-        own = self.own or self.as_json
-        self.context.stdout.write((line if own else escaped(line)) + "\n")
-
-
-def _title(log: LogFile) -> str:
-    who = f"rank {log.rank}" if log.rank is not None else str(log.kind)
-    place = [
-        "" if log.attempt is None else f"attempt {log.attempt}",
-        "" if log.round is None else f"round {log.round}",
-    ]
-    return ", ".join([who, *filter(None, place)]) + f": {log.path}"
-
-
-def _follow(choice: _Choice, printer: _Printer, context: Context) -> None:
+def _follow(choice: _Choice, printer: LogPrinter, context: Context) -> None:
     """Print what comes until the run has ended, through its rounds and attempts."""
     watch = Poller(launch=choice.launch, context=context, indices=[choice.index], rhythm=_BACKOFF)
     # At once: what has ended is not to be waited for.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hpckit.cli.launch_output import print_scripts, say_checked, say_started
 from hpckit.cli.options import add_json, add_output_dir
 from hpckit.cli.run_choice import RunChoice, add_run_choice, run_choice
-from hpckit.cli.terminal.waiting import wait
+from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                 return 2
         started = launch.start(prepared, context)
     say_started(started, context, as_json=arguments.json, more=more)
-    return wait(started.launch, context, quiet=arguments.json) if arguments.wait else 0
+    return wait(started.launch, context, Waiting(quiet=arguments.json)) if arguments.wait else 0
 
 
 def _indices(chosen: RunChoice, context: Context) -> tuple[int, ...]:

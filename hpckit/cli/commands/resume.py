@@ -12,7 +12,7 @@ from dataclasses import replace
 from hpckit.cli.launch_output import launch_document, script_documents
 from hpckit.cli.options import add_json, add_judgement, add_output_dir
 from hpckit.cli.run_choice import add_run_choice, run_choice
-from hpckit.cli.terminal.waiting import wait
+from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.launch import ClusterKind
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if started is None or not arguments.wait:
         return 0
     runs = sorted({*resuming.choice.resumed, *started.jobs})
-    return wait(started.launch, context, quiet=arguments.json, indices=runs)
+    return wait(started.launch, context, Waiting(quiet=arguments.json, indices=runs))
 
 
 def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:

@@ -98,12 +98,7 @@ def _look(arguments: argparse.Namespace, context: Context) -> Iterator[LaunchRem
 
 def _whole(reference: str, base: Path, context: Context) -> Launch:
     selection = find(reference, base, cwd=context.cwd)
-    for place in (context.cwd / reference, selection.launch.folder):
-        if place.is_symlink():
-            raise UsageError(
-                f"{place} is a link to {place.resolve()}, and rm follows none",
-                hint="name that folder itself, then remove the link",
-            )
+    _check_place(context.cwd / reference, selection.launch)
     if selection.index is not None:
         run = selection.launch.runs[selection.index].id
         raise UsageError(
@@ -112,6 +107,21 @@ def _whole(reference: str, base: Path, context: Context) -> Launch:
             "needs",
         )
     return selection.launch
+
+
+def _check_place(named: Path, launch: Launch) -> None:
+    """Raise UsageError for a folder that is named and is only part of a launch, or leads to it."""
+    for place in (named, launch.folder):
+        if place.is_symlink():
+            raise UsageError(
+                f"{place} is a link to {place.resolve()}, and rm follows none",
+                hint="name that folder itself, then remove the link",
+            )
+    if named.is_dir() and not named.samefile(launch.folder):
+        raise UsageError(
+            f"{named} is only a part of the launch {launch.id}, and rm deletes whole launches",
+            hint=f"hpckit rm {launch.folder}",
+        )
 
 
 def _remove(

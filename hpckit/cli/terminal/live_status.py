@@ -1,4 +1,4 @@
-"""`hpckit status --watch`: a launch as it goes on, until all of it has ended.
+"""`hpckit status --watch`, and --wait on a terminal: a launch as it is, until all has ended.
 
 Responsible for how often to look and to show. Our own record is read at every look, the scheduler
 is asked rarely; it must not change anything: after Ctrl-C the runs go on.
@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from hpckit.cli.terminal.keyboard import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.planning.eta import RunDuration, estimate_completion
@@ -48,7 +49,9 @@ _SHOWN = 10
 class Look:
     """What is to be shown: the runs of `indices` (None: all); by name those that `wanted` takes.
 
-    `interval_s` None is what suits the output; `limit` 0 is as many runs as suit a screen.
+    `interval_s` None is what suits the output; `limit` 0 is as many runs as suit a screen; `rhythm`
+    is how often Slurm is asked. With `until_over` the end counts: then to quit is to leave the
+    view, as by Ctrl-C, and the page vanishes at the end, in favour of what is shown then.
     """
 
     indices: Sequence[int] | None
@@ -57,6 +60,8 @@ class Look:
     limit: int
     interval_s: float | None
     as_json: bool
+    rhythm: PollBackoff = POLL_BACKOFF
+    until_over: bool = False
 
 
 def interval(text: str) -> float | None:
@@ -75,8 +80,11 @@ def interval(text: str) -> float | None:
     return seconds
 
 
-def follow(launch: Launch, look: Look, context: Context) -> None:
-    """Show how a launch stands, again and again, until nothing more will happen."""
+def follow(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:
+    """Show how a launch stands, again and again, until nothing more will happen.
+
+    Returns how its runs stood then. Ctrl-C raises LeftView, after saying that they continue.
+    """
     live = _Live(launch=launch, look=look, context=context)
     with only_a_view(launch, context), keys(context) as wait, _display(live) as show:
         while True:
@@ -84,11 +92,13 @@ def follow(launch: Launch, look: Look, context: Context) -> None:
             live.see()
             show()
             if not live.goes_on():
-                return
+                return live.watch.views
             spent = (context.now() - began).total_seconds()
             pause = timedelta(seconds=max(live.interval_s, spent * _SHARE))
             if not _turning(live, pause, wait, show):
-                return
+                if look.until_over:
+                    raise KeyboardInterrupt
+                return live.watch.views
 
 
 def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]) -> bool:
@@ -122,7 +132,7 @@ class _Live:
 
     def __post_init__(self) -> None:
         self.watch = Poller(
-            launch=self.launch, context=self.context, indices=self._indices, rhythm=POLL_BACKOFF
+            launch=self.launch, context=self.context, indices=self._indices, rhythm=self.look.rhythm
         )
         self.mark = self._events_mark
 
@@ -148,7 +158,7 @@ class _Live:
             self.watch.launch = load_evidence(self.launch.folder)
             self.watch.settled.clear()
         if self.looks == 1:
-            self.watch.asked_at -= POLL_BACKOFF.first
+            self.watch.asked_at -= self.look.rhythm.first
         self.watch.look()
         self.looks += 1
 
@@ -230,7 +240,7 @@ def _display(live: _Live) -> Iterator[Callable[[], None]]:
         shown = live.listed(rows, min(room, _SHOWN))
         screen.show(live_page(head, progress, shown))
 
-    with live_screen(context.stdout) as screen:
+    with live_screen(context.stdout, stays=not live.look.until_over) as screen:
         yield show
 
 

@@ -36,10 +36,10 @@ def _print(page: Page, console: Console) -> None:
 
 
 @contextmanager
-def live_screen(stdout: TextIO) -> Iterator[LiveScreen]:
-    """Give a screen that shows one page after the other; the last one stays."""
+def live_screen(stdout: TextIO, *, stays: bool = True) -> Iterator[LiveScreen]:
+    """Give a screen that shows one page after the other; the last one `stays`, or vanishes."""
     console = Console(file=stdout, highlight=False)
-    with Live(console=console, auto_refresh=False, transient=False) as live:
+    with Live(console=console, auto_refresh=False, transient=not stays) as live:
         yield LiveScreen(console, live)
 
 

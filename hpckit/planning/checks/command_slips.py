@@ -49,7 +49,7 @@ def command_slips(
 
 
 def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
-    sign = next((word for word in words[1:] if word in _SIGNS or word.endswith(";")), None)
+    sign = next(filter(_is_sign, words[1:]), None)
     found = sign or next((word for word in words if _is_variable(word)), None)
     if found is not None:
         yield warning(
@@ -70,7 +70,7 @@ def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
 
 
 def _shell_cure(words: Sequence[str], found: str) -> str:
-    line = " ".join(word if word in _SIGNS else _quoted(word) for word in words)
+    line = " ".join(word if _is_sign(word) else _quoted(word) for word in words)
     cure = f"let one read it: hpckit launch -- bash -c {shlex.quote(line)}"
     variable = _VARIABLE.search(found)
     if variable is None or variable[1] is None:
@@ -82,6 +82,10 @@ def _shell_cure(words: Sequence[str], found: str) -> str:
 def _quoted(word: str) -> str:
     # A shell still has to expand variables.
     return word if _VARIABLE.search(word) else shlex.quote(word)
+
+
+def _is_sign(word: str) -> bool:
+    return word in _SIGNS or word.endswith(";")
 
 
 def _is_variable(word: str) -> bool:

@@ -86,15 +86,16 @@ def _check_task(settings: LaunchConfig) -> None:
         raise ConfigError(
             f"both entry_point={settings.entry_point!r} and command={settings.command!r} are set; "
             "a run has exactly one of them",
-            hint="experiment=command runs the command alone; experiment=function the function",
+            hint="for a command alone, choose no other experiment: hpckit launch -- python "
+            "train.py; for the experiment's function, leave the command out",
         )
     if settings.command is not None:
         command_words(settings.command)
     elif settings.entry_point is None:
         raise ConfigError(
             "nothing to run: neither entry_point nor command is set",
-            hint="experiment=digits, entry_point=package.module:function, or "
-            'experiment=command command="python train.py"',
+            hint="a program: hpckit launch -- python train.py; a function: experiment=function "
+            "entry_point=package.module:function; an example: experiment=digits",
         )
     elif _names_file(settings.entry_point) or not _ENTRY_POINT.match(settings.entry_point):
         raise ConfigError(
@@ -185,7 +186,8 @@ def _check_nodes(resources: Resources, cluster: Cluster) -> None:
     if local and resources.nodes > 1:
         raise ConfigError(
             f"resources.nodes is {resources.nodes}, but the local executor has this one machine",
-            hint="use resources.tasks_per_node for several ranks here, or cluster=slurm",
+            hint="here: resources=cpu (one rank), or resources.tasks_per_node for several; else "
+            "cluster=slurm",
         )
     if local and resources.spare_nodes:
         raise ConfigError(

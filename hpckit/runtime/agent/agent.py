@@ -33,6 +33,7 @@ from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST, environment, rank_info
+from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.signals import NOTICES
 
 FOLDER_WAIT_S = 30.0
@@ -207,6 +208,7 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     run = LaunchPaths(launch.folder).run(index)
     settings, _ = load_settings(launch, index)
     secrets = read_secrets(launch.paths, index, settings)
+    settings = in_foreground(settings, environment())
     paths = run.attempt(attempt)
     info = rank_info(environment())
     channel = await call_supervisor(paths)

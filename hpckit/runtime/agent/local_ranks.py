@@ -38,7 +38,8 @@ from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.pace import BEAT_S, pace_s
 from hpckit.runtime.channel.tcp import LINE_LIMIT
 from hpckit.runtime.clock import now
-from hpckit.runtime.environ import environment, rank_variables
+from hpckit.runtime.environ import TERMINAL, environment, rank_variables
+from hpckit.runtime.foreground import RELAY_S
 from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.threads import aside
 
@@ -173,10 +174,15 @@ class LocalRanks:
         }
         flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.log(info.rank)
         log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
+        terminal = environment().get(TERMINAL)
+        if terminal is not None:
+            # Whoever shows the terminal writes the log, too.
+            os.close(log)
+            log = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "hpckit.runtime.rank.process"),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.DEVNULL if terminal is None else log,
                 stdout=log,
                 stderr=log,
                 env={**variables, **handed},
@@ -297,6 +303,8 @@ class LocalRanks:
         # Its final events came before its end; what holds the line open now is none of the rank.
         await asyncio.wait({listening}, timeout=0.2)
         listening.cancel()
+        if TERMINAL in environment():
+            await asyncio.sleep(RELAY_S)
         record = await self._exit_record(rank, code, ended_at)
         os.close(self._boards.pop(rank))
         os.close(self._answers.pop(rank))

@@ -35,6 +35,7 @@ from hpckit.runtime.channel.rank_pipe import open_link
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.foreground import take_terminal
 from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
 from hpckit.runtime.rank.exit_status import ExitStatus, exit_code
 from hpckit.runtime.rank.user_function import call, load_function, loops_over_steps
@@ -173,6 +174,7 @@ def _is_ours(trace: TracebackType) -> bool:
 def main() -> int:
     """Run this rank; returns its exit code. The user's own SystemExit keeps its code."""
     die_with_agent()
+    take_terminal()
     allow_many_files()
     leaving = ExitStatus()
     environ = environment()

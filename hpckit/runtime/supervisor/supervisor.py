@@ -26,6 +26,7 @@ from hpckit.planning.recovery.decide import (
     NewRound,
     RoundView,
     Stay,
+    StopNotice,
     attempt_ended,
     decide,
     on_drain,
@@ -38,6 +39,8 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, own_addresses
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
+from hpckit.runtime.environ import TERMINAL
+from hpckit.runtime.foreground import ended_by_keyboard
 from hpckit.runtime.supervisor.agent_step import Steps
 from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
 from hpckit.runtime.supervisor.agents_log import explained
@@ -320,13 +323,16 @@ class _Supervisor:
     def _known(self, view: RoundView) -> RoundView:
         """Add to what a round knows of itself what is known beside it."""
         settings, allocation = self.assignment.settings, self.assignment.allocation
+        ended = filter(None, map(ended_by_keyboard, view.exits))
+        by_keyboard = next(ended, None) if TERMINAL in self.assignment.environ else None
+        notice = self.notices.notice or (by_keyboard and StopNotice(signal=by_keyboard)) or None
         return replace(
             view,
             attempt=self.attempt.number,
             saved=self.deadline.saved_any,
-            notice=self.notices.notice,
+            notice=notice,
             dismissed=self.notices.dismissed,
-            cancelled=self.notices.notice is not None and self.notices.cancelled,
+            cancelled=bool(notice and (by_keyboard or self.notices.cancelled)),
             draining=self.drains.nodes,
             wanted=settings.resources.nodes,
             fewest=settings.resources.min_nodes or settings.resources.nodes,

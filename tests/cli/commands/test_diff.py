@@ -38,21 +38,28 @@ def test_diff_of_what_is_the_same_says_so(desk: Any) -> None:
 
 def test_diff_names_keys_with_both_values(desk: Any) -> None:
     """Changed, added and removed keys; those of the resources apart."""
-    old = desk.freeze("old", seed=1, env={"A": "1"})
+    old = desk.freeze("old", seed=1, env={"A": "1", "LONG": "x" * 500 + "1"})
     new = desk.freeze(
-        "new", minute=1, seed=2, params={"lr": 0.1}, resources=Resources(tasks_per_node=2)
+        "new",
+        minute=1,
+        seed=2,
+        params={"lr": 0.1},
+        env={"LONG": "x" * 500 + "2"},
+        resources=Resources(tasks_per_node=2),
     )
     found = diff(desk, old.id, new.id)
     assert keys(found["config"]) == {
         "name": ("old", "new", None),
         "seed": (1, 2, None),
         "env.A": ("1", None, "old"),
+        "env.LONG": ("x" * 500 + "1", "x" * 500 + "2", None),
         "params.lr": (None, 0.1, "new"),
     }
     assert keys(found["resources"]) == {"resources.tasks_per_node": (1, 2, None)}
     said = desk.say("diff", old.id, new.id)
     assert said.code == 0
     assert "  seed: 1 -> 2\n" in said.out
+    assert "x" * 500 + "2" in said.out
     assert '  env.A: "1" -> (absent)' in said.out
     assert "  resources.tasks_per_node: 1 -> 2" in said.out
 

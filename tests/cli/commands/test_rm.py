@@ -112,6 +112,15 @@ def test_rm_wants_a_name_and_takes_no_run(desk: Any, completed: Any) -> None:
     assert completed.folder.exists()
 
 
+def test_rm_takes_a_folder_only_as_a_whole(desk: Any, completed: Any) -> None:
+    """A folder inside a launch names the launch for other verbs; here that would be too much."""
+    for part in (completed.paths.logs, completed.paths.code, completed.paths.run(0).folder):
+        with pytest.raises(UsageError, match="rm deletes whole launches"):
+            desk.say("rm", str(part), "--yes")
+    assert completed.folder.exists()
+    assert rm(desk, str(completed.folder), "--yes")["removed"]
+
+
 def test_rm_of_a_word_that_means_nothing_removes_nothing(desk: Any, completed: Any) -> None:
     """A typing mistake among several names is found before anything goes."""
     with pytest.raises(NotFoundError):
@@ -290,6 +299,17 @@ def test_rm_leaves_checkpoints_that_others_may_write_to(
     said = rm(desk, launch.id, "--yes")
     assert (own.exists(), launch.folder.exists()) == (True, False)
     assert "can be written by others" in said["left"][0]
+
+
+def test_rm_refuses_a_launch_whose_configurations_are_damaged(
+    desk: Any, completed: Any, writer: Any
+) -> None:
+    """What it keeps elsewhere is not known then; others that were named go."""
+    other = complete(writer, desk.freeze("other", minute=1))
+    completed.paths.configs(0).write_text("{")
+    said = desk.say("rm", completed.id, other.id, "--yes")
+    assert (said.code, names(desk.folder)) == (2, [completed.id])
+    assert "cannot be read" in said.err
 
 
 @pytest.mark.parametrize(
