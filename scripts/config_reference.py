@@ -152,7 +152,8 @@ def _type(hint: Any) -> str:
         return f"{_type(inner[0])} or null"
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is list:
-        return f"list of {_plural(_type(arguments[0]))}"
+        first, *rest = _type(arguments[0]).split(" ", 1)
+        return " ".join(["list of", f"{first}s", *rest])
     if typing.get_origin(hint) is dict:
         of = "" if arguments[1] is Any else f" of {_plural(_type(arguments[1]))}"
         return f"mapping{of}"

@@ -8,7 +8,7 @@ text and `--json` do without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
@@ -27,8 +27,8 @@ _BETWEEN = 2
 _LEAST = 12
 """To so many cells a flexible column may be cut, unless it is narrower."""
 
-_QUOTED = "    "
-"""What lines of others begin with, such as those of a traceback."""
+_QUOTED = "  "
+"""What lines begin with that are copied: of tracebacks, and commands."""
 
 _STYLES = {
     RunState.pending: "yellow",
@@ -74,17 +74,20 @@ class FittedTable:
         }
         left_out: list[str] = []
         spare = [header.index(name) for name in self.sheet.spare if name in header]
-        while not (found := self._narrowed(widths, room)) and spare:
+        # The column that matters least goes before anything is cut.
+        found = widths if _total(widths) <= room else {}
+        while not found and spare:
             place = spare.pop(0)
             left_out.append(header[place])
             widths.pop(place, None)
-        return found or widths, left_out
+            found = self._narrowed(widths, room)
+        return found or self._narrowed(widths, room) or widths, left_out
 
     def _narrowed(self, widths: dict[int, int], room: int) -> dict[int, int]:
         """Return widths that fit, the widest flexible columns cut most; none if nothing fits."""
         found = dict(widths)
         may = [place for place in found if self.sheet.header[place] in self.sheet.flexible]
-        left = room - sum(found.values()) - _BETWEEN * (len(found) - 1)
+        left = room - _total(found)
         while left < 0:
             place = max(may, key=lambda one: found[one], default=None)
             if place is None or found[place] <= _LEAST:
@@ -92,6 +95,11 @@ class FittedTable:
             found[place] -= 1
             left += 1
         return found
+
+
+def _total(widths: Mapping[int, int]) -> int:
+    """Return how wide a table of columns so wide is."""
+    return sum(widths.values()) + _BETWEEN * (len(widths) - 1)
 
 
 def drawn(page: Page) -> Group:
@@ -119,6 +127,6 @@ def _styled(cell: str, column: str) -> Text:
 
 
 def is_verbatim(text: Text, width: int) -> bool:
-    """Whether a line is of a traceback, or has a word wider than the terminal, such as a path."""
+    """Whether a line is to be copied whole: it is set in, or has a word wider than the terminal."""
     line = text.plain
     return line.startswith(_QUOTED) or any(cell_len(word) > width for word in line.split())

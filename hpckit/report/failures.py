@@ -23,7 +23,7 @@ SHOWN_GROUPS = 5
 MESSAGE_CHARACTERS = 1000
 """What is longer is cut in texts; JSON and logs have the whole."""
 
-_SHOWN_RANGES = 12
+_SHOWN_RANGES, _FEW_RANGES = 12, 4
 _SHOWN_SHORT, _SHORT = 3, 79
 """So many lines, so wide, that a live view has room for on any terminal."""
 
@@ -92,51 +92,44 @@ def failure_texts(rows: Sequence[RunRow]) -> list[str]:
 
 def _text(group: FailureGroup) -> str:
     example, failure = group.rows[0], group.failure
+    head = [f"{example.run} {example.state}: {failure_words(failure)}"]
+    if len(group.rows) > 1:
+        head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
     traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
-    log = f"  whole log: hpckit logs {example.run}"
-    place = _place(failure)
-    if len(group.rows) == 1:
-        head = [f"{example.run} {example.state}: {failure_words(failure)}"]
-    else:
-        where = f" ({place})" if place else ""
-        head = [failure_line(group), f"  for example run {example.index}{where}"]
-    return "\n".join([*head, *traceback, log])
+    return "\n".join([*head, *traceback, f"  whole log: hpckit logs {example.run}"])
+
+
+def failure_words(failure: Failure) -> str:
+    """Return a failure in words: its cause, its place, its message."""
+    return f"{failure.cause}{_place(failure)}: {_message(failure)}"
 
 
 def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:
     """Return a short line for each of the largest groups, and how many more there are."""
     groups = group_failures(rows)
-    lines = [shortened(_one_line(failure_line(group)), _SHORT) for group in groups[:_SHOWN_SHORT]]
+    lines = [
+        shortened(" ".join(failure_line(group, ranges_shown=_FEW_RANGES).split()), _SHORT)
+        for group in groups[:_SHOWN_SHORT]
+    ]
     left = len(groups) - _SHOWN_SHORT
     return (*lines, *([f"… and {counted(left, 'other failure')}"] if left > 0 else []))
 
 
-def failure_words(failure: Failure) -> str:
-    """Return a failure in one line: its cause, its place, its message."""
-    place = _place(failure)
-    return f"{failure.cause}{f' ({place})' if place else ''}: {_message(failure)}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def failure_line(group: FailureGroup) -> str:
+def failure_line(group: FailureGroup, *, ranges_shown: int = _SHOWN_RANGES) -> str:
     """Return a group in one line: how many runs and which, cause and message."""
     states = dict.fromkeys(str(row.state) for row in group.rows)
     runs = counted(len(group.rows), "run")
+    which = shown_ranges(group.indices, ranges_shown)
     similar = " (similar messages)" if group.alike else ""
-    return (
-        f"{runs} {' or '.join(states)} ({shown_ranges(group.indices)}): {group.failure.cause}: "
-        f"{_message(group.failure)}{similar}"
-    )
+    words = f"{group.failure.cause}: {_message(group.failure)}{similar}"
+    return f"{runs} {' or '.join(states)} ({which}): {words}"
 
 
-def shown_ranges(indices: Iterable[int]) -> str:
+def shown_ranges(indices: Iterable[int], most: int = _SHOWN_RANGES) -> str:
     """Return `3-7, 12`; of very many ranges, the first."""
     pieces = ranges(indices).split(", ")
-    shown = ", ".join(pieces[:_SHOWN_RANGES])
-    return shown if len(pieces) <= _SHOWN_RANGES else f"{shown}, …"
+    shown = ", ".join(pieces[:most])
+    return shown if len(pieces) <= most else f"{shown}, …"
 
 
 def _message(failure: Failure) -> str:
@@ -149,7 +142,8 @@ def _place(failure: Failure) -> str:
         f"on {failure.node}" if failure.node else "",
         "" if failure.step is None else f"at step {failure.step}",
     ]
-    return " ".join(place for place in places if place)
+    place = " ".join(place for place in places if place)
+    return f" ({place})" if place else ""
 
 
 def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
@@ -163,9 +157,10 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
             f"  try again: hpckit rerun {one} (today's code)",
             f"         or: hpckit resume {one} (the frozen code)",
         ]
+    launch = split_run_id(one)[0]
     return [
-        f"\n  try again: hpckit resume {split_run_id(one)[0]} (all that failed, the frozen code)",
-        f"         or: hpckit rerun {one} (one run, today's code)",
+        f"\n  try again: hpckit rerun {launch} --failed (today's code)",
+        f"         or: hpckit resume {launch} --failed (the frozen code)",
     ]
 
 

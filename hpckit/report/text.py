@@ -222,14 +222,14 @@ def results_page(results: sweep.Results) -> Page:
     shown = [
         place
         for place, name in enumerate(header)
-        if name not in {"failures", "goodput"} or any(line[place] for line in lines)
+        if name not in {"failures", "goodput", "step"} or any(line[place] for line in lines)
     ]
     rows = tuple(tuple(line[place] for place in shown) for line in lines)
     names = tuple(header[place] for place in shown)
     sheet = TextTable(
         header=names,
         rows=rows,
-        spare=(*_SPARE, *results.metrics[:0:-1], "cause"),
+        spare=(*_SPARE, *results.metrics[:0:-1], "cause", *results.metrics[:1], *results.overrides),
         flexible=("state", *results.overrides, *results.metrics),
     )
     return [sheet, *blocked_lines(results.rows)]

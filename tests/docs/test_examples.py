@@ -38,10 +38,10 @@ def commands(page: str) -> list[list[str]]:
 def start(words: list[str], folder: Path) -> str:
     """Run one command line of a page in `folder` on the local executor; returns its output."""
     assert words[0] == "hpckit"
-    here = ["cluster=local", "cluster.max_parallel=4"] if words[1] == "launch" else []
+    local = ["cluster=local", "cluster.max_parallel=4"] if words[1] == "launch" else []
     place = words.index("--") if "--" in words else len(words)
     done = subprocess.run(
-        [sys.executable, "-m", *words[:place], *here, "--json", *words[place:]],
+        [sys.executable, "-m", *words[:place], *local, "--json", *words[place:]],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")},
         capture_output=True,

@@ -43,8 +43,9 @@ SURFACE = {
 AT_LEAST = {
     "logs": {"LAUNCH|RUN", "--rank", "--round", "--follow", "--json", "--output-dir"},
     "results": {"--csv", "--sort", "--descending", "--limit", "--fresh", "--json", "--output-dir"}
+    | {"--over"}
     | FILTERS,
-    "ls": {"--sort", "--limit", "--json", "--output-dir"} | FILTERS,
+    "ls": {"NAME", "--sort", "--limit", "--json", "--output-dir"} | FILTERS,
 }
 
 

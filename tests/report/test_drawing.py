@@ -142,18 +142,19 @@ def test_drawn_status_keeps_each_run_in_one_line(metrics: int, width: int) -> No
     assert f"  whole log: hpckit logs {IDS[0]}.0" in lines
 
 
-def test_drawn_columns_are_cut_before_they_are_left_out() -> None:
-    """A cell that may be cut says by a sign that it is; a narrow one is never cut."""
+def test_drawn_columns_are_cut_before_more_than_one_is_left_out() -> None:
+    """What matters least goes first; then cells that may be cut are, with a sign; then the rest."""
     sheet = TextTable(
-        header=("run", "words", "last"),
-        rows=(("0", "a" * 40, "x"),),
-        spare=("last",),
+        header=("run", "words", "last", "least"),
+        rows=(("0", "a" * 40, "x", "y"),),
+        spare=("least", "last"),
         flexible=("words",),
     )
+    assert shown([sheet], 80).splitlines()[1].split() == ["0", "a" * 40, "x", "y"]
+    assert shown([sheet], 51).splitlines()[1].split() == ["0", "a" * 40, "x"]
     assert shown([sheet], 30).splitlines()[1].split() == ["0", "a" * 18 + "…", "x"]
-    assert "last" not in shown([sheet], 18).splitlines()[0]
-    assert "no room here for: last" in " ".join(shown([sheet], 18).split())
-    assert shown([sheet], 80).splitlines()[1].split() == ["0", "a" * 40, "x"]
+    assert shown([sheet], 18).splitlines()[1].split() == ["0", "a" * 12 + "…"]
+    assert "no room here for: least, last" in " ".join(shown([sheet], 18).split())
 
 
 @given(length=st.integers(1, 40), age=st.timedeltas(timedelta(0), timedelta(days=999)))

@@ -56,7 +56,7 @@ def test_runs_that_failed_alike_are_one_entry_with_one_traceback() -> None:
     assert "3 runs failed (1-2, 4): exception: ValueError: loss 3 (similar messages)" in text
     assert "  for example run 1 (rank 1 on n2 at step 7)\n    Traceback:" in text
     assert text.index("3 runs failed") < text.index("demo.0 failed: exit_code: ended with")
-    assert "hpckit resume demo (all that failed, the frozen code)" in text
+    assert "hpckit resume demo --failed (the frozen code)" in text
 
 
 def test_one_failed_run_is_named_with_what_to_do() -> None:

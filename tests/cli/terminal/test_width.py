@@ -56,7 +56,7 @@ def test_ls_has_local_times_with_their_zone(swept: Any) -> None:
 
 def test_status_keeps_each_run_in_one_line(swept: Any) -> None:
     """The head fits, jobs and the value that differs stay, and a pipe has the same headers."""
-    (_, launch) = sorted(folder.name for folder in swept.folder.iterdir())
+    launch = f"{NAME}-20260101-000100-ab12"
     lines = screen(swept, "status", launch)
     assert lines[:2] == [launch, "created " + lines[1].removeprefix("created ")]
     header = next(line for line in lines if line.startswith("run "))
@@ -73,9 +73,16 @@ def test_status_keeps_each_run_in_one_line(swept: Any) -> None:
 
 
 def test_results_of_several_launches_keep_ids_whole(swept: Any) -> None:
-    """Overrides and a metric have a column; other metrics give way by name."""
-    ids = sorted(folder.name for folder in swept.folder.iterdir())
-    lines = screen(swept, "results", *ids)
-    rows = [line.split() for line in lines if line.startswith(NAME)]
-    assert [row[:3] for row in rows] == [[ids[1], str(index), str(index)] for index in range(3)]
-    assert "no room here for:" in " ".join(lines)
+    """Overrides and a metric have columns; others give way, and all that did are named."""
+    short = swept.freeze("short", sweep=[("lr=1",), ("lr=2",)], minute=5, seed=5)
+    other = swept.freeze("other", sweep=[("lr=3",), ("lr=4",)], minute=6, seed=6)
+    lines = screen(swept, "results", short.id, other.id)
+    rows = [line.split()[:4] for line in lines if line.startswith(("short", "other"))]
+    expected = zip((short, short, other, other), "0101", "1234", strict=True)
+    assert rows == [[launch.id, index, lr, "pending"] for launch, index, lr in expected]
+    long = f"{NAME}-20260101-000100-ab12"
+    lines = screen(swept, "results", short.id, long)
+    assert [line.split()[0] for line in lines if line.startswith(NAME)] == [long] * 3
+    left_out = " ".join(lines).partition("no room here for: ")[2]
+    assert "time" in left_out
+    assert "train_loss" in left_out

@@ -1,6 +1,6 @@
 """One rank of a small training: DDP, dropout, batch norm, Adam, a scheduler, three generators.
 
-Started by `worlds.run_world` with its orders as JSON; leaves what it saw in a JSON file. It has
+Forked by `rank_server` with its orders as JSON; leaves what it saw in a JSON file. It has
 everything in it whose state a resume must bring back.
 """
 
