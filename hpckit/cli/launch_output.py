@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.finding import CheckReport
+from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.ranges import ranges
 from hpckit.operations.next_step import reference
@@ -118,11 +120,19 @@ def script_documents(
 def print_scripts(
     prepared: Prepared, context: Context, *, as_json: bool, more: Mapping[str, object]
 ) -> None:
-    """Print what would be submitted; `more` are further fields of the JSON object."""
+    """Print what would be submitted; `more` are further fields of the JSON object.
+
+    A script of a launch on this machine is for `sbatch` by hand: its text says little of the runs.
+    """
     if as_json:
         document = launch_document(prepared.plan, {}, ())
         shown = script_documents(prepared.plan, prepared.scripts)
         context.say_json({**document, **more, "scripts": shown})
+        return
+    if prepared.plan.cluster.kind is ClusterKind.local:
+        context.say(f"{counted(len(prepared.plan.runs), 'run')} on this machine")
+        for run in prepared.plan.runs:
+            context.say(f"  {run.id}  {shlex.join(run.overrides)}".rstrip())
         return
     for text in prepared.scripts.values():
         context.stdout.write(text)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import PurePath
 from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import NO_LIMITS, SubmitLimits
-from hpckit.model.command import command_words
+from hpckit.model.command import command_words, invocation
 from hpckit.model.ids import run_id, slug
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
@@ -77,7 +78,10 @@ def launch_name(settings: LaunchConfig) -> str:
         module, _, function = settings.entry_point.partition(":")
         return slug(f"{module.rpartition('.')[2]}-{function}")
     if settings.command:
-        return slug(command_words(settings.command)[0].rpartition("/")[2])
+        started = invocation(command_words(settings.command))
+        if started.module:
+            return slug(started.module.rpartition(".")[2])
+        return slug(PurePath(started.script or started.program).stem)
     return slug("")
 
 

@@ -37,6 +37,8 @@ def _verdict(checked: CheckReport) -> str:
         return f"refused: {counted(len(checked.errors), 'error')}"
     if checked.unchecked:
         return "no errors found; what is unknown above was not checked"
+    if checked.warnings:
+        return f"no errors found, {counted(len(checked.warnings), 'warning')}"
     return "all checks passed"
 
 

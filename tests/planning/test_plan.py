@@ -140,7 +140,10 @@ def test_plan_passes_additional_parameters_as_text_flags_or_nothing() -> None:
         (replace(TASK, name="my run $(x)"), "my run $(x)"),
         (TASK, "train-main"),
         (replace(TASK, entry_point="pkg.train:main"), "train-main"),
-        (replace(TASK, entry_point=None, command="./bin/one.sh 1"), "one-sh"),
+        (replace(TASK, entry_point=None, command="./bin/one.sh 1"), "one"),
+        (replace(TASK, entry_point=None, command="python -u src/train.py --lr 1"), "train"),
+        (replace(TASK, entry_point=None, command="python -m pkg.train --lr 1"), "train"),
+        (replace(TASK, entry_point=None, command="bash -c 'a | b'"), "bash"),
     ],
 )
 def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, name: str) -> None:

@@ -318,3 +318,13 @@ def test_launch_refuses_hydras_own_settings(shell: Any, word: str) -> None:
     assert said.code == 2
     assert "hydra.*" in said.err
     assert shell.outputs == []
+
+
+def test_launch_dry_run_on_this_machine_lists_the_runs(shell: Any) -> None:
+    """No sbatch script is shown that nobody submits."""
+    said = shell("launch", "--dry-run", "-m", *LOCAL, "seed=1,2")
+    assert said.code == 0
+    head, *runs = said.out.splitlines()
+    assert head == "2 runs on this machine"
+    assert [line.split()[0].rpartition(".")[2] for line in runs] == ["0", "1"]
+    assert [line.split()[-1] for line in runs] == ["seed=1", "seed=2"]
