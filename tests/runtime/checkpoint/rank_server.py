@@ -46,7 +46,8 @@ def serve() -> bool:
             if not children[-1]:
                 return True
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        print(json.dumps(codes), flush=True)
+        sys.stdout.write(json.dumps(codes) + "\n")
+        sys.stdout.flush()
     return False
 
 
