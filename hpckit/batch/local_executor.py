@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from hpckit.batch.stage_gate import missing
+from hpckit.batch.stage_gate import missing_runs
 from hpckit.batch.start_supervisor import signal_supervisor, start_supervisor
 from hpckit.context import Context
 from hpckit.errors import HpckitError
@@ -28,7 +28,7 @@ from hpckit.runtime.assignment import Step
 from hpckit.runtime.forked import Program
 
 
-def work_through(launch: Launch, jobs: tuple[int, ...], context: Context, program: Program) -> int:
+def run_jobs(launch: Launch, jobs: tuple[int, ...], context: Context, program: Program) -> int:
     """Work through jobs of a launch; returns 0 if every run of them completed, else 1.
 
     `program` is hpckit's command line: it supervises each run.
@@ -80,7 +80,7 @@ class _Executor:
             if before in self.over:
                 await self.over[before].wait()
         try:
-            if missing(self.launch, run):
+            if missing_runs(self.launch, run):
                 return 1
             return await self._run(gate, run)
         except HpckitError as error:

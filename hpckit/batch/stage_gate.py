@@ -23,7 +23,7 @@ _PATIENCE = timedelta(seconds=75)
 _LOOK_S = 3.0
 
 
-def missing(launch: Launch, index: int) -> tuple[RunRecord, ...]:
+def missing_runs(launch: Launch, index: int) -> tuple[RunRecord, ...]:
     """Return the runs that have not completed, and that this one needs."""
     kind = kind_of(launch.stages, index)
     if kind in {None, DependencyType.afterany}:
@@ -37,7 +37,7 @@ def may_begin(launch: Launch, index: int, context: Context) -> bool:
     if not launch.stages or _has_begun(launch, index):
         return True
     deadline = context.now() + _PATIENCE
-    while lacking := missing(launch, index):
+    while lacking := missing_runs(launch, index):
         if context.now() >= deadline:
             first, more = lacking[0], len(lacking) - 1
             others = f" and {more} more" if more else ""

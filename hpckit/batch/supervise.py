@@ -17,8 +17,13 @@ from hpckit.batch.shared_job.member import (
 from hpckit.batch.stage_gate import REFUSED, may_begin
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, UsageError
-from hpckit.model.cluster.allocation import Ending, Limits, Requeued, Wish
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.allocation import (
+    AllocationEnding,
+    AttemptLimits,
+    AttemptRequest,
+    RequeueResult,
+)
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
@@ -27,11 +32,12 @@ from hpckit.operations.successor import drop_successor, hand_to_successor, queue
 from hpckit.record.launches import Launch, load_settings, read_attempts
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import job_key, without_rank
+from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.supervisor.supervisor import supervise
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import LimitsOfJob, ending
 from hpckit.slurm.query import draining_nodes
-from hpckit.slurm.requeue import Attempt, requeue
+from hpckit.slurm.requeue import JobAttempt, requeue
 from hpckit.slurm.step import agent_step, step_environment
 
 
@@ -42,7 +48,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     """
     if index is None:
         index = _index(job, context.environ)
-    settings, _ = load_settings(launch, index)
+    settings = in_foreground(load_settings(launch, index)[0], context.environ)
     _, restarts = job_key(context.environ)
     again = restarts or settings.recovery.queue_successor or job.shared_job
     if again and _has_completed(launch, index):
@@ -136,20 +142,20 @@ class _SlurmJob:
             drop_successor=ours.drop_successor if successor else None,
         )
 
-    def why(self) -> Ending:
+    def why(self) -> AllocationEnding:
         """Return why Slurm is ending the job."""
         return ending(self.commands, self.job, self.restarts).told()
 
-    def requeue(self, wish: Wish, owns_run: Callable[[], bool]) -> Requeued:
+    def requeue(self, wish: AttemptRequest, owns_run: Callable[[], bool]) -> RequeueResult:
         """Ask for a new attempt."""
-        attempt = Attempt(
+        attempt = JobAttempt(
             job=self.job,
             restart_count=self.restarts,
             nodes=self.spec.resources.allocated_nodes,
             owns_run=owns_run,
             lost=wish.lost,
         )
-        return requeue(self.commands, attempt, exclude=wish.excluded).told()
+        return requeue(self.commands, attempt, exclude=wish.excluded)
 
     def draining(self) -> dict[str, str] | None:
         """Return which nodes of the job are being drained, and why; None where Slurm is away."""
@@ -162,7 +168,7 @@ class _SlurmJob:
         """Queue the next attempt behind this one."""
         queue_successor(self.launch, self.index, self.spec, self.job, self.context)
 
-    def hand_to_successor(self, wish: Wish) -> Requeued:
+    def hand_to_successor(self, wish: AttemptRequest) -> RequeueResult:
         """Tell the next attempt which nodes to leave out."""
         return hand_to_successor(self.launch, self.index, self.spec, wish, self.context)
 
@@ -171,7 +177,7 @@ class _SlurmJob:
         drop_successor(self.launch, self.index, self.job, self.context)
 
 
-def told(limits: LimitsOfJob) -> Limits | None:
+def told(limits: LimitsOfJob) -> AttemptLimits | None:
     """Ask for limits; returns what a supervisor is told of them."""
     known = limits.ask()
     return None if known is None else known.told()
@@ -218,5 +224,5 @@ def _agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> 
         prefix=tuple(step()),
         again=lambda nodes: tuple(step(only=nodes)),
         environ=step_environment(environ),
-        nodes=expand(environ.get("SLURM_JOB_NODELIST", "")),
+        nodes=expand_nodes(environ.get("SLURM_JOB_NODELIST", "")),
     )

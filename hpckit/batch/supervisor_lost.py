@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hpckit.context import Context
 from hpckit.errors import ChannelError, SchedulerError, UsageError
 from hpckit.model import events
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import RoundAction
 from hpckit.planning.recovery.decide import exhausted
@@ -30,7 +30,7 @@ from hpckit.runtime.channel import tcp
 from hpckit.runtime.environ import job_key
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.requeue import Attempt, requeue_or_cancel
+from hpckit.slurm.requeue import JobAttempt, requeue_or_cancel
 
 
 def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Context) -> None:
@@ -42,7 +42,7 @@ def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Cont
     if job is None:
         raise UsageError("this is no Slurm job (SLURM_JOB_ID is not set)")
     node = context.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    nodes = expand(context.environ.get("SLURM_JOB_NODELIST", ""))
+    nodes = expand_nodes(context.environ.get("SLURM_JOB_NODELIST", ""))
     orphan = _Orphan(launch=launch, index=run, attempt=attempt, node=node, nodes=nodes)
     if not orphan.is_one():
         return
@@ -54,7 +54,7 @@ def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Cont
             cancel([job], commands)
         return
     resources = launch.jobs[job_index].resources
-    ours = Attempt(
+    ours = JobAttempt(
         job=job,
         restart_count=restarts,
         nodes=resources.allocated_nodes,
@@ -62,8 +62,7 @@ def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Cont
         lost=orphan.lost_nodes(),
     )
     outcome = requeue_or_cancel(commands, ours, exclude=ours.lost)
-    words = "; ".join(word for word in (outcome.message, outcome.warning) if word)
-    context.note(f"{orphan.name} lost its supervisor; requeue {outcome.answer}: {words}")
+    context.note(f"{orphan.name} lost its supervisor; requeue {outcome.outcome}: {outcome.text}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpckit.cli.options import add_json
-from hpckit.config.request import ComposeRequest
+from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
+from hpckit.errors import UsageError
+
+CONFIG_NAME = "HPCKIT_CONFIG_NAME"
+"""The variable that names the primary configuration where --config-name does not."""
 
 
 def add_composing(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +31,9 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         help="your own conf/ (default: $HPCKIT_CONFIG_DIR, else ./conf if it exists)",
     )
     parser.add_argument(
-        "--config-name", metavar="NAME", default="config", help="the primary configuration"
+        "--config-name",
+        metavar="NAME",
+        help=f"the primary configuration (default: ${CONFIG_NAME}, else {PRIMARY})",
     )
     parser.add_argument(
         "--cfg",
@@ -43,6 +50,8 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         help="print where configuration comes from (searchpath, groups) and do nothing else",
     )
     add_json(parser)
+    parser.set_defaults(command=None)  # what stands behind `--`, which main takes off
+    parser.usage = f"{parser.prog} [OVERRIDE ...] [options] [-- COMMAND ...]"
 
 
 def show_instead(arguments: argparse.Namespace, context: Context) -> bool:
@@ -60,17 +69,40 @@ def show_instead(arguments: argparse.Namespace, context: Context) -> bool:
     return True
 
 
-def compose_request(arguments: argparse.Namespace, context: Context) -> ComposeRequest:
-    """Return the request for these words."""
+def compose_request(
+    arguments: argparse.Namespace, context: Context, *, more: Sequence[str] = ()
+) -> ComposeRequest:
+    """Return the request for these words, and for `more` overrides behind them."""
+    command = arguments.command
+    if command is not None and not command:
+        raise UsageError(
+            "there is no command behind --",
+            hint=f"for example: hpckit {arguments.words[0]} -- python train.py --lr 0.1",
+        )
     swallowed = [word for word in (arguments.cfg, arguments.info) if _is_override(word)]
     return ComposeRequest(
-        overrides=(*swallowed, *arguments.overrides),
+        overrides=(*swallowed, *arguments.overrides, *more),
+        command=None if command is None else tuple(command),
         config_dir=arguments.config_dir,
-        config_name=arguments.config_name,
+        config_name=_config_name(arguments, context) or PRIMARY,
         multirun=arguments.multirun,
         environ=context.environ,
         cwd=context.cwd,
     )
+
+
+def _config_name(arguments: argparse.Namespace, context: Context) -> str | None:
+    named: str | None = arguments.config_name or context.environ.get(CONFIG_NAME)
+    return named
+
+
+def recorded_words(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
+    """Return the words as they were typed, with what a variable has chosen instead of them."""
+    words: tuple[str, ...] = arguments.words
+    name = _config_name(arguments, context)
+    if name is None or arguments.config_name:
+        return words
+    return (*words[:1], f"--config-name={name}", *words[1:])
 
 
 def _is_override(word: str | None) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpckit.cli.terminal.waiting import wait
+from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
-from hpckit.model.finding import Checked
+from hpckit.model.finding import CheckReport
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.ranges import ranges
 from hpckit.operations.next_step import reference
@@ -18,40 +19,46 @@ from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
 
 if TYPE_CHECKING:  # they import Hydra, which --help does without
-    from hpckit.operations.deduplicate import Division, Known
+    from hpckit.operations.deduplicate import KnownRun, KnownRuns
     from hpckit.operations.prepare import Prepared
     from hpckit.operations.started import Started
 
 
 def nothing_left(
-    prepared: Prepared, division: Division, context: Context, arguments: argparse.Namespace
+    prepared: Prepared, division: KnownRuns, context: Context, arguments: argparse.Namespace
 ) -> int:
     """Say that there is nothing to launch; with --wait, wait for what was adopted."""
     count = len(prepared.plan.runs)
     what = "the run is" if count == 1 else f"all {count} runs are"
     if arguments.json:
         nobody = dict.fromkeys(("launch", "dir", "auto_resume_job", "backlog_job"))
-        more = {**division.documents, "left_out": prepared.snapshot.left_out}
+        more = left_out(prepared, division)
         context.say_json({**nobody, "runs": [], "jobs": [], **more})
     else:
         context.say(f"nothing to launch: {what} known already (--rerun launches anyway)")
     if not arguments.wait or arguments.dry_run:
         return 0
-    return wait_for_adopted(division, context, quiet=arguments.json)
+    how = Waiting(quiet=arguments.json, follow=arguments.follow)
+    return wait_for_adopted(division, context, how)
 
 
-def wait_for_adopted(division: Division, context: Context, *, quiet: bool, code: int = 0) -> int:
+def left_out(prepared: Prepared, division: KnownRuns) -> dict[str, object]:
+    """Return the fields of JSON that say what is not launched, and what is not in the snapshot."""
+    return {**division.documents, "left_out": prepared.snapshot.left_out}
+
+
+def wait_for_adopted(division: KnownRuns, context: Context, how: Waiting, *, code: int = 0) -> int:
     """Wait for the runs that were adopted from other launches, and return as `wait` does.
 
     `code` is what waiting for the others has returned.
     """
     for folder, given in _by_launch(division.adopted).items():
         indices = [one.earlier for one in given]
-        code = max(code, wait(load_launch(folder), context, quiet=quiet, indices=indices))
+        code = max(code, wait(load_launch(folder), context, replace(how, indices=indices)))
     return code
 
 
-def say_known(division: Division, context: Context, *, dry: bool = False) -> None:
+def say_known(division: KnownRuns, context: Context, *, dry: bool = False) -> None:
     """Say on standard error what is not launched, and where it is; and what is, as code changed."""
     skip = "would be skipped" if dry else "skipped"
     for what, found in (
@@ -70,8 +77,8 @@ def say_known(division: Division, context: Context, *, dry: bool = False) -> Non
         )
 
 
-def _by_launch(found: Iterable[Known]) -> Mapping[Path, list[Known]]:
-    launches: dict[Path, list[Known]] = {}
+def _by_launch(found: Iterable[KnownRun]) -> Mapping[Path, list[KnownRun]]:
+    launches: dict[Path, list[KnownRun]] = {}
     for one in found:
         launches.setdefault(one.folder, []).append(one)
     return launches
@@ -121,7 +128,7 @@ def print_scripts(
         context.stdout.write(text)
 
 
-def say_checked(checked: Checked, context: Context) -> bool:
+def say_checked(checked: CheckReport, context: Context) -> bool:
     """Say what speaks against a launch, and return whether it may start."""
     for reason in checked.unchecked:
         context.note(f"not checked: {reason}")

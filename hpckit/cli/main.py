@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from hpckit import __version__
+from hpckit.cli.option_slips import option_hint
 from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.cli.terminal.progress_bar import progress_bar
 from hpckit.context import Context
@@ -32,17 +33,22 @@ VERBS = {
     "render": "freeze runs and write their batch scripts, without submitting",
     "check": "whether a launch could run: on this machine, within Slurm's limits and your budget",
     "status": "how the runs of a launch stand",
+    "show": "what a run is: its configuration, code, environment, jobs and folders",
+    "diff": "what differs between two runs, or two launches",
     "logs": "what a run printed",
     "cancel": "stop runs, waiting or running",
     "resume": "submit again what failed, was interrupted, or is missing",
-    "rerun": "start one run again, with today's code or exactly what was frozen",
+    "rerun": "start runs again in a new launch, with today's code or exactly what was frozen",
     "watch": "wait for a launch, and resume what can be until all is done",
+    "shell": "a shell, or a command, inside the allocation of a running run",
     "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",
     "ls": "the launches there are",
     "clean": "remove what is no longer needed, after showing what and how much",
+    "rm": "delete whole launches, after showing what and how much",
     "sandbox": "a real Slurm on this machine, to try launches and faults",
     "doctor": "find what a broken submission left behind, and adopt or cancel it",
+    "completion": "the lines by which a shell completes words after hpckit",
 }
 HIDDEN_VERBS = {
     "supervise": "work through one attempt of a run (batch scripts call this)",
@@ -59,10 +65,13 @@ _MEANT = {
     **dict.fromkeys(("run", "start", "submit", "train"), "launch"),
     **dict.fromkeys(("stop", "kill", "abort"), "cancel"),
     **dict.fromkeys(("list", "jobs", "history"), "ls"),
-    **dict.fromkeys(("show", "info", "queue"), "status"),
+    **dict.fromkeys(("queue", "state"), "status"),
     **dict.fromkeys(("restart", "requeue", "retry"), "resume"),
-    **dict.fromkeys(("rm", "delete", "remove"), "clean"),
+    **dict.fromkeys(("delete", "remove"), "rm"),
     **dict.fromkeys(("log", "tail"), "logs"),
+    **dict.fromkeys(("info", "describe", "config"), "show"),
+    "compare": "diff",
+    **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """What other tools call our verbs."""
 
@@ -80,6 +89,9 @@ def main(argv: Sequence[str] | None = None, context: Context | None = None) -> i
     """Run the command line and return its exit code; tests hand in words and world."""
     words = sys.argv[1:] if argv is None else list(argv)
     context = context or process_context()
+    if argv is None and "_ARGCOMPLETE" in context.environ and "COMP_LINE" in context.environ:
+        code: int = importlib.import_module("hpckit.cli.completion").answer_shell(context)
+        return code
     try:
         code = _dispatch(words, context)
         context.stdout.flush()
@@ -146,24 +158,26 @@ class _Parser(argparse.ArgumentParser):
     argparse would take `-loss` for an option.
     """
 
+    words: tuple[str, ...] = ()
+
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, naming the option that was probably meant."""
+        hint = f"`{self.prog} --help` lists the options"
         unknown = message.removeprefix(_UNRECOGNIZED).split() if _UNRECOGNIZED in message else ()
-        near = [
-            found
-            for word in unknown
-            for found in difflib.get_close_matches(
-                word.partition("=")[0], self._option_string_actions, n=1
+        if unknown:
+            hint = option_hint(
+                unknown[0],
+                self.words,
+                self._option_string_actions,
+                verb=self.prog,
+                composes=any(action.dest == "overrides" for action in self._actions),
             )
-        ]
-        raise UsageError(
-            message,
-            hint=f"did you mean {near[0]}?" if near else f"`{self.prog} --help` lists the options",
-        )
+        raise UsageError(message, hint=hint)
 
     def parse_known_intermixed_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
+        self.words = tuple(args)
         words: list[str] = []
         for word in args:
             if words and words[-1] == "--sort" and word.startswith("-"):
@@ -179,15 +193,21 @@ def _dispatch(words: Sequence[str], context: Context) -> int:
     if words[0] == "help":
         return _dispatch([*words[1:2], "--help"], context)
     module = verb_module(words[0])
+    given, command = words[1:], None
+    if getattr(module, "TAKES_COMMAND", False) and "--" in given:
+        at = given.index("--")
+        given, command = given[:at], list(given[at + 1 :])
     # Overrides may stand anywhere among the flags: `launch a=1 --wait b=2`.
     try:
         parser = verb_parser(words[0])
         intermixed = getattr(module, "INTERMIXED", True)
         parse = parser.parse_intermixed_args if intermixed else parser.parse_args
-        arguments = parse(words[1:])
+        arguments = parse(given)
     except SystemExit as end:  # --help has been answered
         return int(end.code or 0)
     arguments.words = tuple(words)
+    if command is not None:
+        arguments.command = command
     arguments.program = main  # for the verbs that start others
     code: int = module.run(arguments, context)
     return code

@@ -6,16 +6,23 @@ It must not submit, write, or read anything but configuration files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
-from hpckit.config.overrides import check_swept, points
+from hpckit.config.points.columns import check_no_points
+from hpckit.config.points.expansion import (
+    Listed,
+    check_multirun,
+    first_point,
+    list_points,
+    present,
+)
+from hpckit.config.points.word import Word
 from hpckit.config.request import ComposeRequest
 from hpckit.config.sampled import sampled_points
 from hpckit.config.search_path import template_folders
 from hpckit.config.session import open_session
 from hpckit.config.show import show_config, show_info
 from hpckit.config.staged import check_addressed, for_all, read_words, staged_points
-from hpckit.config.sweep import Composer, composer
+from hpckit.config.sweep import Composer, composer, point_of
 from hpckit.config.typos import refuse_near_misses
 from hpckit.errors import ConfigError
 from hpckit.model.plan import SweepPoint
@@ -43,21 +50,21 @@ def _compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
     with open_session(request) as session:
         given = read_words(request, session)
         words = for_all(given)
-        refuse_near_misses(session, words)
-        check_swept(words, multirun=request.multirun)
+        refuse_near_misses(session, [word.override for word in words])
+        check_multirun(words, multirun=request.multirun)
         composing = composer(session, words, request.environ)
         sampled = sampled_points(composing, words) if request.multirun else None
         if sampled is not None:
             check_addressed(given, ())
             _check_unstaged(sampled)
             return sampled
-        listed = points(words, multirun=request.multirun)
-        told = _told(listed, request)
-        first = tuple(_point(composing, overrides, request) for overrides in islice(told, 1))
-        if first and first[0].settings.stages:
-            return staged_points(given, first[0], session, request)
+        first = _point(composing, words, present(first_point(words)), request)
+        check_no_points(first.settings.sweep)
+        if first.settings.stages:
+            return staged_points(given, first, session, request)
         check_addressed(given, ())
-        return (*first, *(_point(composing, overrides, request) for overrides in told))
+        told = _told(list_points(words, first.settings.sweep.zip), request)
+        return tuple(_point(composing, words, overrides, request) for overrides in told)
 
 
 def _check_unstaged(points: Sequence[SweepPoint]) -> None:
@@ -70,16 +77,18 @@ def _check_unstaged(points: Sequence[SweepPoint]) -> None:
         )
 
 
-def _told(listed: Sequence[tuple[str, ...]], request: ComposeRequest) -> Iterator[tuple[str, ...]]:
+def _told(listed: Sequence[Listed], request: ComposeRequest) -> Iterator[tuple[str, ...]]:
     for done, overrides in enumerate(listed):
         if request.tell is not None:
             request.tell(done, len(listed))
-        yield overrides
+        yield present(overrides)
 
 
-def _point(composing: Composer, overrides: Sequence[str], request: ComposeRequest) -> SweepPoint:
+def _point(
+    composing: Composer, words: Sequence[Word], overrides: Sequence[str], request: ComposeRequest
+) -> SweepPoint:
     try:
-        return composing.point(overrides)
+        return point_of(composing, words, overrides)
     except ConfigError as error:
         if not request.multirun:
             raise

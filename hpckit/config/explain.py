@@ -21,7 +21,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster
 
 
-def load(session: Session, overrides: Sequence[str]) -> DictConfig:
+def load_config(session: Session, overrides: Sequence[str]) -> DictConfig:
     """Compose one configuration, unresolved; raises ConfigError with one message."""
     try:
         config = session.load(overrides)
@@ -36,11 +36,11 @@ def load(session: Session, overrides: Sequence[str]) -> DictConfig:
 
 
 def _explain(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError:
-    unreadable = explain_file.unreadable(error, session)
+    unreadable = explain_file.explain_unreadable_file(error, session)
     if unreadable is not None:
         return unreadable
     if isinstance(error, MissingConfigException):
-        return explain_file.missing(error, session, overrides)
+        return explain_file.explain_missing_file(error, session, overrides)
     if not _builds_on_schema(session):
         return explain_file.not_ours(session)
     words = parse(overrides, session.loader)

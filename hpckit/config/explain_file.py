@@ -31,7 +31,7 @@ _NOT_OVERRIDDEN = re.compile(r"(?:Could not override|No earlier Group Default fo
 """As hydra-core 1.3 and 1.4 say it."""
 
 
-def unreadable(error: Exception, session: Session) -> ConfigError | None:
+def explain_unreadable_file(error: Exception, session: Session) -> ConfigError | None:
     """Say where a file is not YAML, or that it cannot be read; None where that is not it."""
     for link in chain(error):
         if isinstance(link, MarkedYAMLError) and link.problem_mark is not None:
@@ -82,11 +82,12 @@ def not_ours(session: Session) -> ConfigError:
     """Say that the primary configuration does not include hpckit's."""
     return ConfigError(
         f"{_path(session, session.config_name)} does not build on hpckit's configuration.",
-        hint="Put `- hpckit` first in its defaults list, or choose another with --config-name.",
+        hint="Put `- hpckit` first in its defaults list, or choose another with --config-name "
+        "($HPCKIT_CONFIG_NAME).",
     )
 
 
-def missing(
+def explain_missing_file(
     error: MissingConfigException, session: Session, overrides: Sequence[str]
 ) -> ConfigError:
     """Say which file was looked for, by whom, and what there is instead."""
@@ -105,7 +106,7 @@ def missing(
             f"{place}: {group} has no option {option!r}, as Hydra reads files that end in .yaml.",
             hint=_rename(other),
         )
-    nowhere = "" if own_files.own_folders(session.folders) else ", and there is no ./conf here"
+    nowhere = "" if own_files.user_folders(session.folders) else ", and there is no ./conf here"
     return ConfigError(
         f"{place}: {group} has no option {option!r}.{question(nearest(option, groups[group]))}",
         hint=f"Options of {group}: {', '.join(groups[group])}. One of your own is a file "
@@ -213,7 +214,7 @@ def _missing_primary(session: Session, name: str) -> ConfigError:
     folders = ", ".join(str(folder) for folder in session.folders)
     return ConfigError(
         f"There is no configuration {name!r} in {folders}.{question(nearest(name, known))}",
-        hint=f"Known: {', '.join(known)} (--config-name).",
+        hint=f"Known: {', '.join(known)} (--config-name, $HPCKIT_CONFIG_NAME).",
     )
 
 

@@ -1,10 +1,12 @@
 """Words that set a text where the files have a number: Hydra takes `lr=abc` without a word.
 
-Responsible for finding them; it must not refuse any, since a text may be meant.
+Responsible for finding them. A text may be meant (`lr=auto`), and is told of; one that begins as a
+number (`lr=0.1x`) is a slip that would cost a queue and a run, and is refused unless it is quoted.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -15,18 +17,25 @@ from hpckit.config.failures import FAILURES
 from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session, open_session
 from hpckit.config.staged import for_all, read_words
+from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 
 _TYPED = frozenset(field.name for field in fields(LaunchConfig)) - {"params"}
 """What hpckit reads itself: there Hydra refuses another type."""
 
 
+_HALF_NUMBER = re.compile(r"[+-]?\.?[0-9]")
+
+
 def texts_for_numbers(request: ComposeRequest) -> Iterator[tuple[str, float]]:
-    """Yield each word that gives a text to a key that is a number without it, and that number."""
+    """Yield each word that gives a text to a key that is a number without it, and that number.
+
+    Raises ConfigError for a text that begins as a number.
+    """
     if not any(_concerns_user(word) for word in request.overrides):
         return
     with open_session(request) as session:
-        words = for_all(read_words(request, session))
+        words = tuple(word.override for word in for_all(read_words(request, session)))
         groups = session.groups()
         for word in words:
             key = word.key_or_group
@@ -34,6 +43,7 @@ def texts_for_numbers(request: ComposeRequest) -> Iterator[tuple[str, float]]:
                 continue
             number = _number_without(word, words, session) if _concerns_user(f"{key}=") else None
             if number is not None:
+                _refuse_half_number(word, number)
                 yield str(word.input_line), number
 
 
@@ -53,8 +63,27 @@ def _is_number(text: str) -> bool:
 
 
 def _sets_text(word: Override) -> bool:
+    if word.is_interval_sweep():
+        return False  # draws numbers
     values = list(word.sweep_iterator()) if word.is_sweep_override() else [word.value()]
     return any(isinstance(value, str) and "${" not in value for value in values)
+
+
+def _refuse_half_number(word: Override, number: float) -> None:
+    values = list(word.sweep_iterator()) if word.is_sweep_override() else [word.value()]
+    line = str(word.input_line)
+    for value in values:
+        text = str(value)
+        if _HALF_NUMBER.match(text) and not _is_number(text) and not _is_quoted(line, text):
+            raise ConfigError(
+                f"{line}: {text!r} is not a number, and {word.key_or_group} is {number:g} without "
+                "it.",
+                hint=f"Write a number; if a text is meant: '{word.key_or_group}=\"{text}\"'",
+            )
+
+
+def _is_quoted(line: str, text: str) -> bool:
+    return any(f"{quote}{text}{quote}" in line for quote in "'\"")
 
 
 def _number_without(word: Override, words: tuple[Override, ...], session: Session) -> float | None:

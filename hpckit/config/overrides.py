@@ -6,17 +6,18 @@ It must not compose anything. Grammar errors are ConfigErrors that quote the ove
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from itertools import islice
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 from hydra.errors import HydraException, OverrideParseException
 
-from hpckit.config.types import is_text
+from hpckit.config.types import is_scalar, is_text
 from hpckit.errors import ConfigError
-from hpckit.planning.sweep.grid import MAX_POINTS, expand
+from hpckit.planning.sweep.grid import MAX_POINTS
 
 _EXAMPLES = (
     "Write key=value, +key=value (new key), ~key (remove) or group=option; quote a value with "
@@ -24,6 +25,14 @@ _EXAMPLES = (
 )
 
 _PROGRAM = re.compile(r"(?:\A|/)(?:python[\d.]*|bash|sh|torchrun|accelerate|srun|mpirun)\Z|\.sh\Z")
+
+_LISTS_OF_SLURM = frozenset({"resources.mail_type", "resources.exclude", "resources.dependency"})
+"""What takes a list with commas, and hardly differs between runs."""
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z", re.ASCII)
+_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z", re.ASCII)
+_WORD = re.compile(r"(?!(null|true|false|inf|nan)\Z)[a-z_][a-z0-9_]*\Z", re.ASCII | re.IGNORECASE)
+_QUOTED = re.compile(r"'([^'\\$]*)'\Z")
 
 # Lines of the parser's message that only repeat the override; 1.4 has more of them than 1.3.
 _WITHOUT_NEWS = ("Error parsing override", "Error when parsing index")
@@ -46,33 +55,61 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...
     return parsed
 
 
+def plain_value(text: str) -> int | float | str | None:
+    """Return the value of the plainest texts, without Hydra's slow parser; None for any other."""
+    if _INTEGER.match(text):
+        return int(text)
+    if _FLOAT.match(text):
+        return float(text)
+    quoted = _QUOTED.match(text)
+    return quoted[1] if quoted else text if _WORD.match(text) else None
+
+
 def refuse_program(words: Sequence[str]) -> None:
-    """Raise ConfigError where the words of a program stand where overrides belong."""
+    """Raise ConfigError where words of a program, or parts of one value, stand as overrides."""
     bare = [place for place, word in enumerate(words) if "=" not in word and word[:1] != "~"]
+    split = [place for place, word in enumerate(words) if _is_open(word)]
+    if split and words[split[0] + 1 :]:
+        raise _split_by_shell(words, split[0])
+    if bare and bare[0] and words[bare[0] - 1].startswith("command="):
+        # The shell has taken `command=python` and `train.py` apart.
+        place = bare[0] - 1
+        program = [words[place].removeprefix("command="), *words[bare[0] :]]
+        raise _belongs_behind(words[bare[0]], words[:place], program)
     if not bare:
         return
-    before = words[bare[0] - 1] if bare[0] else ""
-    program = [words[place] for place in bare]
-    if before.startswith("command="):
-        program.insert(0, before.removeprefix("command="))
-    elif program[0].endswith(".py"):
-        program.insert(0, "python")
-    if not (before.startswith("command=") or _PROGRAM.search(program[0])):
-        return
-    raise ConfigError(
-        f"{words[bare[0]]!r} is not an override: a program to run is one word, command=....",
-        hint=f"hpckit launch experiment=command 'command=\"{' '.join(program)}\"'",
+    word, program = words[bare[0]], list(words[bare[0] :])
+    if _PROGRAM.search(word) or word.endswith(".py"):
+        program = program if _PROGRAM.search(word) else ["python", *program]
+        raise _belongs_behind(word, words[: bare[0]], program)
+
+
+def _belongs_behind(word: str, before: Sequence[str], program: Sequence[str]) -> ConfigError:
+    own = [one for one in before if one != "experiment=command"]
+    return ConfigError(
+        f"{word!r} is not an override (key=value). A program to run stands behind --.",
+        hint=shlex.join(["hpckit", "launch", *own, "--", *program]),
     )
 
 
-def points(overrides: Sequence[Override], *, multirun: bool) -> tuple[tuple[str, ...], ...]:
-    """Return the overrides of every point of the sweep; one point where nothing is swept.
+def _is_open(word: str) -> bool:
+    """Whether a bracket or a quote of a value is not closed in it."""
+    value = word.partition("=")[2]
+    if value[:1] in ("'", '"'):
+        return value.count(value[0]) == 1
+    return any(value.count(one) > value.count(other) for one, other in ("[]", "{}", "()"))
 
-    Values are given as the user did, but for a swept one, which becomes the point's. Raises
-    ConfigError where something is swept without `multirun`, or cannot be enumerated.
-    """
-    check_swept(overrides, multirun=multirun)
-    return expand([_axis(override) for override in overrides])
+
+def _split_by_shell(words: Sequence[str], place: int) -> ConfigError:
+    """Say which words were one: those up to the one that closes what is open."""
+    end = place + 1
+    while end < len(words) and _is_open(" ".join(words[place:end])):
+        end += 1
+    whole = " ".join(words[place:end])
+    return ConfigError(
+        f"{words[place]!r} is a part of an override: what is opened in it is not closed.",
+        hint=f"The shell splits at blanks; quote the whole of it: {shlex.quote(whole)}",
+    )
 
 
 def check_swept(overrides: Sequence[Override], *, multirun: bool) -> None:
@@ -81,21 +118,31 @@ def check_swept(overrides: Sequence[Override], *, multirun: bool) -> None:
     if swept and not multirun:
         raise _needs_multirun(swept[0])
     for override in swept:
+        _refuse_list_of_slurm(override)
         if override.is_discrete_sweep():
             swept_values(override, 1)
 
 
-def _axis(override: Override) -> tuple[str, ...]:
-    if not override.is_sweep_override():
-        return (str(override.input_line),)
-    if not override.is_discrete_sweep():
+def as_text(override: Override) -> str | None:
+    """Return how to give a key one text with commas, quoted for a shell; None if it takes none."""
+    key, _, values = str(override.input_line).partition("=")
+    return _quoted_twice(key, values) if is_text(str(override.key_or_group)) else None
+
+
+def _quoted_twice(key: str, text: str) -> str:
+    return shlex.quote(f"{key}={QuotedString(text=text, quote=Quote.double).with_quotes()}")
+
+
+def _refuse_list_of_slurm(override: Override) -> None:
+    """Raise ConfigError for a list such as END,FAIL that would start a run for each."""
+    simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
+    if simple and str(override.key_or_group) in _LISTS_OF_SLURM:
+        key, _, values = str(override.input_line).partition("=")
         raise ConfigError(
-            f"{override.input_line}: interval() has no list of values; it needs "
-            "sweep.sampler=random or optuna.",
-            hint="Add sweep.sampler=random sweep.samples=N, or use range(start,stop,step) or "
-            "choice(a,b,c).",
+            f"{override.input_line} would start a run for each of {values}",
+            hint=f"for one text write {as_text(override)}; for a sweep write "
+            f"{shlex.quote(f'{key}=choice({values})')}",
         )
-    return tuple(f"{override.get_key_element()}={value}" for value in swept_values(override))
 
 
 def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str]:
@@ -115,14 +162,18 @@ def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str
 
 
 def _needs_multirun(override: Override) -> ConfigError:
-    line, key = override.input_line, override.get_key_element()
-    values = str(line).partition("=")[2]
-    if override.is_interval_sweep() or not override.is_choice_sweep() or "(" in values:
+    line, key = str(override.input_line), str(override.key_or_group)
+    values, text = line.partition("=")[2], as_text(override)
+    simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
+    if key == "command":
+        hint = f"A command stands behind --: hpckit launch -- {values}"
+    elif simple and text is not None:
+        hint = f"For one text write {text}; for a sweep add -m (--multirun)."
+    elif not simple or is_scalar(key):
         hint = "Add -m (--multirun)."
-    elif is_text(key):
-        hint = f"For one text write '{key}=\"{values}\"'; for a sweep add -m (--multirun)."
     else:
-        hint = f"Add -m (--multirun); for one list write '{key}=[{values}]'."
+        listed = shlex.quote(f"{override.get_key_element()}=[{values}]")
+        hint = f"Add -m (--multirun); for one list write {listed}."
     return ConfigError(f"{line} asks for a sweep, and this is a single run.", hint=hint)
 
 
@@ -141,4 +192,7 @@ def _not_in_grammar(error: OverrideParseException, loader: ConfigLoader) -> Conf
         if error.override in loader.get_group_options(group)
     ]
     hint = f"Did you mean {' or '.join(choices)}?" if choices else _EXAMPLES
+    key, _, text = error.override.partition("=")
+    if text and is_text(key.lstrip("+")):
+        hint = f"For one text write {_quoted_twice(key, text)}"
     return ConfigError(f"{quoted}: {lines[0].removesuffix('.')}.", hint=hint)

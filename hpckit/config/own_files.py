@@ -19,7 +19,7 @@ from hpckit.config.search_path import shipped_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class DefaultsChoice:
     """A line of a defaults list that chooses an option of a group."""
 
     file: Path
@@ -32,7 +32,7 @@ class Choice:
         return f"{self.file}, line {self.line}"
 
 
-def own_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
+def user_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
     """Return the folders of configuration that are the user's."""
     return tuple(folder for folder in folders if folder != shipped_folder())
 
@@ -43,7 +43,7 @@ def misnamed(folders: Sequence[Path], option: str | None = None) -> Path | None:
     `option` is what it has to be, such as `experiment/mine`; null for any.
     """
     pattern = "**/*.yml" if option is None else f"{glob.escape(option)}.yml"
-    found = (file for folder in own_folders(folders) for file in sorted(folder.glob(pattern)))
+    found = (file for folder in user_folders(folders) for file in sorted(folder.glob(pattern)))
     return next(found, None)
 
 
@@ -59,7 +59,7 @@ def undecodable(folders: Sequence[Path]) -> Path | None:
 
 def choosing(
     folders: Sequence[Path], likely: Sequence[str], group: str, option: str | None = None
-) -> Choice | None:
+) -> DefaultsChoice | None:
     """Return the first line of the user's files that chooses of this group, in any way.
 
     `likely` are files to look into first; `option` is what it has to choose, null for any.
@@ -74,7 +74,7 @@ def choosing(
             continue
         for number, text in enumerate(lines, start=1):
             if match := line.match(text):
-                return Choice(file=file, line=number, option=match[1])
+                return DefaultsChoice(file=file, line=number, option=match[1])
     return None
 
 
@@ -92,7 +92,7 @@ def is_of_the_root(file: Path, folders: Sequence[Path]) -> bool:
 
 
 def _files(folders: Sequence[Path]) -> Iterator[Path]:
-    for folder in own_folders(folders):
+    for folder in user_folders(folders):
         yield from sorted(folder.rglob("*.yaml"))
 
 

@@ -38,7 +38,7 @@ def resolve(config: DictConfig, environ: Mapping[str, str]) -> dict[str, Any]:
         )
     except OmegaConfBaseException as error:
         raise _missing(config) or _unresolved(error, config) from error
-    resolved = cast("dict[str, Any]", plain(values, ""))
+    resolved = cast("dict[str, Any]", plain_value(values, ""))
     resolved["cluster"]["kind"] = _cluster_kind(resolved["cluster"], environ).value
     return resolved
 
@@ -58,7 +58,10 @@ def _missing(config: DictConfig) -> ConfigError | None:
         return None
     are = "is mandatory and has" if len(keys) == 1 else "are mandatory and have"
     example = " ".join(f"{key}=..." for key in keys)
-    return ConfigError(f"{', '.join(keys)} {are} no value.", hint=f"Give it: {example}")
+    hint = f"Give it: {example}"
+    if keys == ["command"]:
+        hint = "Give it behind --: hpckit launch -- python train.py --lr 0.1"
+    return ConfigError(f"{', '.join(keys)} {are} no value.", hint=hint)
 
 
 def _refuse_unknown_keys(config: DictConfig) -> None:
@@ -85,12 +88,14 @@ def _unresolved(error: OmegaConfBaseException, config: DictConfig) -> ConfigErro
     reason = _RAISED.sub("", str(error).splitlines()[0]).removesuffix(".")
     message = f"{error.full_key or 'The configuration'} cannot be resolved: {reason}."
     lost = _NOT_FOUND.search(reason)
+    literal = str(error.full_key).startswith("command")
+    more = " In a command, write \\${NAME} for what a shell is to read." if literal else ""
     if not lost:
-        return ConfigError(message, hint=_interpolation_hint(reason))
+        return ConfigError(message, hint=_interpolation_hint(reason) + more)
     keys = dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(config)))
     message += question(nearest(lost[1], keys))
     beside = siblings(lost[1], keys) or siblings("", keys)
-    return ConfigError(message, hint=f"Known: {', '.join(beside)}.")
+    return ConfigError(message, hint=f"Known: {', '.join(beside)}.{more}")
 
 
 def _interpolation_hint(reason: str) -> str:
@@ -104,15 +109,15 @@ def _interpolation_hint(reason: str) -> str:
     return "Interpolations are ${key.path} from the root or ${.key} from the same level; see --cfg."
 
 
-def plain(value: Any, path: str) -> Any:
+def plain_value(value: Any, path: str) -> Any:
     """Return what JSON can hold of a resolved value, which stands below `path` (`a.b.`).
 
     Raises ConfigError where it is of another kind.
     """
     if isinstance(value, dict):
-        return {str(key): plain(item, f"{path}{key}.") for key, item in value.items()}
+        return {str(key): plain_value(item, f"{path}{key}.") for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item, f"{path}{index}.") for index, item in enumerate(value)]
+        return [plain_value(item, f"{path}{index}.") for index, item in enumerate(value)]
     if isinstance(value, PurePath):
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-
+from hpckit.config.points.word import Word
 from hpckit.config.space import axis_of, first_value
 from hpckit.config.sweep import Composer
 from hpckit.errors import ConfigError
@@ -22,20 +21,20 @@ from hpckit.planning.sweep.derived_keys import Probe, check_free, check_same, fo
 from hpckit.planning.sweep.sampling import check_sampling, draw
 
 
-def sampled_points(composing: Composer, words: Sequence[Override]) -> tuple[SweepPoint, ...] | None:
+def sampled_points(composing: Composer, words: Sequence[Word]) -> tuple[SweepPoint, ...] | None:
     """Return the points that the configured sampler chooses; None where there is none.
 
     Raises ConfigError.
     """
-    swept = [word for word in words if word.is_sweep_override()]
-    if not swept:
+    if not any(word.is_swept for word in words):
         return None
     space = _Space(composing=composing, words=tuple(words))
     sweep = _sweep(space)
     if sweep is None or sweep.sampler is Sampler.grid:
         return None
+    _check_drawn_apart(words, sweep)
     samples = check_sampling(sweep)
-    axes = [axis_of(word) for word in swept]
+    axes = [axis_of(word.override) for word in words if word.is_swept]
     _check_unlike(axes)
     if sweep.sampler is Sampler.random:
         drawn = draw(axes, samples=samples, seed=sweep.seed)
@@ -43,12 +42,30 @@ def sampled_points(composing: Composer, words: Sequence[Override]) -> tuple[Swee
     return _searched(space, axes, sweep, samples)
 
 
+def _check_drawn_apart(words: Sequence[Word], sweep: Sweep) -> None:
+    """Raise ConfigError where values belong together: a sampler draws for each key by itself."""
+    file = next((word.column.file for word in words if word.column is not None), None)
+    if file is not None:
+        raise ConfigError(
+            f"sweep.points={file} lists the points, and sweep.sampler={sweep.sampler} chooses them",
+            hint="take one of the two out",
+        )
+    if sweep.zip:
+        groups = ", ".join(f"[{','.join(keys)}]" for keys in sweep.zip)
+        raise ConfigError(
+            f"sweep.zip pairs listed values ({groups}), and sweep.sampler={sweep.sampler} draws "
+            "those of each key by themselves",
+            hint="take one of the two out (sweep.zip=[]), or make a group of files whose options "
+            "set the keys that belong together, and sweep that",
+        )
+
+
 def _sweep(space: _Space) -> Sweep | None:
     """Return what is configured of the sweep; None where nothing can be composed of a grid."""
     try:
         return space.point({}).settings.sweep
     except ConfigError:
-        if any(word.key_or_group == "sweep.sampler" for word in space.words):
+        if any(word.override.key_or_group == "sweep.sampler" for word in space.words):
             raise
         return None
 
@@ -68,7 +85,7 @@ class _Space:
     """Composes points of a space: the words, of which the swept ones get values."""
 
     composing: Composer
-    words: tuple[Override, ...]
+    words: tuple[Word, ...]
 
     def point(self, values: Mapping[str, Any]) -> SweepPoint:
         """Return the point with these words for values of keys, the first value of all others."""
@@ -79,12 +96,13 @@ class _Space:
             message = f"{error.message} (in the run {' '.join(overrides)})"
             raise ConfigError(message, hint=error.hint) from error
 
-    def _word(self, word: Override, values: Mapping[str, Any]) -> str:
-        if not word.is_sweep_override():
-            return str(word.input_line)
-        key = word.key_or_group
-        value = values[key] if key in values else first_value(word)
-        return f"{word.get_key_element()}={value}"
+    def _word(self, word: Word, values: Mapping[str, Any]) -> str:
+        override = word.override
+        if not override.is_sweep_override():
+            return str(override.input_line)
+        key = override.key_or_group
+        value = values[key] if key in values else first_value(override)
+        return f"{override.get_key_element()}={value}"
 
     @property
     def groups(self) -> Mapping[str, object]:
@@ -94,7 +112,7 @@ class _Space:
     @property
     def fixed(self) -> tuple[str, ...]:
         """The words that are the same in all points."""
-        return tuple(str(word.input_line) for word in self.words if not word.is_sweep_override())
+        return tuple(str(word.override.input_line) for word in self.words if not word.is_swept)
 
 
 def _searched(

@@ -16,7 +16,7 @@ from typing import Any, cast
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpckit.config.resolve import plain
+from hpckit.config.resolve import plain_value
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING, LaunchConfig
 from hpckit.model.plain import from_plain
@@ -140,7 +140,7 @@ def _resolved(config: DictConfig, path: _Path) -> Any:
         value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True, enum_to_str=True)
     elif isinstance(value, Enum):
         value = value.name
-    return plain(value, ".".join(map(str, path)) + ".")
+    return plain_value(value, ".".join(map(str, path)) + ".")
 
 
 def _same(one: Any, other: Any) -> bool:

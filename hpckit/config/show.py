@@ -10,13 +10,20 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from hpckit.config.explain import load
+from hpckit.config.explain import load_config
 from hpckit.config.names import dotted_keys, nearest, question
-from hpckit.config.overrides import points
+from hpckit.config.points.expansion import check_multirun, first_point, list_points, present
 from hpckit.config.request import ComposeRequest
 from hpckit.config.resolve import resolve
 from hpckit.config.session import Session, open_session
-from hpckit.config.staged import check_addressed, for_all, read_words, share_out, stages_of
+from hpckit.config.staged import (
+    check_addressed,
+    for_all,
+    read_words,
+    share_out,
+    stages_of,
+    zipped_keys,
+)
 from hpckit.errors import ConfigError
 from hpckit.model.plan import MASK
 from hpckit.planning.masking import masked_words
@@ -38,7 +45,7 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
         listed = _listed(request, session)
         documents = []
         for overrides in listed:
-            config = load(session, overrides)
+            config = load_config(session, overrides)
             if resolved:
                 config = OmegaConf.create(resolve(config, request.environ))
             documents.append(_yaml(_masked(config, known), package))
@@ -51,12 +58,14 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
 def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]]:
     """Return the overrides of every point, of one stage after the other where there are stages."""
     words = read_words(request, session)
-    listed = points(for_all(words), multirun=request.multirun)
-    stages = stages_of(load(session, listed[0])) if listed else ()
+    mine = for_all(words)
+    check_multirun(mine, multirun=request.multirun)
+    config = load_config(session, present(first_point(mine)))
+    stages, zipped = stages_of(config), zipped_keys(config)
     check_addressed(words, [stage.name for stage in stages])
     if not stages:
-        return listed
-    shared = share_out(words, stages, session, multirun=request.multirun)
+        return [present(listed) for listed in list_points(mine, zipped)]
+    shared = share_out(words, stages, session, zipped, multirun=request.multirun)
     return [overrides for one in shared for overrides in one.listed]
 
 
@@ -120,7 +129,9 @@ def _groups(session: Session, _: ComposeRequest) -> str:
 
 
 def _defaults(session: Session, request: ComposeRequest) -> str:
-    first = points(for_all(read_words(request, session)), multirun=request.multirun)[0]
-    load(session, first)
+    words = for_all(read_words(request, session))
+    check_multirun(words, multirun=request.multirun)
+    first = present(first_point(words))
+    load_config(session, first)
     lines = [f"  {path}" for path in session.defaults(first)]
     return "\n".join(["Composed of, later ones override earlier ones:", *lines, ""])

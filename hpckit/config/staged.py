@@ -8,18 +8,22 @@ stage follows.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from hpckit.config.command_word import with_command
 from hpckit.config.names import nearest, question
-from hpckit.config.overrides import parse, points, refuse_program
+from hpckit.config.overrides import as_text, parse, refuse_program
+from hpckit.config.points.columns import check_unlike, is_points, read_columns
+from hpckit.config.points.expansion import Listed, check_multirun, list_points, present
+from hpckit.config.points.word import Word
 from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session
-from hpckit.config.sweep import composer
+from hpckit.config.sweep import composer, point_of
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import SweepPoint
@@ -31,19 +35,11 @@ _OF_THE_LAUNCH = ("name", "budget", "sweep", "stages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """An override of the command line; `stage` is the only one it is for, null for all."""
-
-    stage: str | None
-    override: Override
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StageWords:
-    """What one stage is composed of: overrides as they stand, and those of each of its points."""
+    """What one stage is composed of: its words, and the overrides of each of its points."""
 
     stage: StageSettings
-    overrides: tuple[Override, ...]
+    words: tuple[Word, ...]
     listed: tuple[tuple[str, ...], ...]
 
 
@@ -51,17 +47,60 @@ def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
     """Return the words of a command line, in their order; raises ConfigError."""
     refuse_program(request.overrides)
     found: list[Word] = []
-    for given in request.overrides:
+    before = ""
+    for given in with_command(request, session):
         match = _ADDRESSED.match(given)
         stage, text = (None, given) if match is None else (match["stage"], match["word"])
-        (override,) = parse([text], session.loader)
-        found.append(Word(stage=stage, override=override))
+        _refuse_colon(stage, text)
+        try:
+            (override,) = parse([text], session.loader)
+        except ConfigError as error:
+            raise _with_word_before(error, before, given) from error
+        if is_points(override):
+            _check_one_file(given, stage, found)
+            found.extend(read_columns(override, request.cwd, session.loader))
+        else:
+            found.append(Word(stage=stage, override=override))
+        before = given
+    check_unlike(found)
     return tuple(found)
 
 
-def for_all(words: Sequence[Word]) -> tuple[Override, ...]:
-    """Return the overrides that are for every stage."""
-    return tuple(word.override for word in words if word.stage is None)
+def _refuse_colon(stage: str | None, text: str) -> None:
+    """Raise ConfigError for `epochs:3`, which is meant for no stage."""
+    if stage is not None and "=" not in text and not text.startswith("~"):
+        raise ConfigError(
+            f"'{stage}:{text}' is not an override: it has no '='.",
+            hint=f"Write {stage}={text}; for one stage alone: STAGE:KEY=VALUE",
+        )
+
+
+def _with_word_before(error: ConfigError, before: str, given: str) -> ConfigError:
+    """Return the error, with a hint where the shell has taken one word apart."""
+    if "=" in given or "=" not in before:
+        return error
+    whole = shlex.quote(f"{before} {given}")
+    return ConfigError(
+        error.message, hint=f"{error.hint}\nIf it belongs to the word before, write {whole}"
+    )
+
+
+def _check_one_file(given: str, stage: str | None, before: Sequence[Word]) -> None:
+    if stage is not None:
+        raise ConfigError(
+            f"{given}: the points of a file are those of the whole launch",
+            hint=f"write {given.partition(':')[2]}; a key of the file may be for one stage alone, "
+            f"such as {stage}:lr",
+        )
+    if any(word.column is not None for word in before):
+        raise ConfigError(
+            f"{given}: sweep.points is given twice", hint="put all points into one file"
+        )
+
+
+def for_all(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Return the words that are for every stage."""
+    return tuple(word for word in words if word.stage is None)
 
 
 def check_addressed(words: Sequence[Word], stages: Sequence[str]) -> None:
@@ -82,7 +121,12 @@ def check_addressed(words: Sequence[Word], stages: Sequence[str]) -> None:
 
 
 def share_out(
-    words: Sequence[Word], stages: Sequence[StageSettings], session: Session, *, multirun: bool
+    words: Sequence[Word],
+    stages: Sequence[StageSettings],
+    session: Session,
+    zipped: Sequence[Sequence[str]],
+    *,
+    multirun: bool,
 ) -> tuple[StageWords, ...]:
     """Return what each stage is composed of; raises ConfigError.
 
@@ -91,40 +135,41 @@ def share_out(
     """
     check_addressed(words, [stage.name for stage in stages])
     _refuse_swept_stages(words, stages)
-    listed = points([word.override for word in words], multirun=multirun)
+    check_multirun(words, multirun=multirun)
+    listed = list_points(words, zipped)
     return tuple(_share(stage, words, listed, session) for stage in stages)
 
 
 def _share(
     stage: StageSettings,
     words: Sequence[Word],
-    listed: Sequence[Sequence[str]],
+    listed: Sequence[Listed],
     session: Session,
 ) -> StageWords:
     own = parse(stage.overrides, session.loader)
     for override in own:
         if override.is_sweep_override():
+            text = as_text(override)
             raise ConfigError(
                 f"stages.{stage.name}.overrides has {override.input_line}, which is a sweep.",
-                hint=f"Sweep on the command line: -m '{stage.name}:{override.input_line}'",
+                hint=f"Sweep on the command line: -m '{stage.name}:{override.input_line}'"
+                + ("" if text is None else f"\nFor one text write in the file: - {text}"),
             )
     taken = [
-        (place, word)
-        for place, word in enumerate(words)
-        if not (stage.once and word.override.is_sweep_override())
+        (place, word) for place, word in enumerate(words) if not (stage.once and word.is_swept)
     ]
     before = [place for place, word in taken if word.stage is None]
     behind = [place for place, word in taken if word.stage == stage.name]
     middle = tuple(str(override.input_line) for override in own)
     return StageWords(
         stage=stage,
-        overrides=(
-            *(words[one].override for one in before),
-            *own,
-            *(words[one].override for one in behind),
+        words=(
+            *(words[one] for one in before),
+            *(Word(stage=stage.name, override=override) for override in own),
+            *(words[one] for one in behind),
         ),
         listed=tuple(
-            (*(row[one] for one in before), *middle, *(row[one] for one in behind))
+            present((*(row[one] for one in before), *middle, *(row[one] for one in behind)))
             for row in (listed[:1] if stage.once else listed)
         ),
     )
@@ -134,7 +179,7 @@ def _refuse_swept_stages(words: Sequence[Word], stages: Sequence[StageSettings])
     once = {stage.name for stage in stages if stage.once}
     for word in words:
         line = str(word.override.input_line)
-        if not word.override.is_sweep_override():
+        if not word.is_swept:
             continue
         if word.stage in once:
             raise ConfigError(
@@ -156,6 +201,12 @@ def stages_of(config: DictConfig) -> tuple[StageSettings, ...]:
     return read_stages(cast("dict[str, Any]", OmegaConf.to_container(named, resolve=True)))
 
 
+def zipped_keys(config: DictConfig) -> Sequence[Sequence[str]]:
+    """Return the groups of keys that a composition lets advance together."""
+    named = OmegaConf.to_container(config.sweep.zip, resolve=True)
+    return cast("list[list[str]]", named)
+
+
 def staged_points(
     words: Sequence[Word], base: SweepPoint, session: Session, request: ComposeRequest
 ) -> tuple[SweepPoint, ...]:
@@ -164,7 +215,8 @@ def staged_points(
     `base` is composed of the words for all: what it says of the launch as a whole holds for all.
     """
     stages = read_stages(base.settings.stages)
-    shared = share_out(words, stages, session, multirun=request.multirun)
+    zipped = base.settings.sweep.zip
+    shared = share_out(words, stages, session, zipped, multirun=request.multirun)
     return tuple(
         point for one in shared for point in _stage_points(one, base, session, request.environ)
     )
@@ -173,9 +225,9 @@ def staged_points(
 def _stage_points(
     words: StageWords, base: SweepPoint, session: Session, environ: Mapping[str, str]
 ) -> list[SweepPoint]:
-    composing = composer(session, words.overrides, environ)
+    composing = composer(session, words.words, environ)
     try:
-        found = [composing.point(overrides) for overrides in words.listed]
+        found = [point_of(composing, words.words, overrides) for overrides in words.listed]
     except ConfigError as error:
         name = words.stage.name
         raise ConfigError(

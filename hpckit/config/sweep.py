@@ -7,18 +7,20 @@ set twice) is composed by Hydra for every point.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import OverrideType
 
-from hpckit.config.explain import load
-from hpckit.config.overrides import parse
+from hpckit.config.explain import load_config
+from hpckit.config.overrides import parse, plain_value
+from hpckit.config.points.expansion import line_of
+from hpckit.config.points.word import Word
 from hpckit.config.resolve import resolve
 from hpckit.config.session import Session
 from hpckit.config.shared_composition import SharedComposition
+from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain
 from hpckit.model.plan import SweepPoint
@@ -28,88 +30,104 @@ _SETS = (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD)
 _KEPT = 32
 """So many compositions are kept: the axes of a sweep vary one by one, the last one fastest."""
 
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z", re.ASCII)
-_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z", re.ASCII)
-_WORD = re.compile(r"(?!(null|true|false|inf|nan)\Z)[a-z_][a-z0-9_]*\Z", re.ASCII | re.IGNORECASE)
+_PARSED = 4096
+"""So many values are kept that Hydra's parser read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composer:
     """Composes the points of one sweep.
 
-    `movable` are the keys that are set in a shared composition, by the position of their words.
+    `movable` are the keys that are set in a shared composition, by what stands before the `=`.
     """
 
     session: Session
     environ: Mapping[str, str]
-    movable: Mapping[int, str]
-    shared: dict[tuple[str, ...], SharedComposition] = field(default_factory=dict)
+    movable: Mapping[str, str]
+    shared: dict[tuple[tuple[str, ...], ...], SharedComposition] = field(default_factory=dict)
+    parsed: dict[str, Any] = field(default_factory=dict)
 
     def point(self, overrides: Sequence[str]) -> SweepPoint:
         """Return the point with these overrides; raises ConfigError."""
-        rest = tuple(word for index, word in enumerate(overrides) if index not in self.movable)
-        shared = self.shared.get(rest)
-        found = None if shared is None else shared.at(self._values(overrides))
+        given: dict[str, str] = {}
+        rest: list[str] = []
+        for word in overrides:
+            key = self.movable.get(word.partition("=")[0])
+            if key is None:
+                rest.append(word)
+            else:
+                given[key] = word
+        kind = (tuple(rest), tuple(given))
+        shared = self.shared.get(kind)
+        found = None if shared is None else shared.at(self._values(given))
         if found is None:
-            found = self._composed(rest, overrides)
+            found = self._composed(kind, overrides)
         config, settings = found
         return SweepPoint(overrides=tuple(overrides), config=config, settings=settings)
 
     def _composed(
-        self, rest: tuple[str, ...], overrides: Sequence[str]
+        self, kind: tuple[tuple[str, ...], tuple[str, ...]], overrides: Sequence[str]
     ) -> tuple[dict[str, Any], LaunchConfig]:
         """Let Hydra compose, and keep for the next points what they can share."""
-        config = load(self.session, overrides)
+        config = load_config(self.session, overrides)
         values = resolve(config, self.environ)
         settings = from_plain(LaunchConfig, values)
-        keys = tuple(self.movable.values())
+        keys = kind[1]
         shared = SharedComposition.of(config, values, settings, keys) if keys else None
         if shared is not None:
             if len(self.shared) == _KEPT:
                 del self.shared[next(iter(self.shared))]
-            self.shared[rest] = shared
+            self.shared[kind] = shared
         return values, settings
 
-    def _values(self, overrides: Sequence[str]) -> dict[str, Any]:
-        return {key: self._value(overrides[index]) for index, key in self.movable.items()}
+    def _values(self, given: Mapping[str, str]) -> dict[str, Any]:
+        return {key: self._value(word) for key, word in given.items()}
 
     def _value(self, word: str) -> Any:
-        """Return the value of a `key=value`, for the plainest ones without Hydra's slow parser."""
-        text = word.partition("=")[2]
-        if _INTEGER.match(text):
-            return int(text)
-        if _FLOAT.match(text):
-            return float(text)
-        if _WORD.match(text):
-            return text
-        return parse([word], self.session.loader)[0].value()
+        plain = plain_value(word.partition("=")[2])
+        if plain is not None:
+            return plain
+        if word not in self.parsed:
+            if len(self.parsed) == _PARSED:
+                self.parsed.clear()
+            self.parsed[word] = parse([word], self.session.loader)[0].value()
+        return self.parsed[word]
 
 
-def composer(session: Session, words: Sequence[Override], environ: Mapping[str, str]) -> Composer:
+def point_of(composing: Composer, words: Sequence[Word], overrides: Sequence[str]) -> SweepPoint:
+    """Return the point with these overrides; a ConfigError names its line in a file of points."""
+    try:
+        return composing.point(overrides)
+    except ConfigError as error:
+        where = line_of(words, overrides)
+        if where is None:
+            raise
+        raise ConfigError(f"{where}: {error.message}", hint=error.hint) from error
+
+
+def composer(session: Session, words: Sequence[Word], environ: Mapping[str, str]) -> Composer:
     """Return what composes the points of these words."""
-    swept = any(word.is_sweep_override() for word in words)
+    swept = any(word.is_swept for word in words)
     movable = dict(_movable(session, words)) if swept else {}
     return Composer(session=session, environ=environ, movable=movable)
 
 
-def _movable(session: Session, words: Sequence[Override]) -> Iterator[tuple[int, str]]:
+def _movable(session: Session, words: Sequence[Word]) -> Iterator[tuple[str, str]]:
     groups = session.groups()
+    keys = [word.override.key_or_group for word in words]
     for index, word in enumerate(words):
-        others = [other.key_or_group for other in words if other is not word]
-        plain = word.type in _SETS and word.package is None and word.key_or_group not in groups
+        override, key = word.override, keys[index]
+        others = (*keys[:index], *keys[index + 1 :])
+        plain = override.type in _SETS and override.package is None and key not in groups
         if (
-            word.is_sweep_override()
+            word.is_swept
             and plain
-            and not word.is_hydra_override()
-            and not any(_related(word.key_or_group, other) for other in others)
-            and (word.is_interval_sweep() or all(map(_is_scalar, word.sweep_iterator())))
+            and not override.is_hydra_override()
+            and not any(_related(key, other) for other in others)
+            and word.is_plain
         ):
-            yield index, word.key_or_group
+            yield override.get_key_element(), key
 
 
 def _related(one: str, other: str) -> bool:
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
-
-
-def _is_scalar(value: object) -> bool:
-    return not isinstance(value, list | dict)

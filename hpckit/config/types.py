@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from enum import EnumType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hpckit.config.schema import typed_sections
 from hpckit.model.launch import LaunchConfig
@@ -17,6 +17,13 @@ _UNITS = {
     "_mb": ": megabytes",
 }
 """What a number is counted in, by the end of its key."""
+
+
+_OF_TEXTS = ("env.", "cluster.env.", "resources.additional_parameters.")
+"""What lies below takes texts."""
+
+_FORMS = {"sweep.zip": "groups of keys that advance together, such as [[lr,batch]]"}
+"""What a key takes if its type says too little."""
 
 
 def known_in(section: str) -> tuple[str, ...]:
@@ -32,15 +39,29 @@ def takes(key: str) -> str:
     hints = get_type_hints(kind) if kind is not None else {}
     if name not in hints:
         return "See --cfg for what it is now."
-    return f"{key} takes {_words(hints[name], key)}{_unit(name)}."
+    return f"{key} takes {_FORMS.get(key) or _words(hints[name], key)}{_unit(name)}."
 
 
 def is_text(key: str) -> bool:
     """Whether a key of hpckit's takes one text, in which a comma is a character like any other."""
+    if key.startswith(_OF_TEXTS):
+        return True
+    return _hint(key) in (str, str | None) or key == "command"
+
+
+def is_scalar(key: str) -> bool:
+    """Whether a key of hpckit's takes one value that is no list."""
+    hint = _hint(key)
+    return hint is not None and not any(
+        kind in (Any, list, dict) or get_origin(kind) in (list, dict)
+        for kind in (hint, *get_args(hint))
+    )
+
+
+def _hint(key: str) -> Any:
     section, _, name = key.rpartition(".")
     kind = typed_sections().get(section) if section else LaunchConfig
-    hint = get_type_hints(kind).get(name) if kind is not None else None
-    return hint in (str, str | None) or key == "command"
+    return get_type_hints(kind).get(name) if kind is not None else None
 
 
 def _unit(name: str) -> str:

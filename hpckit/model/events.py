@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
-from hpckit.model.failure import Cause, Failure, RankExit, Reason
+from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
-from hpckit.model.states import RoundAction, RunState
+from hpckit.model.states import DrainAction, RequeueOutcome, RoundAction, RunState
 
 VERSION = 1
 
@@ -101,6 +101,18 @@ class CancelRequested(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunsKnown(Event):
+    """Runs of another launch (an id, and indices in it) stand for some that were asked for here.
+
+    They had completed, or were under way: this launch was frozen without them.
+    """
+
+    kind: ClassVar[str] = "runs_known"
+    launch: str
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted(Event):
     """A supervisor began an attempt. `job` is null on the local executor."""
 
@@ -159,7 +171,7 @@ class RanksExited(Event):
     round: int
     ranks: str
     count: int
-    reason: Reason
+    reason: ExitReason
     code: int | None
     signal: str | None
     exception: str | None
@@ -191,14 +203,13 @@ class NodeLost(Event):
 class NodeDraining(Event):
     """A node that the round runs on is being drained, for the administrator's `reason`.
 
-    `action` is what the run does about it: `move` (a new round on other nodes), `leave` (a new
-    attempt) or `stay`. Said again where that changes.
+    `action` is what the run does about it. Recorded again when that changes.
     """
 
     kind: ClassVar[str] = "node_draining"
     node: str
     reason: str
-    action: str
+    action: DrainAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +231,10 @@ class RoundEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueAsked(Event):
-    """Slurm was asked to start the run anew; `outcome` is what came of it, in a word."""
+    """Slurm was asked to start the run again."""
 
     kind: ClassVar[str] = "requeue_asked"
-    outcome: str
+    outcome: RequeueOutcome
     message: str = ""
     excluded: tuple[str, ...] = ()
 
@@ -264,12 +275,12 @@ class AttemptEnded(Event):
 _KINDS: Mapping[str, type[Event]] = {kind.kind: kind for kind in Event.__subclasses__()}
 
 
-def encode(event: Event) -> dict[str, Any]:
+def encode_event(event: Event) -> dict[str, Any]:
     """Return the event as plain JSON values, with `v` and `event` first."""
     return {"v": VERSION, "event": event.kind, **to_plain(event)}
 
 
-def decode(record: Mapping[str, Any]) -> Event | None:
+def decode_event(record: Mapping[str, Any]) -> Event | None:
     """Return the event of a record, or None for what this version cannot read."""
     kind = _KINDS.get(str(record.get("event")))
     if kind is None:

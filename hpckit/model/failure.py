@@ -12,6 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+FROZEN_FOLDER_EXIT = 66
+"""Exit code of a batch script or agent that cannot read the folder (EX_NOINPUT of sysexits.h)."""
+
+FROZEN_FOLDER_UNREADABLE = "cannot read its frozen folder"
+"""What an agent writes into the log of the step: while other agents wait, the step has no exit
+code yet, so the supervisor looks for this phrase."""
+
 
 class Cause(StrEnum):
     """Why a run did not complete.
@@ -49,8 +56,32 @@ class Cause(StrEnum):
     def _missing_(cls, value: object) -> Cause:  # noqa: ARG003  # whatever a newer hpckit wrote
         return cls.unknown
 
+    @property
+    def planned(self) -> bool:
+        """Whether the stop is announced: state is saved first, so that no work is lost."""
+        return self in _PLANNED
 
-class Reason(StrEnum):
+    @property
+    def external(self) -> bool:
+        """Whether it comes from outside the user's code: Slurm may know better what happened."""
+        return self in _EXTERNAL
+
+
+_PLANNED = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
+_EXTERNAL = frozenset(
+    {
+        Cause.signal,
+        Cause.notice,
+        Cause.left,
+        Cause.node_lost,
+        Cause.agents_missing,
+        Cause.launcher_lost,
+        Cause.scheduler,
+    }
+)
+
+
+class ExitReason(StrEnum):
     """Why a rank left.
 
     `returned`: the user's function did, or the attached script came to its end; `ended`: a plain
@@ -75,7 +106,7 @@ class ToldBy(StrEnum):
     peer = "peer"
 
 
-class Kept(StrEnum):
+class StateKept(StrEnum):
     """Whether what a rank registered is saved as it was when the rank left its step loop."""
 
     nothing = "nothing"
@@ -83,21 +114,21 @@ class Kept(StrEnum):
     unsaved = "unsaved"
 
 
-FINE = frozenset({Reason.returned, Reason.ended, Reason.left, Reason.pruned})
+FINE = frozenset({ExitReason.returned, ExitReason.ended, ExitReason.left, ExitReason.pruned})
 """Reasons that are no failure of the rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Farewell:
+class ExitStatement:
     """What a rank itself says of its leaving; the agent believes it where the process ended so.
 
     `signal` names the one that told it to leave; `step` is the last one begun, of `total`.
     """
 
-    reason: Reason
+    reason: ExitReason
     told_by: ToldBy | None = None
     signal: str | None = None
-    kept: Kept = Kept.nothing
+    kept: StateKept = StateKept.nothing
     step: int | None = None
     total: int | None = None
 
@@ -115,8 +146,8 @@ class RankExit:
     rank: int
     node: str
     code: int | None
-    reason: Reason = Reason.exited
-    kept: Kept = Kept.nothing
+    reason: ExitReason = ExitReason.exited
+    kept: StateKept = StateKept.nothing
     told_by: ToldBy | None = None
     told_signal: str | None = None
     signal: str | None = None

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What goes wrong."""
 
     kill = "kill"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
     start_controller = "start_controller"
 
 
-class Target(StrEnum):
+class FaultTarget(StrEnum):
     """Which process a signal goes to."""
 
     rank = "rank"
@@ -57,8 +57,8 @@ class Fault:
     `fraction` is where in a checkpoint's files, laid in a row, a bit flips or the cut is made.
     """
 
-    kind: Kind
-    target: Target = Target.rank
+    kind: FaultKind
+    target: FaultTarget = FaultTarget.rank
     rank: int | None = None
     node: str | None = None
     step: int | None = None
@@ -74,7 +74,7 @@ class Fault:
     @property
     def text(self) -> str:
         """The fault in words that read back as the same fault."""
-        target = [] if self.target is Target.rank else [self.target.value]
+        target = [] if self.target is FaultTarget.rank else [self.target.value]
         values = [
             f"{field.name}={_shown(value)}"
             for field in fields(self)[2:]
@@ -83,22 +83,32 @@ class Fault:
         return " ".join([self.kind.value, *target, *values])
 
 
-SIGNALS = frozenset({Kind.kill, Kind.stop, Kind.cont, Kind.term, Kind.segfault, Kind.abort})
+SIGNALS = frozenset(
+    {
+        FaultKind.kill,
+        FaultKind.stop,
+        FaultKind.cont,
+        FaultKind.term,
+        FaultKind.segfault,
+        FaultKind.abort,
+    }
+)
 """Kinds that from outside are a signal to a process."""
 
-ON_CHECKPOINTS = frozenset({Kind.flip, Kind.truncate, Kind.tear})
+ON_CHECKPOINTS = frozenset({FaultKind.flip, FaultKind.truncate, FaultKind.tear})
 """Kinds that damage the newest checkpoint for good."""
 
-ON_SLURM = frozenset({Kind.requeue, Kind.scancel, Kind.preempt})
-"""Kinds that Slurm is asked for."""
-
-ON_NODES = frozenset({Kind.kill_node, Kind.revive_node, Kind.cut_node, Kind.heal_node})
+ON_NODES = frozenset(
+    {FaultKind.kill_node, FaultKind.revive_node, FaultKind.cut_node, FaultKind.heal_node}
+)
 """Kinds that break or mend a node of the sandbox."""
 
-ON_SANDBOX = ON_NODES | {Kind.stop_controller, Kind.start_controller}
+ON_SANDBOX = ON_NODES | {FaultKind.stop_controller, FaultKind.start_controller}
 """Kinds that only the sandbox can do."""
 
-MENDING = frozenset({Kind.cont, Kind.revive_node, Kind.heal_node, Kind.start_controller})
+MENDING = frozenset(
+    {FaultKind.cont, FaultKind.revive_node, FaultKind.heal_node, FaultKind.start_controller}
+)
 """Kinds that undo another."""
 
 

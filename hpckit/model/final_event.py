@@ -7,9 +7,11 @@ in its place; it must not ask anybody else (Slurm may know better, see planning/
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.states import RoundAction
 
 
 def missing_final_event(history: Iterable[events.Event]) -> Failure | None:
@@ -30,6 +32,22 @@ def missing_final_event(history: Iterable[events.Event]) -> Failure | None:
             case _:
                 pass
     return None if cause is None else lost(cause)
+
+
+def round_lost(
+    failure: Failure, *, at: datetime, number: int, step: int | None
+) -> events.RoundEnded:
+    """Return the end of a round whose supervisor was lost before it recorded one."""
+    return events.RoundEnded(
+        at=at, round=number, first_step=None, step=step, action=RoundAction.end, failure=failure
+    )
+
+
+def last_round(history: Iterable[events.Event]) -> int:
+    """Return the number of the latest round in these events, 0 without one."""
+    return max(
+        (event.round for event in history if isinstance(event, events.RoundStarted)), default=0
+    )
 
 
 def lost(cause: Cause) -> Failure:

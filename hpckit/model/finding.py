@@ -55,7 +55,7 @@ class ExpectedStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class CostEstimate:
     """The most that all runs together take, if each uses its whole time limit once.
 
     Hours of GPUs, and hours of CPUs of the runs without any. Null: a time limit is not known.
@@ -66,12 +66,12 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckReport:
     """All that a check has to say; `unchecked` is what could not be looked at, and why."""
 
     findings: tuple[Finding, ...]
     starts: tuple[ExpectedStart, ...]
-    estimate: Estimate
+    estimate: CostEstimate
     unchecked: tuple[str, ...]
 
     @property

@@ -14,17 +14,15 @@ from datetime import datetime, timedelta
 from hpckit.model.failure import Cause
 from hpckit.model.states import RoundAction
 
-PLANNED = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
-"""Causes that are announced: state is saved, so that no work is lost. The rest are failures."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """The latest step of an attempt, of which round, and when that was said."""
+class StepProgress:
+    """The latest step of an attempt, of which round, and when that was said; `total` if known."""
 
     round: int
     step: int
     at: datetime
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +46,11 @@ class Interruption:
     @property
     def planned(self) -> bool:
         """Whether it was announced, as preemption and the time limit are."""
-        return self.cause in PLANNED
+        return self.cause.planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class TimeParts:
     """The wall time of a run, split without rest and without overlap.
 
     productive: steps that were kept. checkpoint: training stood still for a save. start: attempts
@@ -80,11 +78,11 @@ class Parts:
         return self.wall - self.queue - self.idle
 
 
-_PARTS = tuple(field.name for field in fields(Parts))
+_PARTS = tuple(field.name for field in fields(TimeParts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredTimes:
     """What the formula needs, as this run measured it (planning.ettr); null where it has not.
 
     mtbf (M): running time per failure. stall (w): standstill per save. interval (dt): median of
@@ -112,7 +110,7 @@ class Goodput:
     formula gives for `measured`, null where that does not suffice.
     """
 
-    parts: Parts
+    parts: TimeParts
     stepped: bool
     attempts: int
     rounds: int
@@ -122,7 +120,7 @@ class Goodput:
     writing: timedelta
     interruptions: tuple[Interruption, ...]
     first_wait: timedelta
-    measured: Measured
+    measured: MeasuredTimes
     ettr_expected: float | None
 
     @property

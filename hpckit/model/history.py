@@ -33,7 +33,8 @@ class LaunchHistory:
     the run by hand, `idle` how many jobs in a row it was given since and never began in.
     `auto_resume` is the index of the latest job that resumes others, `backlog` of the latest that
     hands in what did not fit; `untouched` are frozen jobs that nobody has tried to hand in, or
-    that have to wait for their turn.
+    that have to wait for their turn. `known` are runs of other launches that stand for some that
+    were asked for, by launch.
     """
 
     jobs: list[JobSpec]
@@ -50,6 +51,7 @@ class LaunchHistory:
     backlog: int | None = None
     backlog_jobs: set[int] = field(default_factory=set)
     untouched: set[int] = field(default_factory=set)
+    known: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def waiting(self) -> tuple[JobSpec, ...]:
         """Return the jobs that are still to be handed in as they were frozen, in their order."""
@@ -103,6 +105,8 @@ class LaunchHistory:
                 self.cancelled.update(event.runs)
             case events.LocalStarted():
                 self._started(event)
+            case events.RunsKnown():
+                self.known[event.launch] = event.runs
             case _:
                 pass
 

@@ -27,6 +27,11 @@ def launch_id(name: str, *, created_at: datetime, token: str) -> str:
     return f"{slug(name)}-{created_at:%Y%m%d-%H%M%S}-{token}"
 
 
+def name_of(launch: str) -> str:
+    """Return the name that a launch's id begins with."""
+    return launch.rsplit("-", 3)[0]
+
+
 def run_id(launch: str, index: int) -> str:
     """Return the id of the run with this index in the launch."""
     return f"{launch}.{index}"

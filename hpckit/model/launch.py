@@ -1,7 +1,8 @@
 """What a user may configure, with types and defaults; also Hydra's schema.
 
 Responsible for the names of configuration; it must not read files or know about Hydra. Numbers
-carry their unit in the name; `resources` uses submitit's names.
+carry their unit in the name; `resources` uses submitit's names. `scripts/config_reference.py`
+makes docs/reference/configuration.md from the docstrings below the fields.
 """
 
 from __future__ import annotations
@@ -15,286 +16,344 @@ MISSING: Any = "???"
 
 
 class ClusterKind(StrEnum):
-    """Where runs go. `auto` becomes `slurm` where `sbatch` is on PATH, else `local`."""
+    """Where runs go."""
 
     auto = "auto"
+    """`slurm` if `sbatch` is on PATH or in `bin_dir`, else `local`"""
     local = "local"
+    """this machine, without a scheduler (the local executor)"""
     slurm = "slurm"
+    """the Slurm cluster of this machine"""
 
 
 class DeviceKind(StrEnum):
-    """Which device ranks train on. `auto` takes a GPU where the rank sees one."""
+    """Which device ranks train on."""
 
     auto = "auto"
+    """a GPU if the rank sees one, else the CPU"""
     cpu = "cpu"
+    """the CPU"""
     cuda = "cuda"
+    """a GPU; without one the run fails"""
 
 
 class WorkingFolder(StrEnum):
-    """Where the ranks of a run start, and relative paths lead.
-
-    `run`: a folder of the run's own, in which the frozen code is to be seen; `code`: the frozen
-    code, read-only and shared by all runs of a launch; `project`: the folder it was launched from.
-    """
+    """Where the ranks of a run start, and what relative paths are relative to."""
 
     run = "run"
+    """a folder of the run itself, which shows the frozen code"""
     code = "code"
+    """the frozen code: read-only, shared by all runs of a launch"""
     project = "project"
+    """the folder that the launch was started from"""
 
 
 class DrainPolicy(StrEnum):
-    """What a run does when a node it runs on is being drained.
-
-    `move`: start a new round with a spare node, where there is one; `leave`: where there is none,
-    save and ask for a new attempt; `ignore`: nobody asks.
-    """
+    """What a run does when a node it runs on is being drained."""
 
     move = "move"
+    """start a new round with a spare node; stay if there is none"""
     leave = "leave"
+    """as `move`; without a spare node, save and ask for a new attempt"""
     ignore = "ignore"
+    """Slurm is not asked about drains"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Site facts: what is true of the cluster, whoever runs there.
-
-    `partitions` lists the partitions that exist (empty: not checked before submission);
-    `cpus_per_node` is what a node has to give to ranks (null: not checked);
-    `bin_dir` is where sbatch and its siblings lie when they are not on PATH; `setup` are shell
-    lines for the top of the batch script, verbatim; `service_partition` and `service_qos` are where
-    hpckit's own small jobs go, which resume runs and hand them in, each one CPU without GPUs (null:
-    where the runs go); `max_parallel` is how many runs of a sweep
-    the local executor keeps going at a time.
-    """
+    """Facts about the cluster, the same for every user."""
 
     kind: ClusterKind = ClusterKind.auto
+    """Where runs go."""
     partition: str | None = None
+    """Partition of runs that name none in `resources.partition`. Null: Slurm's default."""
     partitions: list[str] = field(default_factory=list)
+    """Partitions that exist; another one is refused before submission. Empty: not checked."""
     account: str | None = None
+    """Account of runs that name none in `resources.account`. Null: Slurm's default."""
     qos: str | None = None
+    """QOS of runs that name none in `resources.qos`. Null: Slurm's default."""
     gpus_per_node: int = 0
+    """GPUs of one node. Runs that ask for more are refused."""
     cpus_per_node: int | None = None
+    """CPUs that a node has for ranks. Runs that ask for more are refused. Null: not checked."""
     modules: list[str] = field(default_factory=list)
+    """Environment modules that the batch script loads, for example `[cuda/12.4]`."""
     setup: list[str] = field(default_factory=list)
+    """Shell lines that the batch script runs before hpckit, as they are."""
     env: dict[str, str] = field(default_factory=dict)
+    """Variables of the batch script, `setup` and all ranks. Secrets reach ranks only."""
     python: str | None = None
+    """Path of the Python that runs hpckit on the nodes. Null: the one that launches."""
     bin_dir: str | None = None
+    """Folder of sbatch, squeue and the others, if they are not on PATH."""
     service_partition: str | None = None
+    """Partition of hpckit's own small jobs, which resume and submit runs: one CPU, no GPU. Null:
+    that of the runs."""
     service_qos: str | None = None
+    """QOS of hpckit's own small jobs. Null: that of the runs, or Slurm's default if
+    `service_partition` is set."""
     template: str = "job.sbatch.j2"
+    """Template of the batch script: a file name in a `slurm_templates` folder, or an absolute path.
+    """
     srun_args: list[str] = field(default_factory=list)
+    """More arguments for the srun that starts the agents, for example `[--mpi=none]`."""
     max_parallel: int = 1
+    """How many runs of a launch the local executor runs at a time. Slurm ignores it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resources:
-    """What one run needs, in submitit's words.
-
-    `mem_gb` is per node; `timeout_min` is Slurm's time limit (null: the partition's default);
-    `spare_nodes` are allocated beside `nodes` and stand in for one that is lost; `min_nodes` is
-    how far a run may shrink inside its allocation before it waits for a new one (null: not);
-    `additional_parameters` goes to sbatch as it is, for what is not named here.
-    """
+    """What one run needs, in submitit's words."""
 
     nodes: int = 1
+    """Nodes of a run. The local executor has one."""
     min_nodes: int | None = None
+    """A run that loses nodes may shrink to this many before it needs a new allocation. Null: it may
+    not shrink."""
     spare_nodes: int = 0
+    """Nodes allocated in addition to `nodes`: one of them replaces a lost node. Locally 0."""
     tasks_per_node: int = 1
+    """Ranks on each node."""
     cpus_per_task: int = 1
+    """CPUs of each rank; also its `OMP_NUM_THREADS`, unless you set that."""
     gpus_per_node: int = 0
+    """GPUs on each node, for all its ranks together."""
     mem_gb: float | None = None
+    """Memory of each node in gigabytes. Null: Slurm's default."""
     timeout_min: int | None = None
+    """Time limit in minutes (a day is 1440). Null: the partition's default."""
     partition: str | None = None
+    """Partition, or several with commas. Null: `cluster.partition`."""
     account: str | None = None
+    """Account. Null: `cluster.account`."""
     qos: str | None = None
+    """QOS. Null: `cluster.qos`."""
     constraint: str | None = None
+    """Features that nodes must have, for example `a100` or `'a100|h100'`."""
     nodelist: str | None = None
+    """Nodes that must be part of the allocation."""
     exclude: str | None = None
+    """Nodes that must not be part of it, for example `node[07,12]`."""
     reservation: str | None = None
+    """Slurm reservation."""
     gres: str | None = None
+    """Generic resources of each node, for example `gpu:a100:4`."""
     exclusive: bool = False
+    """Share the nodes with no other job."""
     dependency: str | None = None
+    """What the jobs wait for, as sbatch writes it, for example `afterok:1234`."""
     comment: str | None = None
+    """Comment of the jobs, as squeue and sacct show it."""
     mail_type: str | None = None
+    """When Slurm sends mail, for example `END,FAIL`."""
     mail_user: str | None = None
+    """Where Slurm sends mail."""
     array_parallelism: int = 256
+    """Most runs of one job array at a time (the `%N` of `--array`)."""
     additional_parameters: dict[str, Any] = field(default_factory=dict)
+    """More sbatch options, for what has no key here: `{licenses: 'fs:1', contiguous: true}`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
     """Where state is kept, and how often it is saved.
 
-    `dir` null means the run's own folder; `keep` is how many proved checkpoints stay. The interval
-    is `interval_steps`, else `interval_min`, else it follows from the measured cost of a save and
-    from `mtbf_hours`, the expected time between failures of the run. `patience_s` is for how
-    long a run's last state is tried to be saved, before the run fails.
+    The interval is `interval_steps`, else `interval_min`; without both it follows from the measured
+    cost of a save and from `mtbf_hours`.
     """
 
     dir: str | None = None
+    """Folder below which each run has a folder for its checkpoints. Null: the run's own folder."""
     keep: int = 3
+    """How many complete checkpoints are kept, at least 2."""
     interval_steps: int | None = None
+    """Steps between two saves."""
     interval_min: float | None = None
+    """Minutes between two saves, unless `interval_steps` is set."""
     mtbf_hours: float = 24.0
+    """Expected hours between failures of the run. Fewer: saves are more frequent."""
     patience_s: float = 60.0
+    """Seconds during which saving the last state is tried again, before the run fails."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recovery:
-    """What happens after a failure.
-
-    `requeue` lets Slurm start the run again: after a preemption, a node failure, at the time limit;
-    `queue_successor` queues the next attempt ahead instead, which saves Slurm's delay.
-    `restarts` is, for each cause (model.failure.Cause), how often the run is started again after
-    it without getting further; a step further than ever before refills all of them, and causes
-    that are not named get none. After `max_identical_failures` of one signature without
-    progress the run ends, whatever is left. A node is left out once `node_failures` were its own.
-    The first restart is at once, later ones after `backoff_s`, doubled each time. A loss that was
-    logged `nan_patience` times in a row without being finite is a failure (0: never). `on_drain`
-    is what follows when a node is being drained: `move` to a spare node, `leave` also without one
-    (by a new attempt), or `ignore`.
-    """
+    """What happens after a failure."""
 
     requeue: bool = False
+    """Let Slurm start the run again: after a preemption, a node failure, at the time limit."""
     queue_successor: bool = False
+    """Queue the next attempt ahead of time instead of a requeue, which saves Slurm's delay."""
     restarts: dict[str, int] = field(default_factory=dict)
+    """For each cause, how often the run is started again after it without getting further. A step
+    beyond all earlier ones refills every count. A cause that is not named has none."""
     max_identical_failures: int = 3
+    """After so many failures with the same signature and no progress the run ends."""
     node_failures: int = 2
+    """A node that caused so many failures is not used again."""
     backoff_s: float = 1.0
+    """Seconds before the second restart without progress, doubled each time. The first is at once.
+    """
     max_backoff_s: float = 60.0
+    """Most seconds before a restart."""
     nan_patience: int = 100
+    """A loss that is logged as NaN or infinite so many times in a row is a failure. 0: never."""
     on_drain: DrainPolicy = DrainPolicy.move
+    """What a run does when a node it runs on is being drained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runtime:
-    """How ranks are started and ended.
+    """How ranks are started, watched and ended.
 
-    `agent_timeout_s`: until every node has reported; `rendezvous_timeout_s`: until every rank
-    has; `notice_grace_s`: for ranks in a step loop to save and leave after a notice (Slurm's
-    KillWait, 30 s by default, is the limit of all); `stop_grace_s`: between SIGTERM and SIGKILL
-    of a rank that has to go; `node_timeout_s`: without a sign of life from a node's agent, until
-    the node counts as lost (eight or more at once, whose kernels still answer: five times as
-    long); `save_before_timeout_s`: how long before the time limit ranks save and leave until
-    a save has been measured (0: not at all).
-
-    Slurm is asked about every `drain_poll_interval_s` whether nodes are being drained (0: never).
-
-    A rank hangs when no step of it begins for `hang_factor` times its usual step, but never less
-    than `hang_min_s` (0: ranks are never taken to hang), and `hang_first_s` before its steps are
-    known, before the first one and after the last (0: no limit then).
+    A rank hangs if no step of it begins for `hang_factor` times its usual step, and for
+    `hang_min_s` at least.
     """
 
     device: DeviceKind = DeviceKind.auto
+    """Which device ranks train on."""
     cwd: WorkingFolder = WorkingFolder.run
+    """Where ranks start."""
     agent_timeout_s: float = 120.0
+    """Seconds until every node has to have reported."""
     rendezvous_timeout_s: float = 120.0
+    """Seconds until every rank has to have joined the process group."""
     notice_grace_s: float = 15.0
+    """Seconds that ranks have to save and leave after a notice. Slurm kills after its own
+    `KillWait`, 30 s by default."""
     stop_grace_s: float = 10.0
+    """Seconds between SIGTERM and SIGKILL for a rank that has to end."""
     node_timeout_s: float = 6.0
+    """Seconds without a message from a node's agent until the node counts as lost, at least 2.
+    Five times as long if eight or more are silent at once and their kernels still answer."""
     save_before_timeout_s: float = 60.0
+    """Seconds before the time limit at which ranks save and leave, until a save has been measured.
+    0: only when Slurm says so."""
     drain_poll_interval_s: float = 300.0
+    """About how many seconds between two questions to Slurm whether nodes are being drained. 0:
+    never."""
     hang_min_s: float = 300.0
+    """Fewest seconds without a new step that count as a hang. 0: hangs are not looked for."""
     hang_factor: float = 10.0
+    """How many times its usual step a rank may take."""
     hang_first_s: float = 1800.0
+    """Limit in seconds before the usual step is known: for the first step, and after the last."""
 
 
 class Sampler(StrEnum):
-    """How the points of a sweep are chosen.
-
-    `grid`: all there are; `random`: `samples` drawn beforehand; `optuna`: `samples`, each asked of
-    an Optuna study when its run begins, by what the runs before it have reported.
-    """
+    """How the points of a sweep are chosen."""
 
     grid = "grid"
+    """all combinations of the given values"""
     random = "random"
+    """`samples` points, drawn when the launch is composed"""
     optuna = "optuna"
+    """`samples` points; runs ask an Optuna study, which knows earlier results, as they begin"""
 
 
 class Direction(StrEnum):
     """Whether a small or a large value of the metric is good."""
 
     minimize = "minimize"
+    """small values are good"""
     maximize = "maximize"
+    """large values are good"""
 
 
 class Pruner(StrEnum):
-    """What ends runs early that promise little: Optuna's median rule, or nothing."""
+    """What ends runs early that promise little."""
 
     none = "none"
+    """nothing"""
     median = "median"
+    """Optuna's median rule"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep:
-    """How the points of a sweep are chosen, and how many of its runs may run at a time.
-
-    `max_concurrent` counts runs, `max_gpus` the GPUs they hold together, over all arrays; null
-    means no bound. `runs_per_job` runs share a Slurm job, `runs_per_gpu` of them a GPU, through
-    CUDA MPS where there is one and `mps` is on. `job_timeout_min` is the time limit of such a job,
-    which is queued again while runs are left (null: long enough for all of them). `samples` is how
-    many points a `sampler` other than `grid` chooses, `seed` what its choice follows from;
-    `metric`, `direction` and `pruner` are for `optuna`.
-    """
+    """How the points of a sweep are chosen, and how many of its runs may run at a time."""
 
     max_concurrent: int | None = None
+    """Runs at a time, over all arrays of the launch. Null: no bound; with `optuna` 4."""
     max_gpus: int | None = None
+    """GPUs that the runs hold together at a time. Null: no bound."""
     runs_per_job: int = 1
+    """How many runs share one Slurm job at a time."""
     runs_per_gpu: int = 1
+    """How many runs share one GPU; each has to ask for exactly one."""
     job_timeout_min: int | None = None
+    """Time limit of a shared job in minutes; it is queued again while runs are left. Null: long
+    enough for all its runs."""
     mps: bool = True
+    """Share a GPU through CUDA MPS, if the node has it."""
     sampler: Sampler = Sampler.grid
+    """How the points are chosen."""
     samples: int | None = None
+    """How many points `random` or `optuna` choose."""
     seed: int = 0
+    """Seed of that choice."""
     metric: str | None = None
+    """`optuna`: the metric of `run.log(...)` to optimise."""
     direction: Direction = Direction.minimize
+    """`optuna`: whether small or large values of the metric are good."""
     pruner: Pruner = Pruner.none
+    """`optuna`: what ends runs early that promise little."""
+    zip: list[list[str]] = field(default_factory=list)
+    """Groups of swept keys that advance together instead of as a grid, such as `[[lr,batch]]`."""
+    points: str | None = None
+    """A file of points (.csv, .yaml, .jsonl), relative to the working directory; a word of the
+    command line only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Code:
-    """The snapshot of the user's project.
-
-    `root` null means the git checkout around the working directory, else that directory;
-    `paths` are folders below it that go on PYTHONPATH; `secrets` are files and folders, or globs of
-    them, that are taken although they look like secrets.
-    """
+    """The snapshot of your project."""
 
     snapshot: bool = True
+    """Freeze a copy of the code. False: runs use the project itself, with what you edit meanwhile.
+    """
     root: str | None = None
+    """Folder to copy. Null: the git checkout around the working directory, else that directory."""
     paths: list[str] = field(default_factory=lambda: [".", "src"])
+    """Folders below `root` that are put on PYTHONPATH."""
     max_mb: float = 200.0
+    """Most megabytes of a snapshot; a larger one is refused."""
     secrets: list[str] = field(default_factory=list)
+    """Files, folders or globs that are copied although they look like secrets."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """What a launch may cost at most; beyond it nothing is submitted (null: no limit).
-
-    `gpu_hours` counts all runs, each for its whole time limit, once.
-    """
+    """What a launch may cost at most; beyond it nothing is submitted."""
 
     gpu_hours: float | None = None
+    """GPU-hours of all runs, each for its whole time limit, once. Null: no limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchConfig:
     """Everything hpckit itself reads of a composed configuration.
 
-    A composed configuration may hold more (a user's own keys); those reach the user's code and
-    nothing else. Exactly one of `entry_point` ("module:function") and `command` (a list, or one
-    string that is split as a shell would split it) says what a rank runs. `chaos` are faults to
-    inject, for trying out recovery. `stages` are the parts of a launch that follow each other, by
-    their names (planning.stages reads them).
+    Other keys are the user's own: they reach the user's code and nothing else.
     """
 
     name: str | None = None
+    """Name of the launch, part of its id. Null: from the entry point or the command."""
     output_dir: str = "outputs"
+    """Where launch folders go; all nodes have to see it. `conf/` sets it to `$HPCKIT_OUTPUTS` if
+    that is set."""
     seed: int = 0
+    """Seed of a run, 0 to 4294967295. It seeds Python, NumPy and torch before a function starts."""
     entry_point: str | None = None
+    """Function that each rank calls, `module:function`. Set exactly one of this and `command`."""
     command: Any = None
+    """Command that each rank runs: a list, or a string that is split as a shell would split it; no
+    shell runs."""
     params: dict[str, Any] = field(default_factory=dict)
+    """Values of your own for a command, which takes them as `${params.NAME}`."""
     env: dict[str, str] = field(default_factory=dict)
+    """Environment variables of every rank."""
     cluster: Cluster = field(default_factory=Cluster)
     resources: Resources = field(default_factory=Resources)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -304,4 +363,21 @@ class LaunchConfig:
     sweep: Sweep = field(default_factory=Sweep)
     budget: Budget = field(default_factory=Budget)
     chaos: list[str] = field(default_factory=list)
+    """Faults to inject, for trying out recovery, for example `['kill step=20 rank=1']`."""
     stages: dict[str, Any] = field(default_factory=dict)
+    """Parts of a launch that follow each other, by their names."""
+
+
+SLURM_ONLY = (
+    *("cluster.modules", "cluster.setup", "cluster.partition", "cluster.account", "cluster.qos"),
+    *("cluster.srun_args", "cluster.bin_dir", "cluster.template", "cluster.service_partition"),
+    *("cluster.service_qos", "resources.mem_gb", "resources.timeout_min", "resources.partition"),
+    *("resources.account", "resources.qos", "resources.constraint", "resources.nodelist"),
+    *("resources.exclude", "resources.reservation", "resources.gres", "resources.exclusive"),
+    *("resources.dependency", "resources.mail_type", "resources.additional_parameters"),
+    *("resources.mail_user", "resources.comment", "resources.min_nodes", "recovery.requeue"),
+    *("recovery.queue_successor", "recovery.on_drain", "runtime.save_before_timeout_s"),
+    *("runtime.drain_poll_interval_s", "sweep.runs_per_job", "sweep.runs_per_gpu"),
+    *("sweep.job_timeout_min", "sweep.mps", "budget.gpu_hours"),
+)
+"""Keys that the local executor ignores: the reference and `check` say so."""

@@ -14,7 +14,7 @@ from typing import Any
 from hpckit.model.ids import run_id
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.search import Search
-from hpckit.model.stages import Follows, Stage
+from hpckit.model.stages import Stage, StageDependency
 
 MASK = "***"
 """What stands in a configuration, or in an override, for a secret."""
@@ -158,7 +158,7 @@ class JobSpec:
     resources: ResourceSpec
     requeue: bool
     shared_job: SharedJobSpec | None = None
-    after: tuple[Follows, ...] = ()
+    after: tuple[StageDependency, ...] = ()
 
     @property
     def elements(self) -> int:

@@ -18,18 +18,18 @@ _FINAL = frozenset({RunState.completed, RunState.failed, RunState.cancelled})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class JobPool:
     """The jobs, as Slurm calls them, that work through the same runs."""
 
     jobs: tuple[str, ...]
 
 
-def read_pools(history: LaunchHistory, runs: Iterable[int]) -> dict[int, Pool]:
+def read_pools(history: LaunchHistory, runs: Iterable[int]) -> dict[int, JobPool]:
     """Return the pool of each of these runs that is in one."""
     packed = [job for job in history.jobs if job.shared_job is not None]
-    pools: dict[int, Pool] = {}
+    pools: dict[int, JobPool] = {}
     for job in packed:
-        pool = Pool(jobs=element_jobs(job, history.accepted.get(job.index)))
+        pool = JobPool(jobs=element_jobs(job, history.accepted.get(job.index)))
         mine = (run for run in job.runs if _belongs(run, job, history))
         pools |= dict.fromkeys(mine, pool)
     wanted = set(runs) if pools else ()
@@ -52,7 +52,7 @@ def _belongs(run: int, job: JobSpec, history: LaunchHistory) -> bool:
 
 
 def in_pool(
-    view: RunView, pool: Pool, observations: Mapping[str, Observation], *, asked: bool
+    view: RunView, pool: JobPool, observations: Mapping[str, Observation], *, asked: bool
 ) -> RunView:
     """Return the view of a run by what there is of it, rather than by the job as a whole.
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, Failure
+from hpckit.model.failure import Failure
 from hpckit.model.states import BaseState, RunState, SlurmState
 
 PRUNED = "pruned"
@@ -43,7 +43,8 @@ class RunRecord:
 
     `supervisor` is (host, pid, start mark of the process) of the latest attempt, `restart_count`
     Slurm's count of restarts when that attempt began; `warnings` the latest few; `reason` why it
-    completed before all was done (`pruned`, or at which step its own code returned), else empty.
+    completed before all was done (`pruned`, or at which step its own code returned), else empty;
+    `step` counts from 0, up to one less than `total`, which is null if it is not known.
     """
 
     id: str
@@ -56,6 +57,7 @@ class RunRecord:
     restart_count: int = 0
     round: int | None = None
     step: int | None = None
+    total: int | None = None
     nodes: tuple[str, ...] = ()
     exit_code: int | None = None
     failure: Failure | None = None
@@ -132,20 +134,7 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
             return record
 
 
-_OUTSIDE = frozenset(
-    {
-        Cause.signal,
-        Cause.notice,
-        Cause.left,
-        Cause.node_lost,
-        Cause.agents_missing,
-        Cause.launcher_lost,
-        Cause.scheduler,
-    }
-)
-"""Causes that come from outside the user's code, where Slurm may know better what happened."""
-
-_TOLD = frozenset(
+_ENDED_FROM_OUTSIDE = frozenset(
     {
         BaseState.cancelled,
         BaseState.preempted,
@@ -155,7 +144,7 @@ _TOLD = frozenset(
         BaseState.out_of_memory,
     }
 )
-"""Slurm's states that name such a cause."""
+"""Slurm's states that name a cause outside the user's code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +215,7 @@ class RunView:
         return seen.exit_code if seen is not None and seen.state.ended else None
 
     def _own_end(self, slurm: SlurmState) -> RunState:
-        if self._stopped_from_outside and slurm.ended and slurm.base in _TOLD:
+        if self._stopped_from_outside and slurm.ended and slurm.base in _ENDED_FROM_OUTSIDE:
             return self._cancelled_if_asked(slurm.run_state)
         return self._cancelled_if_asked(self.record.state)
 
@@ -235,7 +224,7 @@ class RunView:
         """Whether our record's end is one whose reason our record need not know."""
         record = self.record
         if record.state is RunState.failed:
-            return record.failure is None or record.failure.cause in _OUTSIDE
+            return record.failure is None or record.failure.cause.external
         return record.state is RunState.interrupted
 
     def _by_slurm(self, slurm: SlurmState) -> RunState:

@@ -65,7 +65,7 @@ def _label(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follower:
+class DerivedKey:
     """A place of the configuration that follows searched keys.
 
     `path` are keys and list indices, as text. It is a copy of the key `copies`, or (null) the text
@@ -89,7 +89,7 @@ class Search:
     """An adaptive sweep: what it searches, and by which reported metric."""
 
     axes: tuple[Axis, ...]
-    followers: tuple[Follower, ...]
+    followers: tuple[DerivedKey, ...]
     metric: str
     direction: Direction
     pruner: Pruner

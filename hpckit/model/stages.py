@@ -12,15 +12,14 @@ from enum import StrEnum
 
 
 class DependencyType(StrEnum):
-    """When a run of a stage may begin: Slurm's words for how the stage before has to end.
-
-    `afterok`: all of its runs have completed; `aftercorr`: the run of the same point has;
-    `afterany`: all of its runs have ended, whatever their result.
-    """
+    """When a run of a stage may begin: Slurm's words for how the stage before has to end."""
 
     afterok = "afterok"
+    """all runs of the stage before have completed"""
     aftercorr = "aftercorr"
+    """the run of the same point has completed"""
     afterany = "afterany"
+    """all runs of the stage before have ended, whatever their result"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follows:
+class StageDependency:
     """That a job of a launch waits for another one: the index of that job, and for what of it."""
 
     job: int

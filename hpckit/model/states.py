@@ -48,6 +48,40 @@ class RoundAction(StrEnum):
         return cls.end
 
 
+class DrainAction(StrEnum):
+    """What a run does about a node that is being drained.
+
+    `move`: a new round on other nodes; `leave`: a new attempt; `stay`: it keeps running there.
+    """
+
+    move = "move"
+    leave = "leave"
+    stay = "stay"
+
+    @classmethod
+    def _missing_(cls, value: object) -> DrainAction:  # noqa: ARG003  # whatever a newer one wrote
+        return cls.stay
+
+
+class RequeueOutcome(StrEnum):
+    """The result of asking Slurm for a new attempt.
+
+    `requeued`: there is one, whoever asked for it; `fenced`: the run belongs to another attempt
+    now; `refused`: Slurm will never start one; `unreachable`: Slurm did not answer in time;
+    `unknown`: what a newer hpckit wrote.
+    """
+
+    requeued = "requeued"
+    fenced = "fenced"
+    refused = "refused"
+    unreachable = "unreachable"
+    unknown = "unknown"
+
+    @classmethod
+    def _missing_(cls, value: object) -> RequeueOutcome:  # noqa: ARG003  # whatever a newer one wrote
+        return cls.unknown
+
+
 _ENDED = frozenset({RunState.completed, RunState.failed, RunState.cancelled, RunState.interrupted})
 
 

@@ -14,13 +14,14 @@ from hpckit.context import Context, login_name
 from hpckit.errors import SchedulerError
 from hpckit.model.cluster.site import NodeGroup, Site
 from hpckit.model.command import command_words
-from hpckit.model.finding import Checked, ExpectedStart, Finding, Severity
+from hpckit.model.finding import CheckReport, ExpectedStart, Finding, Severity
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cluster import chosen_of, preflight
-from hpckit.planning.checks.cost import estimate, over_budget
+from hpckit.planning.checks.cost import estimate_cost, over_budget
 from hpckit.planning.checks.limits import partition_names
+from hpckit.planning.checks.node_shape import asks_of_nodes
 from hpckit.planning.checks.slips import plan_slips
 from hpckit.record.snapshot.preflight import Machine
 from hpckit.slurm.commands import SlurmCommands
@@ -31,7 +32,7 @@ _FORECASTS = 8
 """For so many jobs of a launch Slurm is asked when they would start: each asks its planner."""
 
 
-def check_launch(prepared: Prepared, context: Context) -> Checked:
+def check_launch(prepared: Prepared, context: Context) -> CheckReport:
     """Return what speaks for and against this launch; raises nothing of Slurm's."""
     plan = _as_submitted(prepared.plan, context.environ)
     machine = Machine(
@@ -41,8 +42,8 @@ def check_launch(prepared: Prepared, context: Context) -> Checked:
     asked = _Asked(plan=plan, scripts=prepared.scripts, context=context)
     if plan.cluster.kind is ClusterKind.slurm:
         asked.ask()
-    expected = estimate(plan, asked.site)
-    return Checked(
+    expected = estimate_cost(plan, asked.site)
+    return CheckReport(
         findings=(*findings, *plan_slips(plan), *asked.findings, *over_budget(plan, expected)),
         starts=tuple(asked.starts),
         estimate=expected,
@@ -70,7 +71,10 @@ class _Asked:
         )
         if commands.available("sbatch"):
             self.site = read_site(
-                commands, login_name(), nodes=_wants_devices(plan), heard=self.context.heard
+                commands,
+                login_name(),
+                nodes=any(asks_of_nodes(job.resources) for job in plan.jobs),
+                heard=self.context.heard,
             )
             self.unchecked.extend(self.site.unknown)
         else:
@@ -135,7 +139,3 @@ def _as_submitted(plan: LaunchPlan, environ: Mapping[str, str]) -> LaunchPlan:
         for job in plan.jobs
     )
     return replace(plan, jobs=jobs)
-
-
-def _wants_devices(plan: LaunchPlan) -> bool:
-    return any(job.resources.gpus_per_node or job.resources.gres for job in plan.jobs)

@@ -31,9 +31,9 @@ from hpckit.record.snapshot.changes import foreign_files
 from hpckit.report.selection import Filter
 from hpckit.runtime.checkpoint import journal
 from hpckit.runtime.checkpoint.errors import ForeignFolderError
-from hpckit.runtime.checkpoint.folder import CheckpointFolder, Entry
-from hpckit.runtime.checkpoint.journal import History
-from hpckit.runtime.checkpoint.retention import Extent, clearable
+from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
+from hpckit.runtime.checkpoint.journal import CheckpointHistory
+from hpckit.runtime.checkpoint.retention import RetentionExtent, clearable
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, unconfirmed
 
 _CUT_OFF = "an earlier clean was cut off"
@@ -52,7 +52,7 @@ class CleanupRequest:
     """What is to be cleaned, of which runs, and which checkpoints."""
 
     categories: frozenset[Category]
-    extent: Extent
+    extent: RetentionExtent
     wanted: Filter
 
 
@@ -143,11 +143,15 @@ def _of_run(launch: Launch, view: RunView, request: CleanupRequest) -> Iterator[
         yield from _attempts(launch, view.record)
     if Category.checkpoints in request.categories:
         completed = view.state is RunState.completed
-        extent = min(request.extent, Extent.all if completed else Extent.old, key=_EXTENTS.index)
+        extent = min(
+            request.extent,
+            RetentionExtent.all if completed else RetentionExtent.old,
+            key=_EXTENTS.index,
+        )
         yield from _checkpoints(launch, view.record, extent)
 
 
-_EXTENTS = list(Extent)
+_EXTENTS = list(RetentionExtent)
 
 
 def _attempts(launch: Launch, record: RunRecord) -> Iterator[Item]:
@@ -163,7 +167,9 @@ def _attempts(launch: Launch, record: RunRecord) -> Iterator[Item]:
         yield from (_item(Category.attempts, path, why, record.id) for path, why in items)
 
 
-def _checkpoints(launch: Launch, record: RunRecord, extent: Extent) -> Iterator[Item | Left]:
+def _checkpoints(
+    launch: Launch, record: RunRecord, extent: RetentionExtent
+) -> Iterator[Item | Left]:
     settings, _ = load_settings(launch, record.index)
     given = settings.checkpoint.dir
     base = launch.folder if given is None else Path(given).expanduser()
@@ -185,14 +191,14 @@ def _checkpoints(launch: Launch, record: RunRecord, extent: Extent) -> Iterator[
     # An attempt that has begun since the run was looked at may be saving right now.
     mine = (one for one in found if one.epoch <= record.attempt)
     entries = [one for one in mine if is_plain(one.folder, base)]
-    history = journal.read(checkpoints.journal)
+    history = journal.read_journal(checkpoints.journal)
     for entry in clearable(entries, history, extent):
         yield _item(Category.checkpoints, entry.folder, _why(entry, history), record.id)
     for path in leftovers(folder):
         yield _item(Category.checkpoints, path, _CUT_OFF, record.id)
 
 
-def _why(entry: Entry, history: History) -> str:
+def _why(entry: CheckpointEntry, history: CheckpointHistory) -> str:
     if entry.torn:
         return "never committed"
     if entry.damage:

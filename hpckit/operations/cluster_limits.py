@@ -10,7 +10,7 @@ from hpckit.model.plan import JobSpec, ResourceSpec
 from hpckit.planning.jobs.arrays import BACKLOG_JOBS
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import count_queued
-from hpckit.slurm.site_query import Heard, submit_limits
+from hpckit.slurm.site_query import Heard, query_submit_limits
 
 
 def limits_for(
@@ -18,7 +18,7 @@ def limits_for(
 ) -> SubmitLimits:
     """Return what the cluster accepts of such jobs, as far as it says, or has said already."""
     whose = login_name()
-    return submit_limits(commands, asked.account, asked.partition, asked.qos, whose, heard)
+    return query_submit_limits(commands, asked.account, asked.partition, asked.qos, whose, heard)
 
 
 def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple[JobSpec, ...]:

@@ -12,15 +12,17 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError
+from hpckit.model.events import RunsKnown
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import run_id
 from hpckit.model.plan import RunSpec
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.prepare import Prepared, narrowed
+from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.record.snapshot.identity import (
-    Holding,
+    EarlierLaunch,
     code_identity,
     ended_well,
     frozen_identity,
@@ -33,7 +35,7 @@ _ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownRun:
     """A run of this launch that need not start, and the earlier one that stands for it."""
 
     index: int
@@ -55,15 +57,15 @@ class Known:
 
 
 @dataclass(slots=True, kw_only=True)
-class Division:
+class KnownRuns:
     """What of a launch is known: `skipped` completed, `adopted` waits or runs elsewhere.
 
     `changed` counts what would be known, but for code that changed since, or of which nobody can
     tell; `changed_in` is the newest launch of that.
     """
 
-    skipped: list[Known] = field(default_factory=list)
-    adopted: list[Known] = field(default_factory=list)
+    skipped: list[KnownRun] = field(default_factory=list)
+    adopted: list[KnownRun] = field(default_factory=list)
     changed: int = 0
     changed_in: str = ""
 
@@ -81,7 +83,7 @@ class Division:
         return tuple(run.index for run in runs if run.index not in known)
 
 
-def divide(prepared: Prepared, context: Context, *, any_code: bool = False) -> Division:
+def divide(prepared: Prepared, context: Context, *, any_code: bool = False) -> KnownRuns:
     """Return what of a launch is known from others in its output folder.
 
     With `any_code`, runs count even if their code has changed since.
@@ -89,15 +91,25 @@ def divide(prepared: Prepared, context: Context, *, any_code: bool = False) -> D
     found = _Search(prepared=prepared, context=context, any_code=any_code).divide()
     plan = prepared.plan
     # Runs of stages follow each other within one launch: all of them are known, or none is.
-    return Division() if plan.stages and found.left(plan.runs) else found
+    return KnownRuns() if plan.stages and found.left(plan.runs) else found
 
 
-def without_known(prepared: Prepared, division: Division, context: Context) -> Prepared | None:
+def without_known(prepared: Prepared, division: KnownRuns, context: Context) -> Prepared | None:
     """Return what is left to launch; None where nothing is."""
     left = division.left(prepared.plan.runs)
     if len(left) == len(prepared.plan.runs):
         return prepared
     return narrowed(prepared, left, context) if left else None
+
+
+def record_known(division: KnownRuns, launch: Launch, context: Context) -> None:
+    """Record in a launch which runs of others stand for some that were asked for here."""
+    found: dict[str, list[int]] = {}
+    for one in (*division.skipped, *division.adopted):
+        found.setdefault(one.folder.name, []).append(one.earlier)
+    for earlier, runs in found.items():
+        event = RunsKnown(at=context.now(), launch=earlier, runs=tuple(sorted(runs)))
+        record_event(launch.paths, event)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,10 +119,10 @@ class _Search:
     prepared: Prepared
     context: Context
     any_code: bool
-    found: Division = field(default_factory=Division)
+    found: KnownRuns = field(default_factory=KnownRuns)
     wanted: dict[str, list[RunSpec]] = field(default_factory=dict)
 
-    def divide(self) -> Division:
+    def divide(self) -> KnownRuns:
         for run in self.prepared.plan.runs:
             # A run with injected faults is never deduplicated against one without.
             if not run.settings.chaos:
@@ -124,7 +136,7 @@ class _Search:
         self._count_changed([one for one in candidates if one not in same])
         return self.found
 
-    def _count_changed(self, others: Sequence[Holding]) -> None:
+    def _count_changed(self, others: Sequence[EarlierLaunch]) -> None:
         left, ours = set(self.wanted), str(self.prepared.snapshot.project)
         for holding in others:
             # Equal words in another project are another program, whose code has not changed.
@@ -136,7 +148,7 @@ class _Search:
             self.found.changed += sum(len(self.wanted[signature]) for signature in completed)
             left -= completed
 
-    def _with_our_code(self, candidates: Sequence[Holding]) -> Sequence[Holding]:
+    def _with_our_code(self, candidates: Sequence[EarlierLaunch]) -> Sequence[EarlierLaunch]:
         if self.any_code or not candidates:
             return candidates
         ours = code_identity(self.prepared.snapshot)
@@ -144,7 +156,7 @@ class _Search:
             return ()
         return [one for one in candidates if frozen_identity(one.paths) == ours]
 
-    def _take_open(self, candidates: Sequence[Holding]) -> None:
+    def _take_open(self, candidates: Sequence[EarlierLaunch]) -> None:
         """Take what waits or runs; the scheduler is asked once, for all launches."""
         pairs = [
             (launch, holding)
@@ -163,11 +175,11 @@ class _Search:
                 if signature in self.wanted and _stands(one, history):
                     self._settle(signature, holding, one.record.index, one.state)
 
-    def _settle(self, signature: str, holding: Holding, index: int, state: RunState) -> None:
+    def _settle(self, signature: str, holding: EarlierLaunch, index: int, state: RunState) -> None:
         where = self.found.skipped if state is RunState.completed else self.found.adopted
         for run in self.wanted.pop(signature):
             where.append(
-                Known(
+                KnownRun(
                     index=run.index,
                     overrides=run.overrides,
                     folder=holding.paths.folder,
@@ -177,7 +189,7 @@ class _Search:
             )
 
 
-def _loaded(holding: Holding, context: Context) -> Launch | None:
+def _loaded(holding: EarlierLaunch, context: Context) -> Launch | None:
     try:
         return load_launch(holding.paths.folder)
     except HpckitError as error:
@@ -185,7 +197,7 @@ def _loaded(holding: Holding, context: Context) -> Launch | None:
         return None
 
 
-def _completed(holding: Holding, wanted: Iterable[str]) -> Iterator[tuple[str, int]]:
+def _completed(holding: EarlierLaunch, wanted: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the wanted signatures that a launch has completed, each with its latest such run."""
     for signature in [one for one in holding.runs if one in wanted]:
         for index in reversed(holding.runs[signature]):

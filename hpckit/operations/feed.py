@@ -22,7 +22,7 @@ from hpckit.slurm.query import queued_jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fed:
+class QueueBacklog:
     """What was handed in: what Slurm calls each run, and the main jobs; `left` is what was not."""
 
     jobs: dict[int, str]
@@ -30,13 +30,13 @@ class Fed:
     left: tuple[JobSpec, ...]
 
 
-def feed(launch: Launch, commands: SlurmCommands, context: Context) -> Fed:
+def feed(launch: Launch, commands: SlurmCommands, context: Context) -> QueueBacklog:
     """Hand in what fits of what is left; the caller is `alone`. Raises SchedulerError."""
     reconcile(launch, commands, context)
     history = read_launch_history(launch)
     waiting = history.waiting()
     if not waiting or launch.cluster.kind is not ClusterKind.slurm:
-        return Fed(jobs={}, main_jobs=(), left=())
+        return QueueBacklog(jobs={}, main_jobs=(), left=())
     now = what_fits(waiting, commands)
     submission = Submission(
         launch=launch,
@@ -49,7 +49,7 @@ def feed(launch: Launch, commands: SlurmCommands, context: Context) -> Fed:
         behind=_latest(history, commands) if is_chained(launch) else None,
     )
     jobs = submission.submit()
-    return Fed(
+    return QueueBacklog(
         jobs=jobs,
         main_jobs=tuple(submission.accepted.values()),
         left=read_launch_history(launch).waiting(),

@@ -20,10 +20,10 @@ from hpckit.record.launches import Launch
 def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
     """Return the batch script of a job of a frozen launch; raises TemplateError."""
     # Imported here: it imports Jinja2, and most resumes find nothing to render.
-    from hpckit.slurm.script import render  # noqa: PLC0415
+    from hpckit.slurm.script import render_script  # noqa: PLC0415
 
     try:
-        return render(_plan(launch), job, templates_of(launch, context))
+        return render_script(_plan(launch), job, templates_of(launch, context))
     except TemplateError as error:
         raise TemplateError(
             f"the script of the resumed runs cannot be rendered: {error.message}",
@@ -100,6 +100,8 @@ def _working_folders(launch: Launch) -> list[Path]:
 def _config_dir(launch: Launch) -> Path | None:
     """Return what `--config-dir` named when the launch was made; the last one counts."""
     words, folder = launch.arguments, None
+    if "--" in words:  # what stands behind it is a command, with options of its own
+        words = words[: words.index("--")]
     for word, following in zip(words, (*words[1:], ""), strict=True):
         option, _, value = word.partition("=")
         if option == "--config-dir":

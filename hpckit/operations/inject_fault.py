@@ -15,15 +15,23 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import RunError, SchedulerAwayError, UsageError
-from hpckit.model.cluster.nodes import expand
-from hpckit.model.fault import ON_CHECKPOINTS, ON_NODES, ON_SANDBOX, SIGNALS, Fault, Kind, Target
+from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.fault import (
+    ON_CHECKPOINTS,
+    ON_NODES,
+    ON_SANDBOX,
+    SIGNALS,
+    Fault,
+    FaultKind,
+    FaultTarget,
+)
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.run import RunRecord, RunView
 from hpckit.record.launches import Launch, checkpoint_folder
 from hpckit.record.process import this_host
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.manifest import NAME, Manifest
-from hpckit.runtime.processes import Wanted, send
+from hpckit.runtime.processes import ProcessQuery, send
 from hpckit.slurm import faults
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
@@ -32,13 +40,13 @@ SANDBOX_VARIABLE = "HPCKIT_SANDBOX"
 _SANDBOX_PATIENCE = timedelta(seconds=120)
 _URGENT_S = 5.0
 _MIDDLE = 0.5
-_NUMBERS: Mapping[Kind, signal.Signals] = {
-    Kind.kill: signal.SIGKILL,
-    Kind.stop: signal.SIGSTOP,
-    Kind.cont: signal.SIGCONT,
-    Kind.term: signal.SIGTERM,
-    Kind.segfault: signal.SIGSEGV,
-    Kind.abort: signal.SIGABRT,
+_NUMBERS: Mapping[FaultKind, signal.Signals] = {
+    FaultKind.kill: signal.SIGKILL,
+    FaultKind.stop: signal.SIGSTOP,
+    FaultKind.cont: signal.SIGCONT,
+    FaultKind.term: signal.SIGTERM,
+    FaultKind.segfault: signal.SIGSEGV,
+    FaultKind.abort: signal.SIGABRT,
 }
 
 
@@ -47,7 +55,7 @@ class MissedError(RunError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class FaultScene:
     """Where faults strike: a run as it stands. With `dry`, nothing is done but looking."""
 
     launch: Launch
@@ -67,7 +75,7 @@ class Scene:
         """The nodes of the latest round, else of the job; none before either."""
         seen = self.view.observation
         if self.record.round is None and seen is not None and seen.nodes:
-            return expand(seen.nodes)
+            return expand_nodes(seen.nodes)
         return self.record.nodes
 
     @property
@@ -80,7 +88,7 @@ class Scene:
         return SlurmCommands(bin_dir=self.launch.cluster.bin_dir, environ=self.context.environ)
 
 
-def strike(fault: Fault, scene: Scene) -> str:
+def strike(fault: Fault, scene: FaultScene) -> str:
     """Carry out a fault and return what was done, in words.
 
     Raises MissedError where there is nothing to hit now, UsageError where this fault is not
@@ -95,14 +103,14 @@ def strike(fault: Fault, scene: Scene) -> str:
     return _ask_slurm(fault, scene)
 
 
-def _signal(fault: Fault, scene: Scene) -> str:
+def _signal(fault: Fault, scene: FaultScene) -> str:
     if scene.record.attempt == 0:
         raise MissedError(f"no attempt of {scene.record.id} has begun")
     number = _NUMBERS[fault.kind]
     node = _node(fault, scene)
     wanted = _wanted(fault, node, scene)
     pids = _send(wanted, 0 if scene.dry else number, node, scene)
-    whom = f"rank {wanted.rank}" if fault.target is Target.rank else f"the {fault.target}"
+    whom = f"rank {wanted.rank}" if fault.target is FaultTarget.rank else f"the {fault.target}"
     if not pids:
         raise MissedError(
             f"{whom} has no process on {node} at the moment",
@@ -111,9 +119,9 @@ def _signal(fault: Fault, scene: Scene) -> str:
     return f"{number.name} to {whom} (pid {', '.join(map(str, pids))} on {node})"
 
 
-def _node(fault: Fault, scene: Scene) -> str:
+def _node(fault: Fault, scene: FaultScene) -> str:
     """Return the node of the process that is meant."""
-    if fault.target is Target.supervisor:
+    if fault.target is FaultTarget.supervisor:
         host = scene.record.supervisor[0] if scene.record.supervisor else ""
         short = host.partition(".")[0]
         return host if host in scene.nodes or not scene.on_slurm else short
@@ -128,19 +136,19 @@ def _node(fault: Fault, scene: Scene) -> str:
     return scene.nodes[place]
 
 
-def _wanted(fault: Fault, node: str, scene: Scene) -> Wanted:
+def _wanted(fault: Fault, node: str, scene: FaultScene) -> ProcessQuery:
     record = scene.record
     process = record.supervisor[1:] if record.supervisor else None
-    return Wanted(
+    return ProcessQuery(
         target=fault.target,
         attempt=scene.launch.paths.run(record.index).attempt(record.attempt).folder,
-        rank=(fault.rank or 0) if fault.target is Target.rank else None,
-        node=node if fault.target is Target.agent and scene.on_slurm else None,
-        process=process if fault.target is Target.supervisor else None,
+        rank=(fault.rank or 0) if fault.target is FaultTarget.rank else None,
+        node=node if fault.target is FaultTarget.agent and scene.on_slurm else None,
+        process=process if fault.target is FaultTarget.supervisor else None,
     )
 
 
-def _send(wanted: Wanted, number: int, node: str, scene: Scene) -> tuple[int, ...]:
+def _send(wanted: ProcessQuery, number: int, node: str, scene: FaultScene) -> tuple[int, ...]:
     if not scene.on_slurm:
         _check_host(scene)
         return send(wanted, number)
@@ -158,7 +166,7 @@ def _send(wanted: Wanted, number: int, node: str, scene: Scene) -> tuple[int, ..
     return tuple(json.loads(said.strip().splitlines()[-1]))
 
 
-def _check_host(scene: Scene) -> None:
+def _check_host(scene: FaultScene) -> None:
     host = scene.record.supervisor[0] if scene.record.supervisor else this_host()
     if host != this_host():
         raise UsageError(
@@ -168,7 +176,7 @@ def _check_host(scene: Scene) -> None:
         )
 
 
-def _damage(fault: Fault, scene: Scene) -> str:
+def _damage(fault: Fault, scene: FaultScene) -> str:
     folder = checkpoint_folder(scene.launch, scene.record.index, scene.settings)
     newest: tuple[Path, Manifest] | None = next(
         ((one.folder, one.manifest) for one in CheckpointFolder(folder).entries() if one.manifest),
@@ -178,7 +186,7 @@ def _damage(fault: Fault, scene: Scene) -> str:
         raise MissedError(f"there is no committed checkpoint in {folder}")
     where, manifest = newest
     try:
-        if fault.kind is Kind.tear:
+        if fault.kind is FaultKind.tear:
             if not scene.dry:
                 (where / NAME).unlink()
             return f"removed {where.name}/{NAME}"
@@ -195,7 +203,7 @@ def _damage_file(fault: Fault, folder: Path, sizes: Mapping[str, int], *, dry: b
         if at < size:
             break
         at -= size
-    flips = fault.kind is Kind.flip
+    flips = fault.kind is FaultKind.flip
     if not dry:
         (_flip if flips else _cut)(folder / name, at)
     done = f"flipped bit 0 of byte {at}" if flips else f"cut after byte {at}"
@@ -215,7 +223,7 @@ def _cut(path: Path, at: int) -> None:
         file.truncate(at)
 
 
-def _ask_slurm(fault: Fault, scene: Scene) -> str:
+def _ask_slurm(fault: Fault, scene: FaultScene) -> str:
     job = scene.record.job
     if not scene.on_slurm or job is None:
         raise UsageError(
@@ -226,23 +234,23 @@ def _ask_slurm(fault: Fault, scene: Scene) -> str:
     done = f"{fault.kind} of job {job}"
     if scene.dry:
         return done
-    if fault.kind is Kind.requeue:
-        faults.requeue(job, scene.commands())
-    elif fault.kind is Kind.scancel:
+    if fault.kind is FaultKind.requeue:
+        faults.force_requeue(job, scene.commands())
+    elif fault.kind is FaultKind.scancel:
         cancel([job], scene.commands())
     else:
         return _preempt(fault, scene)
     return done
 
 
-def _preempt(fault: Fault, scene: Scene) -> str:
+def _preempt(fault: Fault, scene: FaultScene) -> str:
     assert fault.partition is not None, "the grammar asks for a partition"  # noqa: S101
     seconds = _URGENT_S if fault.seconds is None else fault.seconds
     job = faults.preempt(scene.nodes, fault.partition, seconds, scene.commands())
     return f"job {job} in partition {fault.partition} wants {', '.join(scene.nodes)}"
 
 
-def _break_sandbox(fault: Fault, scene: Scene) -> str:
+def _break_sandbox(fault: Fault, scene: FaultScene) -> str:
     program = _sandbox_program(fault, scene)
     node = [_sandbox_node(fault, scene)] if fault.kind in ON_NODES else []
     verb = fault.kind.value.replace("_", "-")
@@ -254,7 +262,7 @@ def _break_sandbox(fault: Fault, scene: Scene) -> str:
     return commands.run(program.name, verb, *node).strip()
 
 
-def _sandbox_program(fault: Fault, scene: Scene) -> Path:
+def _sandbox_program(fault: Fault, scene: FaultScene) -> Path:
     program = scene.sandbox
     if program is None:
         raise UsageError(
@@ -270,8 +278,8 @@ def _sandbox_program(fault: Fault, scene: Scene) -> Path:
     return program
 
 
-def _sandbox_node(fault: Fault, scene: Scene) -> str:
-    breaks = fault.kind in {Kind.kill_node, Kind.cut_node}
+def _sandbox_node(fault: Fault, scene: FaultScene) -> str:
+    breaks = fault.kind in {FaultKind.kill_node, FaultKind.cut_node}
     if fault.node is None or (breaks and fault.node not in scene.nodes):
         said = "without a node" if fault.node is None else f"of {fault.node}"
         raise UsageError(

@@ -23,7 +23,7 @@ from hpckit.operations.submit import Submission, slurm_commands
 from hpckit.planning.jobs.service_jobs import SERVICE_HINT, auto_resume_job
 from hpckit.record.launches import Launch
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 from hpckit.slurm.site_query import PATIENCE as LIMITS
 from hpckit.slurm.test_only import rehearse
 
@@ -75,7 +75,7 @@ def _first_auto_resume_job(prepared: Prepared, *, waits: bool = True) -> tuple[J
         cluster=plan.cluster,
         after=[f"JOB{job.index}" for job in jobs] if waits else (),
     )
-    return job, render(plan, job, prepared.templates)
+    return job, render_script(plan, job, prepared.templates)
 
 
 def _with_auto_resume_job(started: Started, context: Context) -> Started:
@@ -94,24 +94,31 @@ def _with_auto_resume_job(started: Started, context: Context) -> Started:
     return replace(started, auto_resume_job=job)
 
 
-def start(prepared: Prepared, context: Context, *, auto_resume: bool = False) -> Started:
+def start(
+    prepared: Prepared,
+    context: Context,
+    *,
+    auto_resume: bool = False,
+    terminal: str | None = None,
+) -> Started:
     """Freeze a launch, and hand it to Slurm or to this machine; raises HpckitError.
 
-    With `auto_resume`, which needs Slurm, a small job resumes runs when all have ended.
+    With `auto_resume`, which needs Slurm, a small job resumes runs when all have ended. `terminal`
+    is the device that a run in the foreground, on this machine, is given.
     """
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
-        return _start_here(prepared, context)
+        return _start_here(prepared, context, terminal)
     started = _start_on_slurm(prepared, context)
     if started.left:
         started = _with_backlog_job(started, context)
     return _with_auto_resume_job(started, context) if auto_resume else started
 
 
-def _start_here(prepared: Prepared, context: Context) -> Started:
+def _start_here(prepared: Prepared, context: Context, terminal: str | None) -> Started:
     local.require_linux()
     launch = write(prepared, context)
     with only_a_view(launch, context):
-        executor = local.start(launch, context)
+        executor = local.start(launch, context, terminal=terminal)
     return Started(launch=launch, jobs={}, main_jobs=(), where=on_this_machine(executor))
 
 

@@ -22,22 +22,26 @@ from hpckit.record.launches import (
 )
 from hpckit.record.process import alive
 from hpckit.record.store import PRIVATE_FILE
+from hpckit.runtime.environ import TERMINAL
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 _LOG_TAIL = 10
 
 
-def start(launch: Launch, context: Context, jobs: Sequence[int] = ()) -> LocalStarted:
+def start(
+    launch: Launch, context: Context, jobs: Sequence[int] = (), *, terminal: str | None = None
+) -> LocalStarted:
     """Start a local executor, detached; returns once it has recorded itself.
 
-    `jobs` are indices of added jobs; none means those the launch was frozen with. Raises
+    `jobs` are indices of added jobs; none means those the launch was frozen with. `terminal` is the
+    device that the launch's one rank is given, for a run in the foreground. Raises
     RunError where it ends, or says nothing, before that; its runs then count as failed, for that
     reason.
     """
     require_linux()
     try:
-        return _start(launch, context, jobs)
+        return _start(launch, context, jobs, terminal)
     except RunError as error:
         for job in jobs or [job.index for job in launch.jobs]:
             event = SubmitRefused(at=context.now(), job_index=job, message=error.message)
@@ -56,14 +60,19 @@ def require_linux() -> None:
         )
 
 
-def _start(launch: Launch, context: Context, jobs: Sequence[int]) -> LocalStarted:
+def _start(
+    launch: Launch, context: Context, jobs: Sequence[int], terminal: str | None
+) -> LocalStarted:
+    environ = {name: value for name, value in context.environ.items() if name != TERMINAL}
+    if terminal is not None:
+        environ[TERMINAL] = terminal
     log = launch.paths.local_log
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
     try:
         process = subprocess.Popen(
             launch.command("local", str(launch.folder), *(f"--job={job}" for job in jobs)),
             cwd=launch.folder,
-            env=dict(context.environ),
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=handle,
             stderr=handle,

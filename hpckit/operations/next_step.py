@@ -7,7 +7,7 @@ it must not act on a launch: runs go on until they are cancelled by name.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from hpckit.context import Context, default_output_dir
@@ -41,3 +41,13 @@ def only_a_view(launch: Launch, context: Context) -> Iterator[None]:
             f"`hpckit cancel {named}` cancels them"
         )
         raise LeftView from None
+
+
+def all_results(launches: Sequence[Launch], others: Sequence[str], context: Context) -> str:
+    """Return the command for the results of launches together with others next to them, by id."""
+    folder = launches[0].folder.parent
+    here = folder == default_output_dir(context)
+    earlier = [one if here else shlex.quote(str(folder / one)) for one in others]
+    return " ".join(
+        ["hpckit results", *earlier, *(reference(launch, context) for launch in launches)]
+    )

@@ -32,11 +32,11 @@ from hpckit.record.durations import durations
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.snapshot import collect
-from hpckit.record.snapshot.environment import capture
+from hpckit.record.snapshot.environment import capture_environment
 from hpckit.record.snapshot.git import Git
 from hpckit.slurm.clusters import refuse_other_clusters
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 from hpckit.slurm.site_query import PATIENCE
 
 _SHOWN = 8
@@ -75,6 +75,11 @@ def prepare(
         )
     for word, number in texts_for_numbers(request):
         context.note(f"warning: {word} is a text; without it the value is the number {number:g}")
+    if request.multirun and len(points) == 1 and points[0].search is None:
+        context.note(
+            "warning: -m makes a sweep, but no word has several values (lr=0.1,0.2): this is one "
+            "run"
+        )
     for key in exposed_keys(points[0]):
         context.note(f"warning: {key} has a copy of a secret variable, which is not masked there")
     plan = _plan(points, tuple(words), context)
@@ -82,7 +87,7 @@ def prepare(
     if plan.cluster.kind is ClusterKind.slurm:
         refuse_other_clusters(context.environ)
     templates = template_folders(request)
-    scripts = {job.index: render(plan, job, templates) for job in plan.jobs}
+    scripts = {job.index: render_script(plan, job, templates) for job in plan.jobs}
     snapshot = collect.collect(
         points[0].settings.code,
         cwd=context.cwd,
@@ -136,7 +141,7 @@ def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepa
         context,
         identity=LaunchIdentity(id=before.id, created_at=before.created_at),
     )
-    scripts = {job.index: render(plan, job, prepared.templates) for job in plan.jobs}
+    scripts = {job.index: render_script(plan, job, prepared.templates) for job in plan.jobs}
     return replace(prepared, plan=plan, scripts=scripts, points=points)
 
 
@@ -147,7 +152,7 @@ def write(prepared: Prepared, context: Context) -> Launch:
             prepared.plan,
             scripts=prepared.scripts,
             snapshot=prepared.snapshot,
-            environment=prepared.environment or capture(context.environ),
+            environment=prepared.environment or capture_environment(context.environ),
             tell=tell,
         )
     return load_launch(Path(prepared.plan.folder))
@@ -164,15 +169,38 @@ def _plan(
         raise ConfigError("the sweep has no points", hint="an axis matched nothing")
     settings = points[0].settings
     identity = identity or _new_identity(settings, context)
+    return plan_points(
+        points,
+        identity,
+        folder=_output_dir(settings, context) / identity.id,
+        words=words,
+        python=settings.cluster.python or sys.executable,
+        context=context,
+    )
+
+
+def plan_points(
+    points: Sequence[SweepPoint],
+    identity: LaunchIdentity,
+    *,
+    folder: Path,
+    words: Sequence[str],
+    python: str,
+    context: Context,
+) -> LaunchPlan:
+    """Plan these points within what the cluster takes; of shared jobs the longest runs go first.
+
+    `words` are the command as it was typed. Raises ConfigError.
+    """
     plan = make_plan(
         points,
         identity=identity,
-        folder=str(_output_dir(settings, context) / identity.id),
+        folder=str(folder),
         arguments=masked_words(words, {text for one in points for text in one.secrets.texts}),
-        python=settings.cluster.python or sys.executable,
+        python=python,
         limits=_limits(points, context),
     )
-    if not shares_jobs(settings):
+    if not shares_jobs(points[0].settings):
         return plan
     wanted = {run.signature for run in plan.runs}
     return in_order(plan, durations(Path(plan.folder).parent, slug(plan.name), wanted))

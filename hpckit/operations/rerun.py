@@ -1,4 +1,4 @@
-"""One run again, in a launch of its own, with the configuration it was frozen with."""
+"""Runs of a launch again, in a new launch, with the configurations they were frozen with."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from hpckit.errors import UsageError
 from hpckit.model.ids import launch_id
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import SweepPoint
+from hpckit.model.stages import with_followed
 from hpckit.operations.frozen_script import templates_of
-from hpckit.operations.prepare import Prepared
-from hpckit.planning.plan import LaunchIdentity, make_plan
+from hpckit.operations.prepare import Prepared, plan_points
+from hpckit.planning.plan import LaunchIdentity
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.snapshot import collect
-from hpckit.record.snapshot.environment import capture_of, differences
+from hpckit.record.snapshot.environment import capture_of, environment_differences
 from hpckit.record.snapshot.git import Git
 from hpckit.record.snapshot.identity import code_identity, frozen_identity
 from hpckit.record.snapshot.restore import restore
 from hpckit.record.store import read_json
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """What a run is started again from: its code in words, where templates are, and the Python."""
+    """What runs are started again from: their code in words, where templates are, the Python."""
 
     snapshot: collect.CodeSnapshot
     words: str
@@ -40,7 +41,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRerun:
-    """A run that could be started again: `code` says where its code is from, in words.
+    """Runs that could be started again: `code` says where their code is from, in words.
 
     `differences` is what of the environment is not what it was, a line each; null if unknown.
     """
@@ -52,29 +53,48 @@ class PreparedRerun:
 
 @contextmanager
 def prepare_rerun(
-    launch: Launch, index: int, words: Sequence[str], context: Context, *, exact: bool
+    launch: Launch, indices: Sequence[int], words: Sequence[str], context: Context, *, exact: bool
 ) -> Iterator[PreparedRerun]:
-    """Give what starts a run again, while its code may lie in a temporary folder; writes no launch.
+    """Give what starts runs again, while their code may lie in a temporary folder.
 
-    With `exact`, code and Python are those it was frozen with, not today's. Raises UsageError.
+    With `exact`, code and Python are those they were frozen with, not today's: the same for all
+    runs of a launch. Writes no launch. Raises UsageError.
     """
+    _check_stages(launch, indices)
+    points = [_point(launch, index) for index in indices]
+    with TemporaryDirectory(prefix="hpckit-") as scratch:
+        source = (
+            _exact(launch, points[0].settings, Path(scratch), context)
+            if exact
+            else _today(launch, points[0].settings, context)
+        )
+        prepared = _prepared(launch, points, source, words, context)
+        yield PreparedRerun(
+            prepared=prepared, code=source.words, differences=_differences(launch, prepared)
+        )
+
+
+def _check_stages(launch: Launch, indices: Sequence[int]) -> None:
+    """Refuse runs that follow each other: the runs of a rerun all start at once."""
+    for index in indices:
+        before = [one for one in with_followed(launch.stages, (index,)) if one != index]
+        earlier = sorted({*before} & {*indices})
+        if earlier:
+            raise UsageError(
+                f"run {index} of {launch.id} follows run {earlier[0]}, and runs of a rerun do not "
+                "wait for each other",
+                hint="rerun runs of one stage, resume the launch, or launch the experiment again",
+            )
+
+
+def _point(launch: Launch, index: int) -> SweepPoint:
     settings, config = load_settings(launch, index)
-    point = SweepPoint(
+    return SweepPoint(
         overrides=launch.runs[index].overrides,
         config=config,
         settings=settings,
         secrets=read_secrets(launch.paths, index, settings),
     )
-    with TemporaryDirectory(prefix="hpckit-") as scratch:
-        source = (
-            _exact(launch, settings, Path(scratch), context)
-            if exact
-            else _today(launch, settings, context)
-        )
-        prepared = _prepared(launch, point, source, words, context)
-        yield PreparedRerun(
-            prepared=prepared, code=source.words, differences=_differences(launch, prepared)
-        )
 
 
 def _exact(launch: Launch, settings: LaunchConfig, scratch: Path, context: Context) -> _Source:
@@ -121,28 +141,29 @@ def _today(launch: Launch, settings: LaunchConfig, context: Context) -> _Source:
 
 def _prepared(
     launch: Launch,
-    point: SweepPoint,
+    points: Sequence[SweepPoint],
     source: _Source,
     words: Sequence[str],
     context: Context,
 ) -> Prepared:
     created_at = context.now()
     name = launch_id(launch.name, created_at=created_at, token=context.token())
-    plan = make_plan(
-        [point],
-        identity=LaunchIdentity(id=name, created_at=created_at),
-        folder=str(launch.folder.parent / name),
-        arguments=tuple(words),
+    plan = plan_points(
+        points,
+        LaunchIdentity(id=name, created_at=created_at),
+        folder=launch.folder.parent / name,
+        words=words,
         python=source.python,
+        context=context,
     )
     templates = templates_of(launch, context, source.folders)
     # That of cluster.python is the nodes': as at the first launch, the one that launches is told.
-    python = sys.executable if point.settings.cluster.python else source.python
+    python = sys.executable if points[0].settings.cluster.python else source.python
     return Prepared(
         plan=plan,
-        scripts={job.index: render(plan, job, templates) for job in plan.jobs},
+        scripts={job.index: render_script(plan, job, templates) for job in plan.jobs},
         snapshot=source.snapshot,
-        points=(point,),
+        points=tuple(points),
         templates=templates,
         quiet=True,
         environment=capture_of(python, context.environ),
@@ -157,4 +178,4 @@ def _differences(launch: Launch, prepared: Prepared) -> tuple[str, ...] | None:
         return None
     if prepared.environment is None or not isinstance(then, dict):
         return None
-    return differences(then, prepared.environment)
+    return tuple(one.words for one in environment_differences(then, prepared.environment))

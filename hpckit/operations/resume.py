@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.context import Context
@@ -12,7 +12,10 @@ from hpckit.model.events import JobAdded
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
+from hpckit.model.ranges import ranges
 from hpckit.model.run import Observation, RunView
+from hpckit.model.standing import Standing
+from hpckit.model.states import RunState
 from hpckit.operations import local
 from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.feed import feed
@@ -37,28 +40,37 @@ from hpckit.record.launches import (
 )
 from hpckit.record.snapshot.changes import check_snapshot
 from hpckit.report.rows import count_states
+from hpckit.report.run_filter import RunFilter, cause_of
+from hpckit.report.standing import standing_text
 from hpckit.views.launch_view import Ask, launch_view, unconfirmed
 from hpckit.views.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be resumed: `indices` null means all runs.
+    """What is to be resumed: of these runs (`indices` null: of all) those that are `wanted`.
 
     `bounded` is whether the runs' own budgets hold: nobody has asked for these very runs.
     """
 
     indices: Sequence[int] | None = None
+    wanted: RunFilter = field(default_factory=RunFilter)
     cancelled: bool = False
     changed_code: bool = False
     bounded: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the launch as a whole is meant."""
+        return self.indices is None and self.wanted.all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resuming:
     """What would be submitted again: `attempts` is how many each resumed run has had.
 
-    `auto_resume` is the job that resumes runs by itself, while Slurm has one.
+    `views` are of the runs that are meant; `auto_resume` is the job that resumes runs by itself,
+    while Slurm has one.
     """
 
     launch: Launch
@@ -78,7 +90,7 @@ def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, St
     """
     # Read anew: somebody may have resumed between the first look and the lock.
     with alone(launch, context) as fresh:
-        fed = _feed(fresh, context) if order.indices is None else None
+        fed = _feed(fresh, context) if order.whole else None
         resuming = prepare_resume(load_launch(fresh.folder), order, context)
         started = start(resuming, context) if resuming.jobs else fed
         on_cluster = launch.cluster.kind is ClusterKind.slurm
@@ -125,11 +137,11 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         )
     history = read_launch_history(launch)
     known = known_of(view, history)
-    stages = launch.stages
-    choice = choose(view.runs, known, cancelled=order.cancelled, stages=stages)
+    meant, stages = order.wanted.chosen(view.runs, launch.id), launch.stages
+    choice = choose(meant, known, cancelled=order.cancelled, stages=stages)
     if order.bounded:
         known = replace(known, spent=spent_of(view, choice, history))
-        choice = choose(view.runs, known, cancelled=order.cancelled, stages=stages)
+        choice = choose(meant, known, cancelled=order.cancelled, stages=stages)
     attempts = {run: latest_attempt(launch.paths.run(run).attempts) for run in choice.resumed}
     jobs = _added(launch, choice, history, attempts)
     if jobs:
@@ -141,7 +153,7 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
     return Resuming(
         launch=launch,
         order=order,
-        views=view.runs,
+        views=meant,
         choice=choice,
         jobs=jobs,
         scripts=scripts,
@@ -237,14 +249,48 @@ def what_started(resuming: Resuming, started: Started) -> tuple[str, int]:
 
 
 def left_alone(skipped: Sequence[Skipped]) -> list[str]:
-    """Return a line for each reason: how many runs in which state, or the run where it is one."""
+    """Return a line for each reason: how many runs in which state, or the run if it is one."""
     lines: list[str] = []
-    for reason in dict.fromkeys(one.reason for one in skipped):
-        alike = [one for one in skipped if one.reason == reason]
+    for why in dict.fromkeys(one.why for one in skipped):
+        alike = [one for one in skipped if one.why == why]
+        reason = standing_text(why)
         if len(alike) == 1:
             lines.append(f"{alike[0].run}: {reason}")
             continue
         counts = count_states(one.state for one in alike)
         said = ", ".join(f"{count} {state}" for state, count in counts.items())
-        lines.append(said if reason == "completed" else f"{said}: {reason}")
+        lines.append(said if why.standing is Standing.completed else f"{said}: {reason}")
     return lines
+
+
+def forecast(resuming: Resuming) -> list[str]:
+    """Return what would be resumed and what not, a line for each reason with the runs' indices."""
+    left = {one.index: standing_text(one.why) for one in resuming.choice.skipped}
+    lines: dict[str, list[int]] = {}
+    for view in resuming.views:
+        index = view.record.index
+        line = f"left    {{}}: {left[index]}" if index in left else f"resume  {{}}: {_ended(view)}"
+        lines.setdefault(line, []).append(index)
+    return [line.replace("{}", ranges(runs), 1) for line, runs in sorted(lines.items())[::-1]]
+
+
+def _ended(view: RunView) -> str:
+    """Return why a run is to be resumed: how it ended, or that it never began."""
+    cause = cause_of(view)
+    if cause is not None:
+        return f"{view.state} ({cause})"
+    return "it was never submitted" if view.state is RunState.pending else str(view.state)
+
+
+def skipped_document(skipped: Sequence[Skipped]) -> list[dict[str, object]]:
+    """Return what `resume --json` prints of the runs that are left alone."""
+    return [
+        {
+            "run": one.run,
+            "index": one.index,
+            "state": one.state,
+            "standing": one.why.standing,
+            "reason": standing_text(one.why),
+        }
+        for one in skipped
+    ]

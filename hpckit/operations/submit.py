@@ -30,7 +30,7 @@ from hpckit.model.events import (
 from hpckit.model.history import job_ids
 from hpckit.model.plan import JobSpec
 from hpckit.planning.jobs.dependencies import waits
-from hpckit.record.freeze import remove
+from hpckit.record.freeze import discard_launch
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history
 from hpckit.slurm.cancel import cancel
@@ -69,17 +69,17 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
                 hint=f"ask again in {left.total_seconds():.0f} s; `hpckit watch` waits by itself",
             )
         found = find_by_name(name, commands)
-        settled = (
-            Submitted(at=now, job_index=index, job=found[-1], adopted=True)
-            if found
-            else SubmitRefused(
-                at=now,
-                job_index=index,
-                message=f"Slurm has no job named {name}",
-                later=index not in added,
-            )
-        )
-        record_event(launch.paths, settled)
+        record_event(launch.paths, submission_outcome(job, found, now, later=index not in added))
+
+
+def submission_outcome(
+    job: JobSpec, found: Sequence[str], at: datetime, *, later: bool = False
+) -> Submitted | SubmitRefused:
+    """Return how the submission of a job ended, by the ids that Slurm has under its name."""
+    if found:
+        return Submitted(at=at, job_index=job.index, job=found[-1], adopted=True)
+    message = f"Slurm has no job named {job.name}"
+    return SubmitRefused(at=at, job_index=job.index, message=message, later=later)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,7 +230,7 @@ class Submission:
         self._record(SubmitRefused(at=self._now, job_index=job.index, message=error.message))
         if not self.accepted:
             if self.new:
-                remove(self.launch.folder)
+                discard_launch(self.launch.folder)
             return type(error)(f"{error.message}; nothing was submitted", hint=error.hint)
         return type(error)(f"{error.message}; {self._take_back(but=job.runs)}", hint=error.hint)
 

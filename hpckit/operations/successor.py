@@ -11,10 +11,11 @@ from datetime import timedelta
 
 from hpckit.context import Context
 from hpckit.errors import HpckitError, SchedulerAbsentError, SchedulerAwayError
-from hpckit.model.cluster.allocation import Requeued, Wish
+from hpckit.model.cluster.allocation import AttemptRequest, RequeueResult
 from hpckit.model.events import JobAdded, SubmitRefused
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec
+from hpckit.model.states import RequeueOutcome
 from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.frozen_script import rendered
 from hpckit.operations.submit import Submission, slurm_commands
@@ -23,7 +24,7 @@ from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch, latest_attempt, load_launch, read_launch_history
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.query import find_by_name, observe
-from hpckit.slurm.requeue import Answer, Attempt, Outcome, leave_out
+from hpckit.slurm.requeue import JobAttempt, leave_out
 
 PATIENCE = timedelta(minutes=10)
 """How long to wait for others that add jobs to the launch, and for a Slurm that is away."""
@@ -86,8 +87,8 @@ def _waiting(history: LaunchHistory, index: int, job: JobSpec) -> str | None:
 
 
 def hand_to_successor(
-    launch: Launch, index: int, job: JobSpec, wish: Wish, context: Context
-) -> Requeued:
+    launch: Launch, index: int, job: JobSpec, wish: AttemptRequest, context: Context
+) -> RequeueResult:
     """Let the successor of a run leave out the nodes that the wish excludes; return the outcome.
 
     It waits for the end of the present job, so that Slurm still takes them.
@@ -97,17 +98,19 @@ def hand_to_successor(
         commands = slurm_commands(launch.cluster.bin_dir, context)
     except (HpckitError, OSError) as error:
         said = error.message if isinstance(error, HpckitError) else str(error)
-        return Requeued(outcome=Answer.away, message=said)
+        return RequeueResult(outcome=RequeueOutcome.unreachable, message=said)
     if successor is None:
-        return Requeued(outcome=Answer.refused, message="no successor is queued")
-    waiting = Attempt(
+        return RequeueResult(outcome=RequeueOutcome.refused, message="no successor is queued")
+    waiting = JobAttempt(
         job=successor,
         restart_count=0,
         nodes=job.resources.allocated_nodes,
         owns_run=lambda: True,
     )
-    queued = Outcome(answer=Answer.requeued, message=f"job {successor} waits for this one's end")
-    return leave_out(commands, waiting, wish.excluded, queued).told()
+    queued = RequeueResult(
+        outcome=RequeueOutcome.requeued, message=f"job {successor} waits for this one's end"
+    )
+    return leave_out(commands, waiting, wish.excluded, queued)
 
 
 def drop_successor(launch: Launch, index: int, slurm_job: str, context: Context) -> bool:

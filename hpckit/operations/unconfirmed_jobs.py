@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hpckit.context import Context
-from hpckit.model.events import CancelRequested, SubmitRefused, Submitted
+from hpckit.model.events import CancelRequested
 from hpckit.model.plan import JobSpec
+from hpckit.operations.submit import submission_outcome
 from hpckit.record.launch_events import record_event
 from hpckit.record.launches import Launch
 from hpckit.slurm.cancel import cancel
@@ -49,16 +50,13 @@ def find_unconfirmed(launches: Iterable[Launch], context: Context) -> Iterator[U
 
 def settle(found: UnconfirmedJob, context: Context, *, adopt: bool) -> SettledAs:
     """Make what Slurm has part of its run, or cancel it; raises SchedulerError."""
-    paths, index = found.launch.paths, found.job.index
-    if not found.jobs:
-        message = f"Slurm has no job named {found.job.name}"
-        record_event(paths, SubmitRefused(at=context.now(), job_index=index, message=message))
-        return SettledAs.closed
-    if not adopt:
+    paths = found.launch.paths
+    if found.jobs and not adopt:
         record_event(paths, CancelRequested(at=context.now(), runs=found.job.runs))
         cancel(found.jobs, _commands(found.launch, context))
-    adopted = Submitted(at=context.now(), job_index=index, job=found.jobs[-1], adopted=True)
-    record_event(paths, adopted)
+    record_event(paths, submission_outcome(found.job, found.jobs, context.now()))
+    if not found.jobs:
+        return SettledAs.closed
     return SettledAs.adopted if adopt else SettledAs.cancelled
 
 

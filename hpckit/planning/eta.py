@@ -18,7 +18,7 @@ _OPEN = frozenset({RunState.pending, RunState.running})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lasting:
+class RunDuration:
     """A run: its state, and how long its latest attempt has lasted (None: not known)."""
 
     state: RunState
@@ -26,7 +26,7 @@ class Lasting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class CompletionEstimate:
     """`ended` of `total` runs have ended; `share` also counts what of others is done, 0 to 1.
 
     `remaining` is None where there is nothing to tell it by: no run has completed, or none runs.
@@ -38,7 +38,7 @@ class Estimate:
     remaining: timedelta | None
 
 
-def estimate(runs: Sequence[Lasting]) -> Estimate:
+def estimate_completion(runs: Sequence[RunDuration]) -> CompletionEstimate:
     """Return how far these runs are, and how long they will still take."""
     lasted = sorted(
         one.elapsed for one in runs if one.state is RunState.completed and one.elapsed is not None
@@ -47,7 +47,7 @@ def estimate(runs: Sequence[Lasting]) -> Estimate:
     going = [one.elapsed or _NOTHING for one in runs if one.state is RunState.running]
     rests = [_rest(elapsed, lasted) for elapsed in going]
     parts = [_part(elapsed, rest) for elapsed, rest in zip(going, rests, strict=True)]
-    return Estimate(
+    return CompletionEstimate(
         ended=ended,
         total=len(runs),
         share=(ended + sum(parts)) / len(runs) if runs else 1.0,

@@ -17,11 +17,11 @@ from datetime import timedelta
 from typing import Any
 
 from hpckit.errors import ConfigError, UsageError
-from hpckit.model.fault import ON_NODES, SIGNALS, Fault, Kind, Target
+from hpckit.model.fault import ON_NODES, SIGNALS, Fault, FaultKind, FaultTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
+class ScheduledFault:
     """A fault of a schedule, `after` so long."""
 
     after: timedelta
@@ -29,7 +29,7 @@ class Strike:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
+class FaultTargets:
     """What a schedule draws from: the ranks `0 … world_size - 1`, and the nodes."""
 
     world_size: int
@@ -37,35 +37,35 @@ class Targets:
 
 
 _PLANNED = ("rank", "step", "times")
-_WITHIN: Mapping[Kind, tuple[str, ...]] = {
-    Kind.kill: _PLANNED,
-    Kind.stop: _PLANNED,
-    Kind.hang: (*_PLANNED, "seconds"),
-    Kind.hang_gil: (*_PLANNED, "seconds"),
-    Kind.segfault: _PLANNED,
-    Kind.abort: _PLANNED,
-    Kind.raise_: _PLANNED,
-    Kind.exit: (*_PLANNED, "code"),
-    Kind.oom: (*_PLANNED, "limit_mb"),
-    Kind.nan: _PLANNED,
-    Kind.fill_disk: (*_PLANNED, "folder", "limit_mb", "seconds"),
-    Kind.leak: (*_PLANNED, "mb_per_step"),
+_WITHIN: Mapping[FaultKind, tuple[str, ...]] = {
+    FaultKind.kill: _PLANNED,
+    FaultKind.stop: _PLANNED,
+    FaultKind.hang: (*_PLANNED, "seconds"),
+    FaultKind.hang_gil: (*_PLANNED, "seconds"),
+    FaultKind.segfault: _PLANNED,
+    FaultKind.abort: _PLANNED,
+    FaultKind.raise_: _PLANNED,
+    FaultKind.exit: (*_PLANNED, "code"),
+    FaultKind.oom: (*_PLANNED, "limit_mb"),
+    FaultKind.nan: _PLANNED,
+    FaultKind.fill_disk: (*_PLANNED, "folder", "limit_mb", "seconds"),
+    FaultKind.leak: (*_PLANNED, "mb_per_step"),
 }
-_OUTSIDE: Mapping[Kind, tuple[str, ...]] = {
+_OUTSIDE: Mapping[FaultKind, tuple[str, ...]] = {
     **dict.fromkeys(sorted(SIGNALS), ("rank", "node")),
-    Kind.requeue: (),
-    Kind.scancel: (),
-    Kind.preempt: ("partition", "seconds"),
-    Kind.flip: ("fraction",),
-    Kind.truncate: ("fraction",),
-    Kind.tear: (),
+    FaultKind.requeue: (),
+    FaultKind.scancel: (),
+    FaultKind.preempt: ("partition", "seconds"),
+    FaultKind.flip: ("fraction",),
+    FaultKind.truncate: ("fraction",),
+    FaultKind.tear: (),
     **dict.fromkeys(sorted(ON_NODES), ("node",)),
-    Kind.stop_controller: (),
-    Kind.start_controller: (),
+    FaultKind.stop_controller: (),
+    FaultKind.start_controller: (),
 }
-_NEEDED: Mapping[Kind, tuple[str, ...]] = {
-    Kind.fill_disk: ("folder",),
-    Kind.preempt: ("partition",),
+_NEEDED: Mapping[FaultKind, tuple[str, ...]] = {
+    FaultKind.fill_disk: ("folder",),
+    FaultKind.preempt: ("partition",),
 }
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>|s|m|min|h)\Z")
 _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
@@ -100,8 +100,8 @@ def outside_faults(texts: Iterable[str]) -> tuple[Fault, ...]:
 
 
 def schedule(
-    seed: int, mtbf: timedelta, faults: Sequence[Fault], targets: Targets
-) -> Iterator[Strike]:
+    seed: int, mtbf: timedelta, faults: Sequence[Fault], targets: FaultTargets
+) -> Iterator[ScheduledFault]:
     """Yield strikes without end: exponential times between them, faults drawn alike.
 
     A rank, node or fraction that a fault leaves open is drawn, too. Only `Random.random()` is
@@ -112,7 +112,7 @@ def schedule(
     while True:
         after -= mtbf * math.log(1.0 - draw())
         chosen, where = faults[int(draw() * len(faults))], draw()
-        yield Strike(after=after, fault=_aimed(chosen, where, targets))
+        yield ScheduledFault(after=after, fault=_aimed(chosen, where, targets))
 
 
 def parse_duration(text: str) -> timedelta:
@@ -126,14 +126,14 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _aimed(fault: Fault, where: float, targets: Targets) -> Fault:
+def _aimed(fault: Fault, where: float, targets: FaultTargets) -> Fault:
     signal = fault.kind in SIGNALS
-    if signal and fault.target is Target.rank and fault.rank is None:
+    if signal and fault.target is FaultTarget.rank and fault.rank is None:
         return replace(fault, rank=int(where * targets.world_size))
-    wants_node = fault.kind in ON_NODES or (signal and fault.target is Target.agent)
+    wants_node = fault.kind in ON_NODES or (signal and fault.target is FaultTarget.agent)
     if wants_node and fault.node is None and targets.nodes:
         return replace(fault, node=targets.nodes[int(where * len(targets.nodes))])
-    if fault.kind in {Kind.flip, Kind.truncate} and fault.fraction is None:
+    if fault.kind in {FaultKind.flip, FaultKind.truncate} and fault.fraction is None:
         return replace(fault, fraction=round(where, 6))
     return fault
 
@@ -142,7 +142,7 @@ def _aimed(fault: Fault, where: float, targets: Targets) -> Fault:
 class _Grammar:
     """The kinds that are possible somewhere, with their values; `hint` says where others are."""
 
-    kinds: Mapping[Kind, tuple[str, ...]]
+    kinds: Mapping[FaultKind, tuple[str, ...]]
     needed: tuple[str, ...]
     targets: bool
     error: type[UsageError]
@@ -184,11 +184,13 @@ def _one(text: str, grammar: _Grammar) -> Fault:
 def _with(fault: Fault, word: str, text: str, grammar: _Grammar) -> Fault:
     """Return the fault with what one more word says of it."""
     name, equals, value = word.partition("=")
-    if not equals and grammar.targets and fault.kind in SIGNALS and name in set(Target):
-        return replace(fault, target=Target(name))
+    if not equals and grammar.targets and fault.kind in SIGNALS and name in set(FaultTarget):
+        return replace(fault, target=FaultTarget(name))
     allowed = grammar.kinds[fault.kind]
     if not equals or name not in allowed:
-        targets = f"; or {', '.join(Target)}" if grammar.targets and fault.kind in SIGNALS else ""
+        targets = (
+            f"; or {', '.join(FaultTarget)}" if grammar.targets and fault.kind in SIGNALS else ""
+        )
         known = ", ".join(f"{one}=…" for one in allowed) or "nothing"
         raise grammar.error(
             f"chaos: {text!r}: {fault.kind} knows no {word!r}", hint=f"it takes {known}{targets}"

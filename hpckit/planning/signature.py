@@ -22,13 +22,13 @@ COUNTED_RESOURCES = ("nodes", "tasks_per_node", "gpus_per_node")
 """Of `resources`, these set the number and kind of ranks and so the result."""
 
 
-def signature(config: Mapping[str, Any]) -> str:
+def run_signature(config: Mapping[str, Any]) -> str:
     """Return the signature of a resolved configuration: 16 hex digits, independent of order."""
     counted = {key: value for key, value in config.items() if key not in IGNORED_KEYS}
     resources = config.get("resources") or {}
     counted["resources"] = {key: resources.get(key) for key in COUNTED_RESOURCES}
     text = json.dumps(counted, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:LENGTH]
 
 
 def frozen_signature(config: Mapping[str, Any], run: str, *, searched: bool) -> str:
@@ -37,4 +37,4 @@ def frozen_signature(config: Mapping[str, Any], run: str, *, searched: bool) -> 
     That of its configuration; where that is `searched`, it is not known yet what the run computes,
     so that its signature is like no other: that of its id, too.
     """
-    return signature({**config, "run": run} if searched else config)
+    return run_signature({**config, "run": run} if searched else config)

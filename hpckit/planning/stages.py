@@ -19,21 +19,22 @@ from hpckit.model.stages import DependencyType, Stage, followed
 from hpckit.planning.signature import LENGTH
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z", re.ASCII)
-_KEYS = ("overrides", "once", "after")
+STAGE_KEYS = ("overrides", "once", "after")
 _EXAMPLE = "for example stages: {prepare: {overrides: [resources=cpu], once: true}, train: {}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSettings:
-    """A stage as configured: what differs in it, and whether it is swept.
-
-    `after` is how it follows the stage before, decided also where the configuration says nothing.
-    """
+    """A stage as configured: what differs in it, and whether it is swept."""
 
     name: str
     overrides: tuple[str, ...]
+    """Overrides for this stage alone, as on a command line: `[resources=cpu, lr=0.1]`."""
     once: bool
+    """One run for the whole sweep, instead of one for each point."""
     after: DependencyType
+    """When a run may begin. Default: `aftercorr` if this stage and the one before are both swept,
+    else `afterok`."""
 
 
 def read_stages(configured: Mapping[str, Any]) -> tuple[StageSettings, ...]:
@@ -56,10 +57,10 @@ def _stage(name: str, given: Any, before: StageSettings | None) -> StageSettings
         raise ConfigError(f"{key} is {given!r}; it has to be a mapping", hint=_EXAMPLE)
     stated = given or {}
     for word in stated:
-        if word not in _KEYS:
-            near = difflib.get_close_matches(str(word), _KEYS, n=1)
+        if word not in STAGE_KEYS:
+            near = difflib.get_close_matches(str(word), STAGE_KEYS, n=1)
             raise ConfigError(
-                f"{key}.{word} is not a key of a stage; those are {', '.join(_KEYS)}",
+                f"{key}.{word} is not a key of a stage; those are {', '.join(STAGE_KEYS)}",
                 hint=f"did you mean {key}.{near[0]}?"
                 if near
                 else f"what the stage is to set goes into {key}.overrides, as on a command line",

@@ -18,7 +18,7 @@ from hpckit.record.store import make_folder, read_json, write_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class ClaimHolder:
     """Who has taken a run: a Slurm job (`123` or `123_4`) in one of its starts."""
 
     job: str
@@ -27,12 +27,12 @@ class Holder:
     pid: int
     started: str
 
-    def precedes(self, other: Holder) -> bool:
+    def precedes(self, other: ClaimHolder) -> bool:
         """Whether this is an earlier start of the other's very job, and so is over."""
         return self.job == other.job and self.restart_count < other.restart_count
 
 
-def take(folder: Path, run: int, holder: Holder) -> bool:
+def take_claim(folder: Path, run: int, holder: ClaimHolder) -> bool:
     """Claim a run; False where somebody has. Raises OSError."""
     make_folder(folder)
     return write_first(_path(folder, run), json.dumps(to_plain(holder)) + "\n")
@@ -53,11 +53,11 @@ def claimed(folder: Path) -> frozenset[int]:
     return frozenset(int(name) for name in names if name.isdecimal())
 
 
-def held_before(folder: Path, holder: Holder) -> Iterator[int]:
+def held_before(folder: Path, holder: ClaimHolder) -> Iterator[int]:
     """Yield the runs that an earlier start of the holder's own job has left behind."""
     for run in sorted(claimed(folder)):
         with suppress(OSError, ValueError, TypeError):
-            if from_plain(Holder, read_json(_path(folder, run))).precedes(holder):
+            if from_plain(ClaimHolder, read_json(_path(folder, run))).precedes(holder):
                 yield run
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpckit.model import events
-from hpckit.model.final_event import missing_final_event
+from hpckit.model.final_event import last_round, missing_final_event, round_lost
 from hpckit.model.history import LaunchHistory
-from hpckit.model.states import RoundAction, RunState
+from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, progress_step, read_attempts, read_launch_history
 from hpckit.record.layout import AttemptPaths
 
@@ -46,14 +46,6 @@ def _final_event(told: Sequence[events.Event], attempt: AttemptPaths) -> Iterato
     failure = missing_final_event(told)
     if failure is None:
         return
-    rounds = [event.round for event in told if isinstance(event, events.RoundStarted)]
     at = told[-1].at
-    yield events.RoundEnded(
-        at=at,
-        round=rounds[-1] if rounds else 0,
-        first_step=None,
-        step=progress_step(attempt),
-        action=RoundAction.end,
-        failure=failure,
-    )
+    yield round_lost(failure, at=at, number=last_round(told), step=progress_step(attempt))
     yield events.AttemptEnded(at=at, state=RunState.interrupted, exit_code=1, failure=failure)

@@ -1,8 +1,8 @@
 """Writes a launch folder: everything its runs will ever read, at once or not at all.
 
-Responsible for the content of the frozen files (docs/run-folder.md is their reference); it must
-not plan, render or submit. The folder is made under a hidden name and renamed when whole, so that
-a launch folder that can be seen is complete.
+Responsible for the content of the frozen files (docs/reference/run-folder.md is their reference);
+it must not plan, render or submit. The folder is made under a hidden name and renamed when whole,
+so that a launch folder that can be seen is complete.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def freeze(
         raise
 
 
-def remove(folder: Path) -> None:
+def discard_launch(folder: Path) -> None:
     """Remove a launch folder, for a launch of which nothing was submitted."""
     hidden = folder.with_name(f".{folder.name}.part")
     folder.rename(hidden)
@@ -102,7 +102,7 @@ def _write(
         collect.copy(snapshot, paths.code)
         sums = write_sums(snapshot, paths)
     identity = code_identity(snapshot, sums)
-    _write_plain(paths.code_record, {**collect.describe(snapshot), "identity": identity})
+    _write_plain(paths.code_record, {**collect.describe_code(snapshot), "identity": identity})
     if snapshot.git is not None and snapshot.git.diff:
         paths.code_diff.write_text(snapshot.git.diff, encoding="utf-8", errors="surrogateescape")
         paths.code_diff.chmod(PRIVATE_FILE)
@@ -133,9 +133,12 @@ def _write_plain(path: Path, value: object) -> None:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a file of a folder nobody can see yet: no need to replace or to flush it."""
+    r"""Write a file of a folder nobody can see yet: no need to replace or to flush it.
+
+    Of an argument that is no UTF-8, a byte becomes what JSON has for it (`\udcff`).
+    """
     path.touch(mode=PRIVATE_FILE)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def _launch_record(plan: LaunchPlan, snapshot: collect.CodeSnapshot) -> dict[str, object]:

@@ -56,7 +56,7 @@ class _CodeEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frozen:
+class FrozenFields:
     """The part of launch.json that reads back by itself.
 
     `searched` is whether its runs ask for values when they begin (an adaptive sweep).
@@ -98,7 +98,7 @@ def _run_head(run: Any) -> RunHead:
     )
 
 
-def check_numbers(frozen: Frozen, runs: int) -> None:
+def check_numbers(frozen: FrozenFields, runs: int) -> None:
     """Raise ValueError unless jobs and stages are about the runs there are."""
     if [job.index for job in frozen.jobs] != list(range(len(frozen.jobs))):
         raise ValueError("its jobs are not numbered from 0")
@@ -128,9 +128,9 @@ def read_frozen(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise no_launch(path.parent, path.name) from None
     except (OSError, ValueError) as error:
-        raise unreadable(path, str(error)) from error
+        raise unreadable_file(path, str(error)) from error
     if not isinstance(record, dict):
-        raise unreadable(path, "it holds no JSON object")
+        raise unreadable_file(path, "it holds no JSON object")
     return record
 
 
@@ -143,7 +143,7 @@ def no_launch(folder: Path, missing: str) -> NotFoundError:
     )
 
 
-def unreadable(path: Path, why: str) -> FrozenFolderError:
+def unreadable_file(path: Path, why: str) -> FrozenFolderError:
     """Return the error for a file that is there and cannot be read."""
     return FrozenFolderError(
         f"{this_host()} cannot read {path}: {why}",

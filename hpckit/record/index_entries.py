@@ -12,15 +12,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.failure import Failure
-from hpckit.model.goodput import Goodput, Interruption, Measured, Parts
+from hpckit.model.goodput import Goodput, Interruption, MeasuredTimes, TimeParts
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 
-VERSION = 3
+VERSION = 4
 
-_PARTS = tuple(field.name for field in fields(Parts))
-_MEASURED = tuple(field.name for field in fields(Measured))
+_PARTS = tuple(field.name for field in fields(TimeParts))
+_MEASURED = tuple(field.name for field in fields(MeasuredTimes))
 
 
 def record_entry(record: RunRecord) -> list[Any]:
@@ -41,13 +41,14 @@ def record_entry(record: RunRecord) -> list[Any]:
         record.metrics,
         record.warnings,
         record.reason,
+        record.total,
     ]
 
 
 def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
     """Return a run as `base` with its latest attempt; raises ValueError, TypeError, KeyError."""
     state, job, attempt, restart_count, round_number, step, nodes, exit_code = entry[:8]
-    failure, supervisor, started_at, ended_at, metrics, warnings, reason = entry[8:]
+    failure, supervisor, started_at, ended_at, metrics, warnings, reason, total = entry[8:]
     return RunRecord(
         id=base.id,
         index=base.index,
@@ -59,6 +60,7 @@ def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
         restart_count=restart_count,
         round=round_number,
         step=step,
+        total=total,
         nodes=tuple(nodes),
         exit_code=exit_code,
         failure=None if failure is None else from_plain(Failure, failure),
@@ -100,7 +102,7 @@ def read_account(entry: Sequence[Any]) -> Goodput:
     parts, stepped, attempts, rounds, lost_steps, saves, saved_bytes = entry[:7]
     writing, interruptions, first_wait, measured, ettr_expected = entry[7:]
     return Goodput(
-        parts=Parts(**{name: _span(s) for name, s in zip(_PARTS, parts, strict=True)}),
+        parts=TimeParts(**{name: _span(s) for name, s in zip(_PARTS, parts, strict=True)}),
         stepped=stepped,
         attempts=attempts,
         rounds=rounds,
@@ -110,7 +112,7 @@ def read_account(entry: Sequence[Any]) -> Goodput:
         writing=_span(writing),
         interruptions=tuple(from_plain(Interruption, one) for one in interruptions),
         first_wait=_span(first_wait),
-        measured=Measured(
+        measured=MeasuredTimes(
             **{
                 name: None if s is None else _span(s)
                 for name, s in zip(_MEASURED, measured, strict=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.events import Event, decode, encode
+from hpckit.model.events import Event, decode_event, encode_event
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.process import this_host
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, append_line, open_plain, read_rows
@@ -46,7 +46,7 @@ class Writer:
         for path in _files(self.path.parent):
             if path != self.path:
                 self._look(path)
-        append_line(self.path, {**encode(event), "n": self.number + 1})
+        append_line(self.path, {**encode_event(event), "n": self.number + 1})
         self.number += 1
 
     def _look(self, path: Path) -> None:
@@ -73,7 +73,7 @@ def merged_events(paths: LaunchPaths) -> Iterator[Event]:
     """Yield the events of a launch in order, without those this version does not know."""
     rows = [row for path in _files(paths.events) for row in _keyed(path)]
     for *_, record in sorted(rows, key=lambda row: row[:4]):
-        event = decode(record)
+        event = decode_event(record)
         if event is not None:
             yield event
 

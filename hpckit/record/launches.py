@@ -16,7 +16,7 @@ from typing import Any
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.goodput import Progress
+from hpckit.model.goodput import StepProgress
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Checkpoint, LaunchConfig
 from hpckit.model.plain import from_plain
@@ -24,20 +24,20 @@ from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 from hpckit.record.frozen import (
     CodeRecord,
-    Frozen,
+    FrozenFields,
     RunHead,
     check_numbers,
     code_record,
     no_launch,
     read_frozen,
     run_heads,
-    unreadable,
+    unreadable_file,
 )
 from hpckit.record.index import RunIndex
 from hpckit.record.launch_events import merged_events, renew_listing
 from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.metrics import run_metrics
-from hpckit.record.ownership import Stranger, find_stranger, refused
+from hpckit.record.ownership import ForeignFolder, find_stranger, refused
 from hpckit.record.store import open_plain, read_events, read_json
 from hpckit.record.trials import asked_config, asked_overrides
 
@@ -46,7 +46,7 @@ NUMEROUS = frozenset({events.RankExited.kind, events.CheckpointSaved.kind})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch(Frozen):
+class Launch(FrozenFields):
     """A launch as frozen, with the jobs that resumes added. `folder` is where it was found.
 
     `stranger` says why the folder is not the caller's own: then it is evidence, and names no
@@ -56,7 +56,7 @@ class Launch(Frozen):
     folder: Path
     runs: tuple[RunHead, ...]
     code: CodeRecord
-    stranger: Stranger | None = None
+    stranger: ForeignFolder | None = None
 
     @property
     def paths(self) -> LaunchPaths:
@@ -97,24 +97,24 @@ def load_evidence(folder: Path) -> Launch:
     return replace(launch, cluster=replace(launch.cluster, bin_dir=None), stranger=stranger)
 
 
-def _stranger(paths: LaunchPaths) -> Stranger | None:
+def _stranger(paths: LaunchPaths) -> ForeignFolder | None:
     try:
         return find_stranger(paths.folder)
     except (FileNotFoundError, NotADirectoryError):
         raise no_launch(paths.folder, paths.launch.name) from None
     except OSError as error:
-        raise unreadable(paths.launch, str(error)) from error
+        raise unreadable_file(paths.launch, str(error)) from error
 
 
 def _load(paths: LaunchPaths) -> Launch:
     record = read_frozen(paths.launch)
     try:
-        heads = from_plain(Frozen, record)
+        heads = from_plain(FrozenFields, record)
         runs = run_heads(record["runs"])
         check_numbers(heads, len(runs))
         code = code_record(paths, record["code"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unreadable(paths.launch, f"it is not a launch record ({error})") from error
+        raise unreadable_file(paths.launch, f"it is not a launch record ({error})") from error
     frozen = {field.name: getattr(heads, field.name) for field in fields(heads)}
     jobs = tuple(read_history(heads.jobs, _told(paths)).jobs)
     return Launch(**(frozen | {"jobs": jobs}), folder=paths.folder, runs=runs, code=code)
@@ -134,9 +134,28 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
     except FileNotFoundError:
         raise no_launch(launch.folder, f"{path.parent.name}/{path.name}") from None
     except OSError as error:
-        raise unreadable(path, str(error)) from error
+        raise unreadable_file(path, str(error)) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise unreadable(path, f"it holds no configuration of run {index} ({error})") from error
+        raise unreadable_file(
+            path, f"it holds no configuration of run {index} ({error})"
+        ) from error
+
+
+def load_configs(launch: Launch) -> Iterator[dict[str, Any]]:
+    """Yield the configuration of every run as frozen, in order; each file is read once.
+
+    Raises FrozenFolderError.
+    """
+    for first in range(0, len(launch.runs), CONFIGS_PER_FILE):
+        path = launch.paths.configs(first)
+        try:
+            with open_plain(path) as file:
+                configs = [json.loads(line) for line in file]
+        except (OSError, ValueError, RecursionError) as error:
+            raise unreadable_file(path, str(error)) from error
+        if len(configs) < min(CONFIGS_PER_FILE, len(launch.runs) - first):
+            raise unreadable_file(path, "it lacks the configuration of a run")
+        yield from configs
 
 
 def load_frozen(launch: Launch, index: int) -> dict[str, Any]:
@@ -174,7 +193,7 @@ def _told(paths: LaunchPaths) -> tuple[events.Event, ...]:
     try:
         return tuple(merged_events(paths))
     except OSError as error:
-        raise unreadable(paths.events, str(error)) from error
+        raise unreadable_file(paths.events, str(error)) from error
 
 
 def read_launch_history(launch: Launch) -> LaunchHistory:
@@ -225,13 +244,15 @@ def _told_of(attempt: AttemptPaths, *, without: Collection[str] = ()) -> Iterato
     try:
         yield from read_events(attempt.events, without=without)
     except OSError as error:
-        raise unreadable(attempt.events, str(error)) from error
+        raise unreadable_file(attempt.events, str(error)) from error
 
 
-def read_progress(launch: Launch, index: int, attempt: int) -> Progress | None:
+def read_progress(launch: Launch, index: int, attempt: int) -> StepProgress | None:
     """Return the latest step of an attempt, None where it began none or the file cannot be read."""
     try:
-        return from_plain(Progress, read_json(launch.paths.run(index).attempt(attempt).progress))
+        return from_plain(
+            StepProgress, read_json(launch.paths.run(index).attempt(attempt).progress)
+        )
     except (OSError, ValueError, TypeError):
         return None
 
@@ -290,15 +311,23 @@ class _Reading:
     def _waiting_again(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
         """Return a resumed run that has not begun anew: what it had reached, without its end."""
         earlier = self._attempt(record, paths, number)
-        return replace(record, attempt=number, step=earlier.step, metrics=earlier.metrics)
+        return replace(
+            record,
+            attempt=number,
+            step=earlier.step,
+            total=earlier.total,
+            metrics=earlier.metrics,
+        )
 
     def _attempt(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
         """Return a run as its latest attempt has left it, with what every attempt has logged."""
         attempt = paths.attempt(number)
         record = record.fold(_told_of(attempt, without=NUMEROUS))
-        step = progress_step(attempt)
+        step, total = _progress(attempt)
         logged = run_metrics(paths, attempt_numbers(paths.attempts)) if self.metrics else {}
-        return replace(record, step=record.step if step is None else step, metrics=logged)
+        return replace(
+            record, step=record.step if step is None else step, total=total, metrics=logged
+        )
 
 
 def latest_attempt(attempts: Path) -> int:
@@ -332,7 +361,7 @@ def attempt_numbers(attempts: Path) -> tuple[int, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        raise unreadable(attempts, str(error)) from error
+        raise unreadable_file(attempts, str(error)) from error
 
 
 def _listed(attempts: Path, *, final: type[OSError] | tuple[()] = ()) -> list[int]:
@@ -354,8 +383,14 @@ def _numbers_in(attempts: Path) -> list[int]:
 
 def progress_step(attempt: AttemptPaths) -> int | None:
     """Return the latest step an attempt has noted, None without one that can be read."""
+    return _progress(attempt)[0]
+
+
+def _progress(attempt: AttemptPaths) -> tuple[int | None, int | None]:
+    """Return the latest step an attempt has noted, and how many there are; None if not known."""
     try:
-        step = read_json(attempt.progress)["step"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return step if isinstance(step, int) else None
+        noted = read_json(attempt.progress)
+        step, total = noted["step"], noted.get("total")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None, None
+    return step if isinstance(step, int) else None, total if isinstance(total, int) else None

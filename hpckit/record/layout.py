@@ -1,6 +1,6 @@
 """The only place that knows where things lie in a launch folder. It must not open files.
 
-docs/run-folder.md documents this tree for users; the two change together.
+docs/reference/run-folder.md documents this tree for users; the two change together.
 """
 
 from __future__ import annotations

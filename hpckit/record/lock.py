@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import HeldError, UsageError
+from hpckit.model.moment import recorded_moment
 from hpckit.record.process import alive, start_mark, this_host
 from hpckit.record.store import make_folder, write_first, write_text
 
@@ -196,7 +197,7 @@ def _held(claim: _Claim, what: str) -> HeldError:
     holder = _holder(_read(claim.path))
     who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
     return HeldError(
-        f"{who} {what} since {holder.get('at', '?')}",
+        f"{who} {what} since {recorded_moment(str(holder.get('at', '?')))}",
         hint=f"wait for it; if that process is gone with its machine, remove {claim.folder} "
         f"({SILENT_S / 60:.0f} minutes after its last sign of life it counts for nothing)",
     )

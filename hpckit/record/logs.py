@@ -28,7 +28,7 @@ class LogKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class LogFile:
     """One log file. `rank` is None for all but ranks; `attempt` and `round` where it has them."""
 
     kind: LogKind
@@ -59,7 +59,7 @@ def rounds(launch: Launch, index: int, attempt: int | None = None) -> tuple[int,
 
 def rank_logs(
     launch: Launch, index: int, attempt: int | None = None, round_number: int | None = None
-) -> Mapping[int, Log]:
+) -> Mapping[int, LogFile]:
     """Return the logs of all ranks in a round of an attempt (default: the latest of the latest)."""
     number = attempt or latest_attempt(launch.paths.run(index).attempts)
     paths = launch.paths.run(index).attempt(number)
@@ -67,13 +67,13 @@ def rank_logs(
         round_number = max(rounds(launch, index, number), default=None)
     if round_number is None:
         return {}
-    found: dict[int, Log] = {}
+    found: dict[int, LogFile] = {}
     folder = paths.round(round_number).folder
     for path in sorted((*folder.glob("rank-*.log"), *folder.glob("from-*/rank-*.log"))):
         match = _RANK_LOG.match(path.name)
         if match is not None:
             rank = int(match[1])
-            found[rank] = Log(
+            found[rank] = LogFile(
                 kind=LogKind.rank, path=path, rank=rank, attempt=number, round=round_number
             )
     return found
@@ -81,14 +81,16 @@ def rank_logs(
 
 def other_logs(
     launch: Launch, index: int, *, job: str | None, attempt: int | None = None
-) -> tuple[Log, ...]:
+) -> tuple[LogFile, ...]:
     """Return the logs in which a run without rank logs says why: those that hold anything."""
     number = attempt or latest_attempt(launch.paths.run(index).attempts)
     agents = launch.paths.run(index).attempt(number).agents_log
-    logs = [Log(kind=LogKind.agents, path=agents, attempt=number)]
+    logs = [LogFile(kind=LogKind.agents, path=agents, attempt=number)]
     specs = [spec.index for spec in launch.jobs if index in spec.runs and job is not None]
-    logs += [Log(kind=LogKind.batch, path=launch.paths.job_log(spec, job or "")) for spec in specs]
-    logs.append(Log(kind=LogKind.executor, path=launch.paths.local_log))
+    logs += [
+        LogFile(kind=LogKind.batch, path=launch.paths.job_log(spec, job or "")) for spec in specs
+    ]
+    logs.append(LogFile(kind=LogKind.executor, path=launch.paths.local_log))
     return tuple(log for log in logs if _holds_anything(log.path))
 
 
@@ -109,7 +111,7 @@ def read_text(path: Path) -> str:
 
 
 @dataclass(slots=True)
-class Tail:
+class LogTail:
     """Reads a log from where it last stopped. A last line without its end is held back."""
 
     path: Path

@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hpckit.errors import NotFoundError
-from hpckit.model.ids import split_run_id
+from hpckit.model.ids import name_of, split_run_id
 from hpckit.record.launches import Launch, load_evidence, load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.ownership import own_folders
+from hpckit.record.remove import leftovers, removed_name
 
 _STAMP = re.compile(r"-(\d{8}-\d{6})-[^-]+\Z")
 _BACK = re.compile(r"@-([1-9]\d*)")
@@ -64,6 +65,27 @@ def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) ->
 def find_evidence(reference: str | None, output_dir: Path, *, cwd: Path | None = None) -> Selection:
     """Return what `reference` means as `find` does, only to show it: it may be a stranger's."""
     return _find(reference, output_dir, cwd, load_evidence)
+
+
+def find_removed(reference: str, output_dir: Path, *, cwd: Path) -> Path | None:
+    """Return the launch folder whose removal was cut off and that `reference` means, if any.
+
+    A whole launch of exactly this id comes first. Raises NotFoundError where it may be several.
+    """
+    at = cwd / reference
+    if "/" in reference:
+        output_dir, reference = at.parent, at.name
+    if (
+        not reference
+        or _BACK.fullmatch(reference)
+        or LaunchPaths(output_dir / reference).launch.exists()
+    ):
+        return None
+    begun = {name: path for path in leftovers(output_dir) if (name := removed_name(path))}
+    matches = _matches(reference, begun)
+    if len(matches) > 1:
+        raise _not_one(reference, matches, list(begun), output_dir)
+    return begun[matches[0]] if matches else None
 
 
 def _find(
@@ -148,13 +170,8 @@ def _matches(text: str, names: Collection[str]) -> list[str]:
         return [text]
     if back := _BACK.fullmatch(text):
         return list(names)[int(back[1]) - 1 : int(back[1])]
-    named = [name for name in names if _name(name) == text]
+    named = [name for name in names if name_of(name) == text]
     return named[:1] or [name for name in names if name.startswith(text)]
-
-
-def _name(launch: str) -> str:
-    """Return the name that a launch's id begins with."""
-    return launch.rsplit("-", 3)[0]
 
 
 def _checked(launch: Launch, index: int) -> int:
@@ -185,7 +202,7 @@ def _not_one(
 
 def _nearest(reference: str, names: Sequence[str]) -> list[str]:
     """Return the launches whose id, or the name that it begins with, is like the reference."""
-    by_name = {_name(name): name for name in reversed(names)}
+    by_name = {name_of(name): name for name in reversed(names)}
     known = {**{name: name for name in names}, **by_name}
     near = difflib.get_close_matches(reference, known, n=_SHOWN, cutoff=0.6)
     return list(dict.fromkeys(known[one] for one in near))

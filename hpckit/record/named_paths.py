@@ -1,92 +1,214 @@
 """Files and folders that a configuration or a command names, as this machine has them.
 
 Responsible for what will be missing where the run starts; it must not open any of them. Nodes may
-see other file systems than this machine: all of it is only warned about.
+see other file systems than this machine: all of it is only warned about. What only may be a path
+is one if it exists; what exists nowhere has to look like nothing else.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpckit.model.command import invocation, shell_commands
 from hpckit.model.finding import Finding, warning
 
 _READ = frozenset(
-    {"checkpoint", "ckpt", "container", "corpus", "data", "dataset", "datasets", "file", "image"}
-    | {"input", "inputs", "path", "paths", "pretrained", "tokenizer", "train", "val", "weights"}
+    {"checkpoint", "ckpt", "config", "container", "corpus", "data", "dataset", "datasets", "file"}
+    | {"files", "image", "images", "input", "inputs", "path", "paths", "pretrained", "resume"}
+    | {"root", "tokenizer", "train", "val", "valid", "test", "vocab", "weights", "datadir"}
 )
-_WRITTEN = frozenset({"cache", "log", "logs", "out", "output", "results", "save", "tmp"})
+"""Words of a key or of an option that sound like something to read."""
+
+_WRITTEN = frozenset(
+    {"cache", "log", "logs", "logdir", "out", "outdir", "output", "outputs", "outputdir", "result"}
+    | {"results", "save", "saved", "savedir", "tmp", "write", "dump", "export", "target", "dest"}
+)
+"""Words of a key that sound like something to write, wherever they stand in it."""
+
+_WRITTEN_LAST = frozenset(
+    {"artifacts", "exp", "experiment", "plots", "figures", "prefix", "report", "run", "runs"}
+    | {"tb", "tensorboard", "wandb", "work", "workdir"}
+)
+"""The same, in the last part of a key."""
+
+_SAVED_TO = frozenset({"checkpoint", "checkpoints", "ckpt", "ckpts", "resume"})
+"""Words of a key that may name the folder to save to; a file is one to read."""
+
+_DATA = frozenset({"data", "dataset", "datasets", "corpus", "inputs", "weights", "pretrained"})
+"""Names of folders that are taken for one without a slash, too."""
+
 _OURS = frozenset(
-    {"cluster", "code", "command", "entry_point", "env", "name", "output_dir", "recovery"}
-    | {"resources", "runtime", "chaos", "budget", "seed", "checkpoint"}
+    {"cluster", "code", "command", "entry_point", "name", "output_dir", "recovery"}
+    | {"resources", "runtime", "chaos", "budget", "seed", "checkpoint", "sweep", "stages", "hydra"}
 )
-_PATTERN = "*?{$\n"
+_NO_PATH = re.compile(r"[*?{}\[\]$<>|\n\0]|://|\A[-~@]")
+_FILE = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}\Z")
+_DATA_FILE = re.compile(
+    r"\.(npz|npy|pt|pth|ckpt|csv|tsv|jsonl?|ya?ml|txt|parquet|hdf5|h5|tar|gz|bz2|xz|zst|zip|tgz"
+    r"|safetensors|pkl|pickle|arrow|feather|lmdb|tfrecords?|mat|sqlite|db|png|jpe?g|wav|flac|mp4)\Z"
+)
+"""Files that hardly anything else is called like: `owner/model-v1.5` is a name of a hub."""
+
+_LONGEST = 1024
+_MOST = 2000
+"""So many texts are looked at: each asks the file system once."""
+_NO_FILES_READ = frozenset({"mkdir", "rm", "touch", "tee", "echo", "export", "printf", "module"})
+"""Commands of a shell line whose words are not looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Project:
-    """The project's folder that a run starts in; `frozen` is whether nodes have a path of it."""
+class ProjectFolder:
+    """The project's folder that a run starts in.
+
+    `missing` says why runs will not find a path of it, None if they will. With `in_place` they
+    start in this very folder. `seen` are the texts that were looked at, with their keys, and
+    `named` those that runs will not find: a command often has its paths from the configuration.
+    """
 
     folder: Path
-    frozen: Callable[[Path], bool]
+    missing: Callable[[Path], str | None]
+    in_place: bool = False
+    seen: set[tuple[str, str]] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)
 
 
-def configured_paths(config: Mapping[str, Any], project: Project) -> Iterator[Finding]:
-    """Yield warnings for paths under keys that sound like something to read."""
-    for key, text in _texts({name: one for name, one in config.items() if name not in _OURS}, ()):
-        words = {word for part in key for word in part.lower().replace("-", "_").split("_")}
-        if words.isdisjoint(_READ) or not words.isdisjoint(_WRITTEN):
-            continue
-        if not any(letter in text for letter in _PATTERN):
-            yield from _missing(".".join(key), text, project)
+def configured_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:
+    """Yield warnings for paths in the user's own keys."""
+    own = {name: one for name, one in config.items() if name not in _OURS}
+    for key, text in _texts(own, ()):
+        yield from _looked_at(_Named(key=".".join(key), text=text, words=_words(key)), project)
 
 
-def commanded_paths(words: Sequence[str], project: Project) -> Iterator[Finding]:
-    """Yield warnings for what a command names in the project, and nodes will not have."""
-    for word in words[1:]:
-        text = word.rpartition("=")[2] if word.startswith("-") else word
-        if text and not Path(text).is_absolute() and not text.startswith("-"):
-            yield from _ignored("command", text, project)
+def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Finding]:
+    """Yield warnings for paths in the words of a command, or of a line for a shell."""
+    started = invocation(words)
+    if started.is_shell and started.code is not None:
+        for command in shell_commands(started.code):
+            if command[0] not in _NO_FILES_READ:
+                yield from commanded_paths(command, project)
+        return
+    if started.code is None:
+        for named in _arguments(started.arguments):
+            yield from _looked_at(named, project)
 
 
-def _missing(key: str, text: str, project: Project) -> Iterator[Finding]:
-    absolute = Path(text).is_absolute()
-    if absolute and not Path(text).exists():
-        yield warning(
-            key,
-            text,
-            f"{key} names {text}, which does not exist on this machine",
-            "look for a typing mistake; the nodes may see more than this machine",
-        )
-    elif not absolute:
-        yield from _ignored(key, text, project)
-        looks_like_one = "/" in text and Path(text).suffix and "://" not in text
-        if looks_like_one and not (project.folder / text).exists():
-            yield warning(
-                key,
-                text,
-                f"{key} names {text}, which does not exist in {project.folder}, where the run "
-                "starts",
-                "look for a typing mistake",
-            )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """A text that may be a path: `words` are of the key or option that it is the value of."""
+
+    key: str
+    text: str
+    words: tuple[str, ...] = ()
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the key sounds like something to read."""
+        return not _READ.isdisjoint(self.words)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the key sounds like something to write."""
+        return not _WRITTEN.isdisjoint(self.words) or not _WRITTEN_LAST.isdisjoint(self.words[-2:])
+
+    @property
+    def may_be_path(self) -> bool:
+        """Whether the text is worth a look: something to read, and written like a path."""
+        text = self.text
+        if not text or len(text) > _LONGEST or self.is_written or text.endswith(".log"):
+            return False
+        if _NO_PATH.search(text):
+            return False
+        if text.startswith("/"):
+            return self.is_read
+        return self.is_read or "/" in text or text in _DATA or _FILE.search(text) is not None
+
+    @property
+    def is_saved_to(self) -> bool:
+        """Whether a folder of this key may be one to write to."""
+        return not _SAVED_TO.isdisjoint(self.words)
 
 
-def _ignored(key: str, text: str, project: Project) -> Iterator[Finding]:
-    path = project.folder / text
+def _arguments(words: Sequence[str]) -> Iterator[_Named]:
+    """Yield the values of options, of `key=value`, and what stands alone."""
+    option: tuple[str, ...] = ()
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and (word.startswith("-") or re.fullmatch(r"[+~]*[A-Za-z_][\w./@-]*", name)):
+            yield _Named(key="command", text=value, words=_words((name.strip("-+~"),)))
+            option = ()
+        elif word.startswith("-"):
+            option = _words((word.strip("-"),))
+        else:
+            yield _Named(key="command", text=word, words=option)
+            option = ()
+
+
+def _words(key: Sequence[str]) -> tuple[str, ...]:
+    return tuple(word for part in key for word in re.split(r"[\W_]+", part.lower()) if word)
+
+
+def _looked_at(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
+    asked = (named.key, named.text)
+    if not named.may_be_path or asked in project.seen or len(project.seen) >= _MOST:
+        return
+    project.seen.add(asked)
+    path = project.folder / named.text
     try:
         there = path.exists()
-    except (OSError, ValueError):  # a text too long, or with what no path holds
+    except (OSError, ValueError):  # a text that no path can be
         return
-    if there and not project.frozen(path):
+    if Path(named.text).is_absolute():
+        if not there:
+            yield _absent(named)
+    elif there:
+        yield from _left_behind(named, path, project)
+    elif named.is_read and "/" in named.text and _DATA_FILE.search(named.text):
+        yield _nowhere(named, project)
+
+
+def _left_behind(named: _Named, path: Path, project: ProjectFolder) -> Iterator[Finding]:
+    """Yield a warning for a path that exists here, and will not where the run starts."""
+    text = named.text
+    if project.in_place or text in project.named or (named.is_saved_to and path.is_dir()):
+        return
+    why = project.missing(path)
+    if why is not None:
+        project.named.add(text)
+        normal = os.path.normpath(path)
         yield warning(
-            key,
+            named.key,
             text,
-            f"{text} is in {project.folder}, but not part of the frozen code: git ignores it, and "
-            "the run will not find it",
-            f"give its whole path, {path}; or take it out of .gitignore",
+            f"{text} exists here, seen from {project.folder}, and the run will not find it: {why}",
+            f"give its whole path, {normal} (in code: $HPCKIT_PROJECT is {project.folder}); or "
+            "start runs in the project itself: runtime.cwd=project"
+            + (f"; or, if it is small: git add -f {text}" if "git" in why else ""),
         )
+
+
+def _absent(named: _Named) -> Finding:
+    what = "the command" if named.key == "command" else named.key
+    return warning(
+        named.key,
+        named.text,
+        f"{what} names {named.text}, which does not exist on this machine",
+        "look for a typing mistake; the nodes may see more than this machine",
+    )
+
+
+def _nowhere(named: _Named, project: ProjectFolder) -> Finding:
+    what = "the command" if named.key == "command" else named.key
+    return warning(
+        named.key,
+        named.text,
+        f"{what} names {named.text}, which does not exist in {project.folder}, where the run "
+        "starts",
+        "look for a typing mistake; if the run itself makes it, all is well",
+    )
 
 
 def _texts(value: object, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -27,7 +27,7 @@ _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class PathStatus:
     """What lstat says of a path: its owner, and its mode with its type."""
 
     path: str
@@ -36,7 +36,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stranger:
+class ForeignFolder:
     """Why a launch folder is not the caller's own: `uid` is its owner, and what to do about it."""
 
     uid: int
@@ -45,7 +45,7 @@ class Stranger:
     hint: str
 
 
-def judge(entry: Entry, caller: int) -> Stranger | None:
+def judge(entry: PathStatus, caller: int) -> ForeignFolder | None:
     """Return why a file or folder is not the caller's alone; None where it is.
 
     The superuser gets no exception: what a user put there must not run as root.
@@ -70,7 +70,7 @@ def judge(entry: Entry, caller: int) -> Stranger | None:
     return None
 
 
-def judge_above(entry: Entry) -> Stranger | None:
+def judge_above(entry: PathStatus) -> ForeignFolder | None:
     """Return why what lies in a folder may be replaced by anybody; None where it may not.
 
     In a sticky folder only owners rename, so that it is as good as one that others only read.
@@ -85,7 +85,7 @@ def judge_above(entry: Entry) -> Stranger | None:
     return None
 
 
-def judge_link(entry: Entry, above: Entry, caller: int) -> Stranger | None:
+def judge_link(entry: PathStatus, above: PathStatus, caller: int) -> ForeignFolder | None:
     """Return why a symbolic link is not to be followed; None where it may be.
 
     Followed are links of the caller, of root, and of the owner of the folder they lie in.
@@ -99,15 +99,15 @@ def judge_link(entry: Entry, above: Entry, caller: int) -> Stranger | None:
     )
 
 
-def find_stranger(folder: Path) -> Stranger | None:
+def find_stranger(folder: Path) -> ForeignFolder | None:
     """Return why a launch folder is not the caller's own; None where it is. Raises OSError."""
     return place_stranger(folder) or _inside_stranger(folder)
 
 
-def place_stranger(folder: Path) -> Stranger | None:
+def place_stranger(folder: Path) -> ForeignFolder | None:
     """Return why what lies in a folder, or will, is not safe from everybody. Raises OSError."""
     real = Path(os.path.realpath(folder))
-    above = (judge_above(look(parent)) for parent in reversed(real.parents))
+    above = (judge_above(path_status(parent)) for parent in reversed(real.parents))
     return _first([*_links(folder), *above])
 
 
@@ -127,35 +127,28 @@ def own_folders(outputs: Path, folders: Iterable[Path]) -> Iterator[Path]:
             yield folder
 
 
-def check_own(folder: Path) -> None:
-    """Raise ForeignError unless a launch folder is the caller's own; raises OSError, too."""
-    stranger = find_stranger(folder)
-    if stranger is not None:
-        raise refused(stranger)
-
-
 def check_place(folder: Path) -> None:
     """Raise ForeignError where a folder that was just made is not the caller's own.
 
     So it is on file systems that give all to one user (root over NFS), and where everybody may
     replace it. Raises OSError, too.
     """
-    stranger = place_stranger(folder) or judge(look(folder), os.geteuid())
+    stranger = place_stranger(folder) or judge(path_status(folder), os.geteuid())
     if stranger is not None:
         raise refused(stranger)
 
 
-def refused(stranger: Stranger) -> ForeignError:
+def refused(stranger: ForeignFolder) -> ForeignError:
     """Return the error for acting on a launch that is not the caller's own."""
     return ForeignError(
         f"this launch is not yours to act on: {stranger.reason}", hint=stranger.hint
     )
 
 
-def look(path: Path) -> Entry:
+def path_status(path: Path) -> PathStatus:
     """Ask lstat about a path; raises OSError."""
     seen = path.lstat()
-    return Entry(path=str(path), uid=seen.st_uid, mode=seen.st_mode)
+    return PathStatus(path=str(path), uid=seen.st_uid, mode=seen.st_mode)
 
 
 def user_name(uid: int) -> str:
@@ -166,21 +159,21 @@ def user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _inside_stranger(folder: Path) -> Stranger | None:
+def _inside_stranger(folder: Path) -> ForeignFolder | None:
     caller, real = os.geteuid(), Path(os.path.realpath(folder))
-    return _first(judge(look(path), caller) for path in (real, LaunchPaths(real).launch))
+    return _first(judge(path_status(path), caller) for path in (real, LaunchPaths(real).launch))
 
 
-def _links(folder: Path) -> Iterator[Stranger | None]:
+def _links(folder: Path) -> Iterator[ForeignFolder | None]:
     caller = os.geteuid()
     for path in (folder, *folder.parents):
         if path.is_symlink():
-            yield judge_link(look(path), look(path.parent), caller)
+            yield judge_link(path_status(path), path_status(path.parent), caller)
 
 
-def _first(found: Iterable[Stranger | None]) -> Stranger | None:
+def _first(found: Iterable[ForeignFolder | None]) -> ForeignFolder | None:
     return next((one for one in found if one is not None), None)
 
 
-def _stranger(entry: Entry, reason: str, hint: str) -> Stranger:
-    return Stranger(uid=entry.uid, owner=user_name(entry.uid), reason=reason, hint=hint)
+def _stranger(entry: PathStatus, reason: str, hint: str) -> ForeignFolder:
+    return ForeignFolder(uid=entry.uid, owner=user_name(entry.uid), reason=reason, hint=hint)

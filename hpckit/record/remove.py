@@ -16,6 +16,7 @@ from pathlib import Path
 from hpckit.record.store import PRIVATE_FOLDER
 
 _MARK = ".removed."
+_TOKEN_BYTES = 4
 
 
 def is_plain(path: Path, base: Path) -> bool:
@@ -47,10 +48,31 @@ def leftovers(folder: Path) -> Iterator[Path]:
         yield from (path for path in sorted(folder.iterdir()) if path.name.startswith(_MARK))
 
 
+def removed_name(path: Path) -> str | None:
+    """Return the name that something had before its removal began; None for anything else."""
+    name, _, token = path.name.removeprefix(_MARK).rpartition(".")
+    is_one = path.name.startswith(_MARK) and len(token) == 2 * _TOKEN_BYTES
+    return name if is_one and name else None
+
+
+def begin_removal(path: Path) -> Path:
+    """Begin a removal, and return the new name: none under the old one, even after a power loss.
+
+    Raises OSError.
+    """
+    aside = path.rename(path.with_name(f"{_MARK}{path.name}.{os.urandom(_TOKEN_BYTES).hex()}"))
+    handle = os.open(aside.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return aside
+
+
 def remove(path: Path) -> None:
     """Remove a file or folder with all that is in it; raises OSError."""
     if not path.name.startswith(_MARK):
-        path = path.rename(path.with_name(f"{_MARK}{path.name}.{os.urandom(4).hex()}"))
+        path = path.rename(path.with_name(f"{_MARK}{path.name}.{os.urandom(_TOKEN_BYTES).hex()}"))
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
     else:

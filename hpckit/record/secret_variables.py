@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import MASK, SecretVariables
-from hpckit.record.frozen import unreadable
+from hpckit.record.frozen import unreadable_file
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import read_json, write_json
 
@@ -42,13 +42,13 @@ def read_secrets(paths: LaunchPaths, index: int, settings: LaunchConfig) -> Secr
         record = read_json(paths.secrets)
         found = from_plain(SecretVariables, record["runs"].get(str(index), record["all"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(
+        raise unreadable_file(
             paths.secrets, f"{error}; the run needs it for {_named(wanted)}"
         ) from error
     kept = {"env": found.env, "cluster.env": found.cluster}
     missing = {key: [one for one in names if one not in kept[key]] for key, names in wanted.items()}
     if any(missing.values()):
-        raise unreadable(paths.secrets, f"it has no {_named(missing)} of run {index}")
+        raise unreadable_file(paths.secrets, f"it has no {_named(missing)} of run {index}")
     return found
 
 

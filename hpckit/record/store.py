@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hpckit.model.events import VERSION, Event, decode, encode
+from hpckit.model.events import VERSION, Event, decode_event, encode_event
 
 PRIVATE_FOLDER = 0o700
 _TAIL_BYTES = 64 * 1024
@@ -168,13 +168,13 @@ def _is_deep(line: bytes) -> bool:
 
 def append_event(path: Path, event: Event) -> None:
     """Append one event."""
-    append_line(path, encode(event))
+    append_line(path, encode_event(event))
 
 
 def read_events(path: Path, *, without: Collection[str] = ()) -> Iterator[Event]:
     """Yield the events of a file, but those of some kinds and those this version does not know."""
     for record, _ in read_rows(path, skip=_named(without) if without else None):
-        event = None if str(record.get("event")) in without else decode(record)
+        event = None if str(record.get("event")) in without else decode_event(record)
         if event is not None:
             yield event
 

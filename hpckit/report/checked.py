@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpckit.model.counted import counted
-from hpckit.model.finding import Checked, Estimate, Finding
+from hpckit.model.finding import CheckReport, CostEstimate, Finding
 from hpckit.model.launch import ClusterKind
+from hpckit.model.moment import local_moment
 from hpckit.model.plan import LaunchPlan
-from hpckit.report.text import moment
 
 _INDENT = " " * 11
 
 
-def check_lines(plan: LaunchPlan, checked: Checked) -> Iterator[str]:
+def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
     """Yield what `hpckit check` prints."""
     runs, jobs = counted(len(plan.runs), "run"), counted(len(plan.jobs), "job")
     yield f"checked {plan.name}: {runs} in {jobs}"
     for finding in (*checked.errors, *checked.warnings):
         yield from _finding_lines(finding)
     for start in checked.starts:
-        at = "not said" if start.at is None else moment(start.at)
+        at = "not said" if start.at is None else local_moment(start.at)
         yield f"  start    job {start.job_index}: {at} {start.words}".rstrip()
     if plan.cluster.kind is ClusterKind.slurm:
         yield f"  at most  {_estimate(checked.estimate)}"
@@ -32,7 +32,7 @@ def check_lines(plan: LaunchPlan, checked: Checked) -> Iterator[str]:
     yield _verdict(checked)
 
 
-def _verdict(checked: Checked) -> str:
+def _verdict(checked: CheckReport) -> str:
     if checked.errors:
         return f"refused: {counted(len(checked.errors), 'error')}"
     if checked.unchecked:
@@ -40,7 +40,7 @@ def _verdict(checked: Checked) -> str:
     return "all checks passed"
 
 
-def check_document(plan: LaunchPlan, checked: Checked) -> dict[str, object]:
+def check_document(plan: LaunchPlan, checked: CheckReport) -> dict[str, object]:
     """Return the object that `hpckit check --json` prints."""
     return {
         "ok": not checked.errors,
@@ -59,7 +59,7 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
         yield f"{_INDENT}{line}"
 
 
-def _estimate(estimate: Estimate) -> str:
+def _estimate(estimate: CostEstimate) -> str:
     if estimate.gpu_hours is None:
         return "GPU-hours without end: no time limit is known (resources.timeout_min)"
     parts = [f"{estimate.gpu_hours:g} GPU-hours"] if estimate.gpu_hours else []

@@ -1,27 +1,34 @@
 """Pages on a terminal: tables as wide as it is, with coloured states.
 
 Names of launches, runs and jobs are copied from the screen: they are never broken over lines. If a
-table is too wide, the columns that a sheet calls `spare` are left out first, and named; what is
-left then breaks over lines. It imports rich: plain text and `--json` do without it.
+table is too wide, cells of columns that a sheet calls `flexible` are cut, then the columns that it
+calls `spare` are left out and named; what is left then breaks over lines. It imports rich: plain
+text and `--json` do without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
-from hpckit.report.text import Page, harmless
+from hpckit.report.text import Page, TextTable, harmless
 
 _WHOLE = frozenset({"launch", "run", "index", "stage", "state", "job"})
 _BETWEEN = 2
 """The blanks between two columns."""
+
+_LEAST = 12
+"""To so many cells a flexible column may be cut, unless it is narrower."""
+
+_QUOTED = "  "
+"""What lines begin with that are copied: of tracebacks, and commands."""
 
 _STYLES = {
     RunState.pending: "yellow",
@@ -36,55 +43,90 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedTable:
-    """A table of worded cells; `spare` are columns that may go, the first one first."""
+    """A table of worded cells that gives way to a narrow terminal as its sheet says."""
 
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    spare: Sequence[str]
+    sheet: TextTable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, and below it what there was no room for."""
-        kept, left_out = self._choose(options.max_width)
+        widths, left_out = self._fit(options.max_width)
+        header = self.sheet.header
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for place in kept:
-            name = self.header[place]
-            table.add_column(name, overflow="fold", no_wrap=name in _WHOLE)
-        for row in self.rows:
-            table.add_row(*(_styled(row[place], self.header[place]) for place in kept))
+        for place, width in widths.items():
+            name = header[place]
+            table.add_column(_cut(name, width), overflow="fold", no_wrap=name in _WHOLE)
+        for row in self.sheet.rows:
+            cells = ((row[place], header[place], width) for place, width in widths.items())
+            table.add_row(*(_styled(_cut(cell, width), name) for cell, name, width in cells))
         yield table
         if left_out:
             yield Text(f"no room here for: {', '.join(left_out)} (--json has all)", style="dim")
 
-    def _choose(self, room: int) -> tuple[list[int], list[str]]:
-        """Return the places of the columns to show, and the names of those left out."""
-        kept = list(range(len(self.header)))
-        left_out: list[str] = []
-        for name in self.spare:
-            if self._width(kept) <= room:
-                break
-            if name in self.header and self.header.index(name) in kept:
-                kept.remove(self.header.index(name))
-                left_out.append(name)
-        return kept, left_out
+    def _fit(self, room: int) -> tuple[dict[int, int], list[str]]:
+        """Return the width of each column to show, by its place, and the names of those left out.
 
-    def _width(self, places: Sequence[int]) -> int:
-        lines = [self.header, *self.rows]
-        widths = (max(cell_len(line[place]) for line in lines) for place in places)
-        return sum(widths) + _BETWEEN * (len(places) - 1)
+        A width is that of the widest cell, or less if the column is cut.
+        """
+        lines = [self.sheet.header, *self.sheet.rows]
+        header = self.sheet.header
+        widths = {
+            place: max(cell_len(line[place]) for line in lines) for place in range(len(header))
+        }
+        left_out: list[str] = []
+        spare = [header.index(name) for name in self.sheet.spare if name in header]
+        # The column that matters least goes before anything is cut.
+        found = widths if _total(widths) <= room else {}
+        while not found and spare:
+            place = spare.pop(0)
+            left_out.append(header[place])
+            widths.pop(place, None)
+            found = self._narrowed(widths, room)
+        return found or self._narrowed(widths, room) or widths, left_out
+
+    def _narrowed(self, widths: dict[int, int], room: int) -> dict[int, int]:
+        """Return widths that fit, the widest flexible columns cut most; none if nothing fits."""
+        found = dict(widths)
+        may = [place for place in found if self.sheet.header[place] in self.sheet.flexible]
+        left = room - _total(found)
+        while left < 0:
+            place = max(may, key=lambda one: found[one], default=None)
+            if place is None or found[place] <= _LEAST:
+                return {}
+            found[place] -= 1
+            left += 1
+        return found
+
+
+def _total(widths: Mapping[int, int]) -> int:
+    """Return how wide a table of columns so wide is."""
+    return sum(widths.values()) + _BETWEEN * (len(widths) - 1)
 
 
 def drawn(page: Page) -> Group:
     """Return a page for a rich console: tables with coloured states."""
-    parts: list[FittedTable | Text] = []
+    return Group(*parts(page))
+
+
+def parts(page: Page) -> Iterator[FittedTable | Text]:
+    """Yield the tables and texts of a page, each line of a text by itself."""
     for part in page:
         if isinstance(part, str):
-            parts.append(Text(escaped(part)))
-            continue
-        sheet = harmless(part)
-        parts.append(FittedTable(header=sheet.header, rows=sheet.rows, spare=sheet.spare))
-    return Group(*parts)
+            yield from map(Text, escaped(part).split("\n"))
+        else:
+            yield FittedTable(sheet=harmless(part))
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text in at most so many cells, with a sign where it is cut."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
 def _styled(cell: str, column: str) -> Text:
     known = column == "state" and cell in RunState.__members__
     return Text(cell, style=_STYLES[RunState(cell)] if known else "")
+
+
+def is_verbatim(text: Text, width: int) -> bool:
+    """Whether a line is to be copied whole: it is set in, or has a word wider than the terminal."""
+    line = text.plain
+    return line.startswith(_QUOTED) or any(cell_len(word) > width for word in line.split())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from hpckit.model.moment import local_minute
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.report.account import bar
@@ -21,7 +22,8 @@ from hpckit.report.text import Page, TextTable, count_line, duration, head_line,
 class Progress:
     """What is shown of all runs: their states, the share that is done, the time still to come.
 
-    `queue_at` is when Slurm was last asked, null where it never was.
+    `queue_at` is when Slurm was last asked, null where it never was; `failures` has a line for each
+    way to fail.
     """
 
     states: tuple[RunState, ...]
@@ -29,6 +31,7 @@ class Progress:
     remaining: timedelta | None
     at: datetime
     queue_at: datetime | None = None
+    failures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,8 @@ def live_page(head: LaunchHead, progress: Progress, listed: Listed) -> Page:
         ),
     )
     done = f"\n{bar(progress.share)} {_words(progress)}{_queue(progress)}\n"
-    return [head_line(head, progress.at), states, done, *_runs(listed, progress.at)]
+    runs = _runs(listed, progress.at, head.common)
+    return [head_line(head, progress.at), states, done, *runs, *progress.failures]
 
 
 def _queue(progress: Progress) -> str:
@@ -61,10 +65,10 @@ def _queue(progress: Progress) -> str:
     return f"; queue as of {duration(age)} ago"
 
 
-def _runs(listed: Listed, now: datetime) -> Page:
+def _runs(listed: Listed, now: datetime, common: frozenset[str]) -> Page:
     if not listed.rows:
         return []
-    sheet, last = runs_table(listed.rows, now), listed.first + len(listed.rows)
+    sheet, last = runs_table(listed.rows, now, common), listed.first + len(listed.rows)
     if len(listed.rows) == listed.total:
         return [sheet]
     place = f"{listed.first + 1} to {last} of {listed.total}"
@@ -96,4 +100,4 @@ def _words(progress: Progress) -> str:
     if progress.remaining is None:
         return f"{done}, no estimate yet"
     end = progress.at + progress.remaining
-    return f"{done}, about {duration(progress.remaining)} to go (until {end:%m-%d %H:%M} UTC)"
+    return f"{done}, about {duration(progress.remaining)} to go (until {local_minute(end)})"

@@ -1,7 +1,7 @@
 """Rows as plain JSON values, for programs.
 
-Responsible for the stable field names of `--json`, documented in docs/cli.md; it must not print.
-Fields are only ever added.
+Responsible for the stable field names of `--json`, documented in docs/reference/cli.md; it must not
+print. Fields are only ever added.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import Any
 
 from hpckit.model.goodput import Goodput
 from hpckit.model.plain import to_plain
+from hpckit.report.failures import group_failures, group_object
 from hpckit.report.launches import LaunchLine
 from hpckit.report.results import ResultRow, Results
 from hpckit.report.rows import LaunchHead, RunRow
+from hpckit.report.selection import assigned
+from hpckit.report.spread import SpreadResults
 
 _RUN_FIELDS = (
     "run",
@@ -35,7 +38,13 @@ _RUN_FIELDS = (
 
 def status_document(launch: str, rows: Iterable[RunRow], scheduler: str) -> dict[str, Any]:
     """Return what `status --json` prints."""
-    return {"launch": launch, "scheduler": scheduler, "runs": [run_object(row) for row in rows]}
+    some = list(rows)
+    return {
+        "launch": launch,
+        "scheduler": scheduler,
+        "runs": [run_object(row) for row in some],
+        "failures": [group_object(group) for group in group_failures(some)],
+    }
 
 
 def run_object(row: RunRow) -> dict[str, Any]:
@@ -43,7 +52,8 @@ def run_object(row: RunRow) -> dict[str, Any]:
     own = {name: to_plain(getattr(row, name)) for name in _RUN_FIELDS}
     account = None if row.goodput is None else goodput_object(row.goodput)
     later = {"stage": row.stage, "blocked": row.blocked or None, "reason": row.early}
-    return {**own, "goodput": account, **later}
+    given = {"overrides": assigned(row.overrides), "total_steps": row.total}
+    return {**own, "goodput": account, **later, **given}
 
 
 def goodput_object(account: Goodput) -> dict[str, Any]:
@@ -77,6 +87,17 @@ def results_document(launch: str | None, results: Results) -> dict[str, Any]:
         "overrides": list(results.overrides),
         "metrics": list(results.metrics),
         "runs": [_result_object(row) for row in results.rows],
+    }
+
+
+def spread_document(launch: str | None, results: SpreadResults) -> dict[str, Any]:
+    """Return what `results --over --json` prints."""
+    return {
+        "launch": launch,
+        "over": list(results.over),
+        "overrides": list(results.overrides),
+        "metrics": list(results.metrics),
+        "groups": [to_plain(row) for row in results.rows],
     }
 
 

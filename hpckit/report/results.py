@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 
-from hpckit.model.goodput import Goodput, Parts
+from hpckit.model.goodput import Goodput, TimeParts
 from hpckit.model.ids import split_run_id
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import SortKey, assigned, check_column, ordered
 
-_PARTS = tuple(field.name for field in fields(Parts))
+_PARTS = tuple(field.name for field in fields(TimeParts))
 ACCOUNT_COLUMNS = (
     *("goodput", "ettr", "ettr_expected", "wall_s", *(f"{name}_s" for name in _PARTS)),
     *("attempts", "rounds", "failures", "planned", "lost_steps", "saves", "saved_bytes"),
@@ -31,7 +31,7 @@ class ResultRow:
 
     `wall_s` is how long its latest attempt has run; `reason` says why it completed before all was
     done, empty where it did not; `blocked` why it never began, where an earlier stage did not
-    complete.
+    complete; `cause` what it failed of.
     """
 
     run: str
@@ -47,6 +47,7 @@ class ResultRow:
     stage: str | None = None
     blocked: str | None = None
     reason: str = ""
+    cause: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,7 @@ def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> Res
         reason=row.early,
         stage=row.stage,
         blocked=row.blocked or None,
+        cause=None if row.failure is None else row.failure.cause.value,
     )
 
 
@@ -116,7 +118,7 @@ def sort_results(results: Results, key: SortKey) -> Results:
 
     Raises UsageError for a column that is none, naming those there are.
     """
-    own = ("index", "state", "step", "time", *results.overrides, *results.metrics)
+    own = ("index", "state", "cause", "step", "time", *results.overrides, *results.metrics)
     own += ("launch", "attempt") if results.spans else ()
     check_column(key, (*own, *ACCOUNT_COLUMNS), "results")
     rows = ordered(results.rows, lambda row: value(row, key.column), descending=key.descending)
@@ -130,6 +132,7 @@ def value(row: ResultRow, column: str) -> Any:
         "index": row.index,
         "state": row.state,
         "attempt": row.attempt,
+        "cause": row.cause,
         "step": row.step,
         "time": row.wall_s,
     }
@@ -144,19 +147,25 @@ def header(results: Results) -> tuple[str, ...]:
     first = ("launch", "index") if results.spans else ("index",)
     stage = ("stage",) if _has_stages(results) else ()
     state = ("state", "attempt") if results.spans else ("state",)
-    return (*first, *stage, *results.overrides, *state, *results.metrics, "step", "time")
+    cause = ("cause",) if _has_causes(results) else ()
+    return (*first, *stage, *results.overrides, *state, *cause, *results.metrics, "step", "time")
 
 
 def cells(results: Results) -> Iterable[tuple[Any, ...]]:
     """Yield the values of each row under `header`."""
-    staged = _has_stages(results)
+    staged, failed = _has_stages(results), _has_causes(results)
     for row in results.rows:
         stage = (row.stage,) if staged else ()
         own = (row.overrides.get(name) for name in results.overrides)
         metrics = (row.metrics.get(name) for name in results.metrics)
         first = (row.launch, row.index) if results.spans else (row.index,)
         state = (row.state.value, row.attempt) if results.spans else (row.state.value,)
-        yield (*first, *stage, *own, *state, *metrics, row.step, row.wall_s)
+        cause = (row.cause,) if failed else ()
+        yield (*first, *stage, *own, *state, *cause, *metrics, row.step, row.wall_s)
+
+
+def _has_causes(results: Results) -> bool:
+    return any(row.cause is not None for row in results.rows)
 
 
 def _has_stages(results: Results) -> bool:

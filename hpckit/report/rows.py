@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.cluster.nodes import expand
-from hpckit.model.failure import Cause, Failure
+from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
-
-FROZEN_FOLDER_EXIT = 66
-"""What a batch script ends with where its node cannot read the frozen folder (EX_NOINPUT)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +30,14 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchHead:
-    """What is shown above the runs of a launch."""
+    """What is shown above the runs of a launch; `common` are overrides that all of them have."""
 
     id: str
     name: str
     folder: str
     created_at: datetime
     foreign: Foreign | None = None
+    common: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,8 @@ class RunRow:
 
     `slurm_state` is Slurm's own wording, None where Slurm said nothing; `attempt` is 0 before the
     first; `goodput` is the run's account, where one was asked for; `blocked` why it never began,
-    where a stage before its own did not complete; `early` why it completed before all was done.
+    where a stage before its own did not complete; `early` why it completed before all was done;
+    `step` counts from 0, to one less than `total`.
     """
 
     run: str
@@ -73,6 +72,7 @@ class RunRow:
     stage: str | None = None
     blocked: str = ""
     early: str = ""
+    total: int | None = None
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None before it, or where no end is known."""
@@ -109,6 +109,7 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         stage=record.stage,
         blocked=view.blocked,
         early=record.reason,
+        total=record.total,
     )
 
 
@@ -122,7 +123,7 @@ def _nodes(seen: Observation | None) -> tuple[str, ...]:
     if seen is None:
         return ()
     try:
-        return expand(seen.nodes)
+        return expand_nodes(seen.nodes)
     except ValueError:  # words such as "None assigned"
         return ()
 

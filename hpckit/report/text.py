@@ -5,42 +5,44 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted
-from hpckit.model.failure import Failure
 from hpckit.model.goodput import Goodput
+from hpckit.model.moment import local_moment
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
 from hpckit.report.blocked import blocked_lines
 from hpckit.report.escape import escaped, escaped_cell, shortened
+from hpckit.report.failures import failure_texts, shown_ranges
 from hpckit.report.launches import LaunchLine, best
+from hpckit.report.overrides import override_cells
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
+from hpckit.report.spread import SpreadResults, SpreadRow, spread_text
 
-TRACEBACK_LINES = 12
-SHOWN_FAILURES = 5
+SHOWN_WARNINGS = 5
 SHOWN_METRICS = 3
 CELL_WIDTH = 120
-MESSAGE_CHARACTERS = 1000
-"""What is longer is cut in texts; JSON and logs have the whole."""
-
-_OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
-_FRAME = re.compile(r'\s*File "')
+HEAD_WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """A table of cells already worded; `spare` columns give way on a narrow terminal, in order."""
+    """A table of cells already worded.
+
+    On a narrow terminal cells of `flexible` columns are cut, then `spare` columns are left out, in
+    order.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     spare: tuple[str, ...] = ()
+    flexible: tuple[str, ...] = ()
 
 
 Page = Sequence[TextTable | str]
@@ -49,26 +51,38 @@ Page = Sequence[TextTable | str]
 
 def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
     """Return the page of `status`: the launch, its runs, their counts, what failed and why."""
-    failed = [row for row in rows if row.failure is not None]
-    page: list[TextTable | str] = [head_line(head, now), runs_table(rows, now)]
+    page: list[TextTable | str] = [head_line(head, now), runs_table(rows, now, head.common)]
     page.append(count_line([row.state for row in rows]))
-    page += [f"note: {row.run}: {row.note}" for row in rows if row.note]
+    page += _note_lines(rows)
     page += blocked_lines(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]
-    page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_FAILURES]]
-    page += ["\n" + failure_text(row) for row in failed[:SHOWN_FAILURES]]
-    if len(failed) > SHOWN_FAILURES:
-        page.append(f"\n… and {len(failed) - SHOWN_FAILURES} more; `hpckit status RUN` shows one")
-    return page
+    page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_WARNINGS]]
+    return [*page, *failure_texts(rows)]
+
+
+def _note_lines(rows: Sequence[RunRow]) -> list[str]:
+    """Return each note once, with the runs that it is about."""
+    notes: dict[str, list[RunRow]] = {}
+    for row in rows:
+        if row.note:
+            notes.setdefault(row.note, []).append(row)
+    return [f"note: {_whose(some)}: {note}" for note, some in notes.items()]
+
+
+def _whose(rows: Sequence[RunRow]) -> str:
+    return rows[0].run if len(rows) == 1 else f"runs {shown_ranges(row.index for row in rows)}"
 
 
 def head_line(head: LaunchHead, now: datetime) -> str:
-    """Return the line above everything: id, name, folder, moment."""
-    age = duration(max(now - head.created_at, timedelta(0)))
-    whose = "" if head.foreign is None else f"\n{_foreign_line(head.foreign)}"
-    # An id begins with the name and the moment; together they would not fit into 80 columns.
-    name = "" if head.id.startswith(f"{head.name}-") else f"  name {head.name}"
-    return f"{head.id}{name}  created {age} ago\n{head.folder}{whose}"
+    """Return the lines above everything: id and age, name, folder, whose it is."""
+    age = f"created {duration(max(now - head.created_at, timedelta(0)))} ago"
+    lines = [f"{head.id}  {age}"]
+    if len(lines[0]) > HEAD_WIDTH:
+        lines = [head.id, age]
+    # An id begins with the name, unless that has characters that no folder should have.
+    lines += [] if head.id.startswith(f"{head.name}-") else [f"name {head.name}"]
+    lines += [head.folder, *([] if head.foreign is None else [_foreign_line(head.foreign)])]
+    return "\n".join(lines)
 
 
 def _foreign_line(foreign: Foreign) -> str:
@@ -86,36 +100,60 @@ def states_text(counts: Mapping[RunState, int]) -> str:
 
 
 _STATUS_HEADER = (
-    *("run", "stage", "state", "slurm", "job", "attempt", "step", "nodes", "time"),
-    *("failures", "goodput", "metrics"),
+    *("run", "stage", "overrides", "state", "cause", "slurm", "job", "attempt", "steps", "nodes"),
+    *("time", "failures", "goodput", "metrics"),
 )
+_STATUS_SPARE = ("nodes", "failures", "attempt", "time", "slurm", "metrics", "goodput", "steps")
+_STATUS_FLEXIBLE = ("metrics", "nodes", "slurm", "state")
 
 
-def runs_table(rows: Iterable[RunRow], now: datetime) -> TextTable:
-    """Return the table of runs, without columns in which nothing stands."""
-    lines = [_status_cells(row, now) for row in rows]
-    kept = [place for place in range(len(_STATUS_HEADER)) if any(line[place] for line in lines)]
+def runs_table(
+    rows: Sequence[RunRow], now: datetime, common: frozenset[str] = frozenset()
+) -> TextTable:
+    """Return the table of runs, without columns in which nothing stands.
+
+    `common` are the overrides that all runs of the launch have.
+    """
+    overrides = override_cells((row.overrides for row in rows), common)
+    lines = [_status_cells(row, words, now) for row, words in zip(rows, overrides, strict=True)]
+    again = any(row.attempt > 1 or row.round for row in rows)
+    kept = [
+        place
+        for place, name in enumerate(_STATUS_HEADER)
+        if any(line[place] for line in lines) and (again or name != "attempt")
+    ]
     return TextTable(
         header=tuple(_STATUS_HEADER[place] for place in kept),
         rows=tuple(tuple(line[place] for place in kept) for line in lines),
+        spare=_STATUS_SPARE,
+        flexible=_STATUS_FLEXIBLE,
     )
 
 
-def _status_cells(row: RunRow, now: datetime) -> tuple[str, ...]:
+def _status_cells(row: RunRow, overrides: str, now: datetime) -> tuple[str, ...]:
     waits = f" ({row.reason})" if row.reason and row.state is RunState.pending else ""
     return (
         str(row.index),
         row.stage or "",
+        overrides,
         _state(row.state, row.early),
+        "" if row.failure is None else row.failure.cause.value,
         f"{row.slurm_state}{waits}" if row.slurm_state else "",
         row.job or "",
         _attempt(row),
-        "" if row.step is None else str(row.step),
-        compress(row.nodes),
+        steps_text(row.step, row.total),
+        compress_nodes(row.nodes),
         duration(row.elapsed(now)),
         *goodput_cells(row.goodput),
         metrics_text(row.metrics),
     )
+
+
+def steps_text(step: int | None, total: int | None) -> str:
+    """Return how many steps have begun, and of how many: `3 of 4`. Steps are numbered from 0."""
+    if step is None:
+        return ""
+    return f"{step + 1} of {total}" if total is not None and step < total else str(step + 1)
 
 
 def _state(state: RunState, early: str) -> str:
@@ -136,9 +174,10 @@ def percent(share: float | None) -> str:
 
 
 def _attempt(row: RunRow) -> str:
+    """Return the attempt, and how often its ranks were started again in it: `2, restart 1`."""
     if row.attempt == 0:
         return ""
-    return str(row.attempt) if row.round is None else f"{row.attempt}.{row.round}"
+    return f"{row.attempt}, restart {row.round}" if row.round else str(row.attempt)
 
 
 def metrics_text(metrics: Mapping[str, Any], *, shown: int = SHOWN_METRICS) -> str:
@@ -166,57 +205,6 @@ def duration(span: timedelta | None) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def moment(at: datetime) -> str:
-    """Return a moment in UTC, to the second."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def failure_text(row: RunRow) -> str:
-    """Return what a run died of, the last lines of the user's traceback, and where to read on."""
-    if row.failure is None:
-        return ""
-    lines = [f"{row.run} {row.state}: {_where(row.failure)}"]
-    lines += [f"    {line}" for line in user_traceback(row.failure.traceback or "")]
-    lines.append(f"  whole log: hpckit logs {row.run}")
-    if row.state is RunState.failed:
-        lines.append(
-            f"  try again: hpckit rerun {row.run} (today's code), or hpckit resume {row.run} "
-            "(the frozen code)"
-        )
-    return "\n".join(lines)
-
-
-def _where(failure: Failure) -> str:
-    places = [
-        "" if failure.rank is None else f"rank {failure.rank}",
-        f"on {failure.node}" if failure.node else "",
-        "" if failure.step is None else f"at step {failure.step}",
-    ]
-    place = " ".join(place for place in places if place)
-    message = shortened(failure.message, MESSAGE_CHARACTERS)
-    return f"{failure.cause}{f' ({place})' if place else ''}: {message}"
-
-
-def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str, ...]:
-    """Return the last lines of a traceback without hpckit's own frames.
-
-    A frame is its `File` line and the lines below it up to the next frame or to a line that is
-    not indented. Where nothing but our frames is there, they stay.
-    """
-    lines = traceback.rstrip().splitlines()
-    kept, ours = [], False
-    for line in lines:
-        if _FRAME.match(line):
-            ours = _OUR_FRAME.match(line) is not None
-        elif not line.startswith("    "):
-            ours = False
-        if not ours:
-            kept.append(line)
-    if not any(_FRAME.match(line) for line in kept):
-        kept = lines
-    return tuple(kept if len(kept) <= shown else ["…", *kept[-shown:]])
-
-
 def results_page(results: sweep.Results) -> Page:
     """Return the page of `results`."""
     header = (*sweep.header(results), "failures", "goodput")
@@ -234,12 +222,44 @@ def results_page(results: sweep.Results) -> Page:
     shown = [
         place
         for place, name in enumerate(header)
-        if name not in {"failures", "goodput"} or any(line[place] for line in lines)
+        if name not in {"failures", "goodput", "step"} or any(line[place] for line in lines)
     ]
     rows = tuple(tuple(line[place] for place in shown) for line in lines)
     names = tuple(header[place] for place in shown)
-    sheet = TextTable(header=names, rows=rows, spare=(*_SPARE, *results.metrics[:0:-1]))
+    sheet = TextTable(
+        header=names,
+        rows=rows,
+        spare=(*_SPARE, *results.metrics[:0:-1], "cause", *results.metrics[:1], *results.overrides),
+        flexible=("state", *results.overrides, *results.metrics),
+    )
     return [sheet, *blocked_lines(results.rows)]
+
+
+def spread_page(results: SpreadResults) -> Page:
+    """Return the page of `results --over`: a row for runs that differ in nothing but these keys."""
+    stage = ("stage",) if results.staged else ()
+    rows = tuple(
+        (
+            *((row.stage or "",) if results.staged else ()),
+            *(number(row.overrides.get(name)) for name in results.overrides),
+            _completed(row),
+            *(spread_text(row.metrics[name], row.completed) for name in results.metrics),
+        )
+        for row in results.rows
+    )
+    return [
+        TextTable(
+            header=(*stage, *results.overrides, "runs", *results.metrics),
+            rows=rows,
+            spare=results.metrics[:0:-1],
+            flexible=results.overrides,
+        )
+    ]
+
+
+def _completed(row: SpreadRow) -> str:
+    count = len(row.runs)
+    return str(count) if count == row.completed else f"{count} ({row.completed} completed)"
 
 
 _SPARE = ("failures", "goodput", "time", "attempt", "step")
@@ -258,7 +278,7 @@ def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) ->
     rows = tuple(
         (
             one.head.id,
-            moment(one.head.created_at),
+            local_moment(one.head.created_at),
             states_text(one.counts),
             *((value,) if shown else ()),
             *(("" if one.head.foreign is None else one.head.foreign.owner,) if strange else ()),
@@ -285,11 +305,12 @@ def harmless(sheet: TextTable) -> TextTable:
         header=tuple(map(escaped_cell, sheet.header)),
         rows=tuple(tuple(map(escaped_cell, row)) for row in sheet.rows),
         spare=tuple(map(escaped_cell, sheet.spare)),
+        flexible=tuple(map(escaped_cell, sheet.flexible)),
     )
 
 
 def _aligned(sheet: TextTable) -> str:
-    lines = [tuple(name.upper() for name in sheet.header), *sheet.rows]
+    lines = [sheet.header, *sheet.rows]
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hpckit.model.cluster.allocation import Ending, Limits, Requeued, Wish
+from hpckit.model.cluster.allocation import (
+    AllocationEnding,
+    AttemptLimits,
+    AttemptRequest,
+    RequeueResult,
+)
 from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch
 
@@ -61,12 +66,12 @@ class Allocation:
     takes it out again.
     """
 
-    limits: Callable[[], Limits | None]
-    why: Callable[[], Ending]
-    requeue: Callable[[Wish, Callable[[], bool]], Requeued]
+    limits: Callable[[], AttemptLimits | None]
+    why: Callable[[], AllocationEnding]
+    requeue: Callable[[AttemptRequest, Callable[[], bool]], RequeueResult]
     draining: Callable[[], Mapping[str, str] | None]
     queue_successor: Callable[[], None] | None = None
-    hand_to_successor: Callable[[Wish], Requeued] | None = None
+    hand_to_successor: Callable[[AttemptRequest], RequeueResult] | None = None
     drop_successor: Callable[[], None] | None = None
 
 

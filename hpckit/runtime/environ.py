@@ -16,10 +16,14 @@ from hpckit.model.rank import RankInfo, RankSource
 ON_SUPERVISOR_LOST = "HPCKIT_ON_SUPERVISOR_LOST"
 """For agents: the words to run when their supervisor is gone, as JSON."""
 
+TERMINAL = "HPCKIT_TERMINAL"
+"""For agents: the terminal device that the one rank of a run in the foreground is given."""
+
 _HIGHEST_STEP = 0xFFFFFFF0
 """Slurm numbers its own steps (batch 4294967291, interactive 4294967290 …) from here upwards."""
 
 _OF_THE_AGENT = (
+    TERMINAL,
     "SLURM_PROCID",
     "SLURM_LOCALID",
     "SLURM_NTASKS",

@@ -53,10 +53,6 @@ class FileThread:
             self._latest[name] = work
             self._wake()
 
-    async def do(self, work: Callable[[], T]) -> T:
-        """Return what the work returns, or raise what it raises, once its turn has come."""
-        return await aside(work, self.put)
-
     async def settled(self, limit_s: float) -> bool:
         """Return whether all that was put so far is done, within so many seconds."""
         try:

@@ -19,9 +19,7 @@ from multiprocessing.process import BaseProcess
 
 from hpckit.record.process import start_mark
 from hpckit.runtime.environ import become
-
-NOTICES = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2})
-"""What a job is told: some of its processes, or all of them (`scancel --full`)."""
+from hpckit.runtime.signals import NOTICES
 
 Program = Callable[[Sequence[str]], int]
 """Takes its words and returns its exit code; a function of a module."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpckit.model.fault import Target
+from hpckit.model.fault import FaultTarget
 from hpckit.record.process import start_mark
 
 _SESSION = 3
@@ -27,14 +27,14 @@ _PYTHON_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ProcessQuery:
     """Which process: `attempt` is the attempt's folder, below its run and launch.
 
     `rank` is for ranks, `node` (Slurm's name, or None for any) for agents, `process` (pid and
     start mark) for a supervisor.
     """
 
-    target: Target
+    target: FaultTarget
     attempt: Path
     rank: int | None = None
     node: str | None = None
@@ -48,23 +48,40 @@ class Wanted:
         return (self.target.value, str(self.attempt), *rank, *node, *process)
 
 
-def find(wanted: Wanted) -> tuple[int, ...]:
+def find_processes(wanted: ProcessQuery) -> tuple[int, ...]:
     """Return the pids on this host that are meant."""
-    if wanted.target is Target.supervisor:
+    if wanted.target is FaultTarget.supervisor:
         pid, mark = wanted.process or (0, "")
         return (pid,) if mark and start_mark(pid) == mark else ()
-    fits = _is_rank if wanted.target is Target.rank else _is_agent
+    fits = _is_rank if wanted.target is FaultTarget.rank else _is_agent
     return tuple(sorted(pid for pid in _own_processes() if fits(pid, wanted)))
 
 
-def send(wanted: Wanted, number: int) -> tuple[int, ...]:
+def send(wanted: ProcessQuery, number: int) -> tuple[int, ...]:
     """Send a signal (0: none, only look) to the processes meant; return those that got it."""
     reached = []
-    for pid in find(wanted):
+    for pid in find_processes(wanted):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
             reached.append(pid)
     return tuple(reached)
+
+
+def rank_environment(attempt: Path, node: str | None) -> Mapping[str, str]:
+    """Return the variables that an agent gave a rank of this attempt here; none without a rank.
+
+    `node` is Slurm's name of this node, None for any: one host may stand for several nodes.
+    """
+    for pid in sorted(_own_processes()):
+        variables = _variables(pid)
+        if (
+            "HPCKIT_RANK" in variables
+            and node in {None, variables.get("SLURMD_NODENAME")}
+            and _session(pid) == pid
+            and _same(variables.get("HPCKIT_ATTEMPT_DIR", ""), attempt)
+        ):
+            return variables
+    return {}
 
 
 def _own_processes() -> Iterator[int]:
@@ -76,7 +93,7 @@ def _own_processes() -> Iterator[int]:
                     yield int(entry.name)
 
 
-def _is_rank(pid: int, wanted: Wanted) -> bool:
+def _is_rank(pid: int, wanted: ProcessQuery) -> bool:
     """Whether this is the rank, not a child of it: an agent gives each rank its own session."""
     variables = _variables(pid)
     return (
@@ -86,7 +103,7 @@ def _is_rank(pid: int, wanted: Wanted) -> bool:
     )
 
 
-def _is_agent(pid: int, wanted: Wanted) -> bool:
+def _is_agent(pid: int, wanted: ProcessQuery) -> bool:
     run = wanted.attempt.parent.parent
     launch = run.parent.parent
     words = _words(pid)
@@ -108,7 +125,7 @@ def _same(said: str, folder: Path) -> bool:
 
 def _read(pid: int, name: str) -> str:
     try:
-        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+        return os.fsdecode(Path(f"/proc/{pid}/{name}").read_bytes())
     except OSError:
         return ""
 
@@ -132,13 +149,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Signal as the words say, and print the pids as a JSON list."""
     parser = argparse.ArgumentParser(prog="python -m hpckit.runtime.processes")
     parser.add_argument("signal", type=int)
-    parser.add_argument("target", type=Target)
+    parser.add_argument("target", type=FaultTarget)
     parser.add_argument("attempt", type=Path)
     parser.add_argument("--rank", type=int)
     parser.add_argument("--node")
     parser.add_argument("--process", action="append")
     given = parser.parse_args(arguments)
-    wanted = Wanted(
+    wanted = ProcessQuery(
         target=given.target,
         attempt=given.attempt,
         rank=given.rank,

@@ -77,7 +77,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 
 def _status(*, as_json: bool) -> int:
-    seen = status.look()
+    seen = status.sandbox_status()
     print(json.dumps(seen) if as_json else status.as_text(seen))
     return 0 if seen["state"] == "up" else 3
 

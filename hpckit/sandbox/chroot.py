@@ -25,10 +25,10 @@ def make(options: Options) -> None:
     if (options.root / MARK).exists():
         return
     if options.root.exists():
-        remove_tree(options.root)
+        remove_chroot(options.root)
     unfinished = options.root.with_suffix(".unfinished")
     if unfinished.exists():
-        remove_tree(unfinished)
+        remove_chroot(unfinished)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     mirror = os.environ.get("HPCKIT_SANDBOX_MIRROR")  # else debootstrap's own
     process.run(
@@ -68,7 +68,7 @@ def close_namespace() -> None:
             process.run(["umount", str(place)])
 
 
-def remove_tree(folder: Path) -> None:
+def remove_chroot(folder: Path) -> None:
     """Delete a folder of the sandbox's, after making sure that nothing is mounted below it."""
     if not folder.is_relative_to(CACHE) and not folder.is_relative_to(STATE):
         raise SandboxError(f"{folder} is not the sandbox's to delete")

@@ -58,7 +58,7 @@ def bring_up(options: Options) -> None:
 
 
 def _prepare_machine(options: Options) -> None:
-    names = packages.missing(options)
+    names = packages.missing_packages(options)
     if names:
         _tell(f"installing {', '.join(names)}")
         packages.install_missing(options)
@@ -78,7 +78,7 @@ def _make_ground(options: Options) -> None:
     _write_configuration(options)
     if not packages.is_native(options):
         chroot.open_namespace(options)
-    wrappers.write(options)
+    wrappers.write_wrappers(options)
 
 
 def _write_configuration(options: Options) -> None:
@@ -124,7 +124,7 @@ def _await_nodes(options: Options) -> None:
     names = [node.name for node in options.all_nodes()]
     if not process.wait_until(lambda: nodes.serve(names), 60.0, interval=0.3):
         raise SandboxError(
-            f"not all nodes came up ({nodes.describe()}): see {LOG_DIR}/slurmd.*.log; "
+            f"not all nodes came up ({nodes.describe_nodes()}): see {LOG_DIR}/slurmd.*.log; "
             "'down', then 'up' starts afresh"
         )
 
@@ -148,7 +148,7 @@ def take_down(*, purge: bool = False) -> None:
         process.kill_in_network_namespace(namespace)
     for name in _stop_order():
         process.stop(name, patience=30.0)
-    network.remove()
+    network.remove_network()
     network.clean_hosts()
     chroot.close_namespace()
     for device in _devices():
@@ -184,7 +184,7 @@ def _stop_order() -> list[str]:
 def _purge() -> None:
     for folder in (STATE, CACHE):
         if folder.exists():
-            chroot.remove_tree(folder)
+            chroot.remove_chroot(folder)
 
 
 def _tell(text: str) -> None:

@@ -69,7 +69,7 @@ def namespaces() -> list[str]:
     return sorted(path.name for path in NAMESPACES.iterdir() if path.name.startswith(PREFIX))
 
 
-def remove() -> None:
+def remove_network() -> None:
     """Remove every namespace, link and bridge of the sandbox; the namespaces must be empty."""
     for namespace in namespaces():
         _ip("link", "del", namespace, check=False)

@@ -29,6 +29,6 @@ def serve(names: list[str]) -> bool:
     return all(is_serving(known.get(name, "unknown")) for name in names)
 
 
-def describe() -> str:
+def describe_nodes() -> str:
     """All nodes with their states, in one line."""
     return ", ".join(f"{name} {state}" for name, state in sorted(states().items())) or "none known"

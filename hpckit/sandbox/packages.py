@@ -33,7 +33,7 @@ def is_native(options: Options) -> bool:
     return release.get("ID") == "debian" and release.get("VERSION_CODENAME") == options.suite
 
 
-def missing(options: Options) -> list[str]:
+def missing_packages(options: Options) -> list[str]:
     """List the packages that `up` would install."""
     wanted = dict(_ALWAYS)
     wanted |= _SLURM if is_native(options) else {"debootstrap": "debootstrap"}
@@ -43,7 +43,7 @@ def missing(options: Options) -> list[str]:
 
 def install_missing(options: Options) -> list[str]:
     """Install what is missing with apt-get; returns what was installed."""
-    names = missing(options)
+    names = missing_packages(options)
     if not names:
         return []
     if shutil.which("apt-get") is None:

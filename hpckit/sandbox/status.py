@@ -29,7 +29,7 @@ class Status(TypedDict):
     log_dir: str
 
 
-def look() -> Status:
+def sandbox_status() -> Status:
     """Ask the processes, the links and the controller."""
     options = recorded_options()
     alive = {name: process.recorded_pid(name) is not None for name in _DAEMONS}

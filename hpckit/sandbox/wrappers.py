@@ -54,7 +54,7 @@ def wrapper(command: str, options: Options, *, native: bool) -> str:
     )
 
 
-def write(options: Options) -> None:
+def write_wrappers(options: Options) -> None:
     """Write all wrappers."""
     BIN_DIR.mkdir(parents=True, exist_ok=True)
     native = packages.is_native(options)

@@ -38,7 +38,7 @@ _NOBODY_ELSE = 0o077
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CachedAnswer:
     """What a program printed, when it was asked, and whether that will not change."""
 
     asked_at: datetime
@@ -54,7 +54,7 @@ class Answers:
     with these words.
     """
 
-    answers: Mapping[str, Answer] = field(default_factory=dict)
+    answers: Mapping[str, CachedAnswer] = field(default_factory=dict)
     tried_at: datetime | None = None
     took: timedelta = timedelta()
     failures: int = 0
@@ -86,7 +86,8 @@ class Answers:
     ) -> Answers:
         """Return the answers with these new ones; the oldest go where it becomes too much."""
         new = {
-            key: Answer(asked_at=at, text=text, final=key in final) for key, text in found.items()
+            key: CachedAnswer(asked_at=at, text=text, final=key in final)
+            for key, text in found.items()
         }
         old = [(key, one) for key, one in self.answers.items() if key not in new]
         room = _KEPT_BYTES - sum(len(one.text) for one in new.values())
@@ -109,7 +110,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFolder:
+class AnswerFolder:
     """The folder of one user's answers from one cluster, as seen from one host."""
 
     folder: Path
@@ -166,9 +167,9 @@ class CheckpointFolder:
         return self.folder / f"{program}.json"
 
 
-def find_checkpoint_folder(
+def find_answer_folder(
     environ: Mapping[str, str], bin_dir: str | None, *, make: bool
-) -> CheckpointFolder | None:
+) -> AnswerFolder | None:
     """Return the shelf for the Slurm that is found here; None where there is no safe place for one.
 
     Two clusters may share a home and the paths of their programs, so that every host has its own.
@@ -187,7 +188,7 @@ def find_checkpoint_folder(
     except OSError:
         return None
     own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-    return CheckpointFolder(folder=folder) if own and not about.st_mode & _NOBODY_ELSE else None
+    return AnswerFolder(folder=folder) if own and not about.st_mode & _NOBODY_ELSE else None
 
 
 def _base(environ: Mapping[str, str]) -> Path | None:
@@ -213,7 +214,7 @@ def _lock(handle: int, patience: timedelta) -> None:
 
 
 def _decode(record: dict[str, Any]) -> Answers:
-    answers = {key: from_plain(Answer, one) for key, one in record["answers"].items()}
+    answers = {key: from_plain(CachedAnswer, one) for key, one in record["answers"].items()}
     if any(one.asked_at.tzinfo is None for one in answers.values()):
         raise ValueError("a moment without a time zone")
     plain = from_plain(Answers, {**record, "answers": {}})

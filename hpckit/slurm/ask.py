@@ -20,7 +20,7 @@ _SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class JobQuery:
     """Which fields of jobs a program is asked for, and by which option."""
 
     program: str
@@ -28,12 +28,12 @@ class Question:
     form: str
 
 
-QUEUE = Question(program="squeue", fields=SQUEUE_FIELDS, form=f"--Format={SQUEUE_FORMAT}")
-ACCOUNTS = Question(program="sacct", fields=SACCT_FIELDS, form=f"--format={SACCT_FORMAT}")
+QUEUE = JobQuery(program="squeue", fields=SQUEUE_FIELDS, form=f"--Format={SQUEUE_FORMAT}")
+ACCOUNTS = JobQuery(program="sacct", fields=SACCT_FIELDS, form=f"--format={SACCT_FORMAT}")
 
 
-def ask(
-    question: Question,
+def query_jobs(
+    question: JobQuery,
     commands: SlurmCommands,
     *words: str,
     only: Mapping[str, object] = NO_FILTER,
@@ -54,13 +54,13 @@ def ask(
     return lines
 
 
-def _lines(said: str, question: Question, only: Mapping[str, object]) -> str | None:
+def _lines(said: str, question: JobQuery, only: Mapping[str, object]) -> str | None:
     if not said.strip() or readable(said, question.fields):
         return said
     return lines_of(said, question.fields, only)
 
 
-def _unreadable(question: Question, said: str) -> SchedulerAwayError:
+def _unreadable(question: JobQuery, said: str) -> SchedulerAwayError:
     words = complaint(said) or f"it printed {said.strip()[:_SHOWN]!r}"
     return SchedulerAwayError(
         f"{question.program} listed no jobs that can be read, as text or as JSON: {words}",

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from hpckit.errors import SchedulerAbsentError, SchedulerError
 from hpckit.model.run import Observation
 from hpckit.model.states import parse_state
-from hpckit.slurm.answer_cache import Answer, Answers, CheckpointFolder, find_checkpoint_folder
+from hpckit.slurm.answer_cache import AnswerFolder, Answers, CachedAnswer, find_answer_folder
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import read_sacct, read_squeue
 from hpckit.slurm.query import ask_accounting, ask_queue, mains, observe_through
@@ -29,7 +29,7 @@ _PATIENCE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class AllowedAge:
     """How old an answer may be: `least` old, however fast Slurm is, but not from `not_before`.
 
     With `now`, it has to be asked after this very moment, also where Slurm did not answer lately.
@@ -41,7 +41,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class JobReport:
     """What was said of jobs, and when squeue was asked (the earliest moment that counts)."""
 
     observations: Mapping[str, Observation]
@@ -49,16 +49,16 @@ class Heard:
 
 
 def observe_shared(
-    jobs: Sequence[str], commands: SlurmCommands, clock: Callable[[], datetime], wish: Wish
-) -> Heard | None:
+    jobs: Sequence[str], commands: SlurmCommands, clock: Callable[[], datetime], wish: AllowedAge
+) -> JobReport | None:
     """Return what Slurm says or said of these jobs; None where nothing can be shared.
 
     Raises SchedulerAwayError where neither squeue nor sacct answers, or did lately.
     """
-    checkpoint_folder = find_checkpoint_folder(commands.environ, commands.bin_dir, make=True)
+    checkpoint_folder = find_answer_folder(commands.environ, commands.bin_dir, make=True)
     if checkpoint_folder is None:
         return None
-    source = _Shared(
+    source = _CachedSource(
         checkpoint_folder=checkpoint_folder,
         commands=commands,
         clock=clock,
@@ -66,24 +66,24 @@ def observe_shared(
         began=clock(),
     )
     observations = observe_through(source, jobs, source.began)
-    return Heard(observations=observations, asked_at=source.asked_at)
+    return JobReport(observations=observations, asked_at=source.asked_at)
 
 
 def forget(commands: SlurmCommands) -> None:
     """Let no answer from before this moment be shown: the user's jobs have changed."""
-    checkpoint_folder = find_checkpoint_folder(commands.environ, commands.bin_dir, make=False)
+    checkpoint_folder = find_answer_folder(commands.environ, commands.bin_dir, make=False)
     if checkpoint_folder is not None:
         checkpoint_folder.change(datetime.now(UTC))
 
 
 @dataclass(slots=True, kw_only=True)
-class _Shared:
+class _CachedSource:
     """squeue and sacct, through the shelf."""
 
-    checkpoint_folder: CheckpointFolder
+    checkpoint_folder: AnswerFolder
     commands: SlurmCommands
     clock: Callable[[], datetime]
-    wish: Wish
+    wish: AllowedAge
     began: datetime
     asked_at: datetime = field(init=False)
 
@@ -112,7 +112,7 @@ class _Shared:
         program: str,
         keys: Sequence[str],
         question: Callable[[Sequence[str]], Mapping[str, str]],
-    ) -> Mapping[str, Answer]:
+    ) -> Mapping[str, CachedAnswer]:
         """Return the answers to `keys`; the question is asked of those that are too old."""
         known = self.checkpoint_folder.load(program)
         if self._missing(known, keys):
@@ -154,7 +154,7 @@ class _Shared:
             if key not in known.answers or not self._holds(known.answers[key], allowed, now)
         ]
 
-    def _holds(self, one: Answer, allowed: timedelta, now: datetime) -> bool:
+    def _holds(self, one: CachedAnswer, allowed: timedelta, now: datetime) -> bool:
         floors = (
             self.checkpoint_folder.changed_at,
             self.wish.not_before,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from hpckit.errors import SchedulerRefusedError
 from hpckit.model.ids import JobId
+from hpckit.model.ranges import ranges
 from hpckit.slurm.cached_query import forget
 from hpckit.slurm.commands import SlurmCommands
 
@@ -49,15 +50,4 @@ def _words(jobs: Sequence[str]) -> Iterator[str]:
         else:
             elements[job.main].add(job.index)
     for main, indices in elements.items():
-        yield f"{main}_[{_ranges(sorted(indices))}]"
-
-
-def _ranges(indices: Sequence[int]) -> str:
-    pieces: list[str] = []
-    for index in indices:
-        first, _, last = pieces[-1].partition("-") if pieces else ("", "", "")
-        if pieces and int(last or first) == index - 1:
-            pieces[-1] = f"{first}-{index}"
-        else:
-            pieces.append(str(index))
-    return ",".join(pieces)
+        yield f"{main}_[{ranges(indices).replace(' ', '')}]"

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import NoReturn
 
 from hpckit.errors import (
     SchedulerAbsentError,
@@ -100,11 +101,6 @@ def clean(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def scheduler_present(environ: Mapping[str, str], bin_dir: str | None) -> bool:
-    """Return whether sbatch can be found in `bin_dir`, or on PATH where there is none."""
-    return _find("sbatch", environ, bin_dir) is not None
-
-
 def _find(program: str, environ: Mapping[str, str], bin_dir: str | None) -> str | None:
     # Never past bin_dir: a rehearsal on the sandbox must not reach the production queue.
     return shutil.which(program, path=bin_dir or environ.get("PATH", os.defpath))
@@ -189,8 +185,19 @@ class SlurmCommands:
                 hint="ask Slurm for its outcome before asking again",
             )
         if done.returncode != 0:
-            raise failure(program, done.returncode, done.stderr or done.stdout)
+            raise command_error(program, done.returncode, done.stderr or done.stdout)
         return done
+
+    def become(self, program: str, *args: str) -> NoReturn:
+        """Replace this process by a program, which has its streams, signals and exit code.
+
+        Raises SchedulerAwayError where that is impossible.
+        """
+        argv = self.argv(program, *args)
+        try:
+            os.execve(argv[0], argv, dict(self._environ))  # noqa: S606  # no shell is the point
+        except OSError as error:
+            raise SchedulerAwayError(f"{program} cannot be run: {error}") from error
 
     def no_answer(self, program: str) -> SchedulerAwayError:
         """Return the error for a program that had to be stopped."""
@@ -223,7 +230,7 @@ class SlurmCommands:
         return self._found[program]
 
 
-def failure(program: str, code: int, words: str) -> SchedulerError:
+def command_error(program: str, code: int, words: str) -> SchedulerError:
     """Return the error for a program that ended with this code and these words."""
     said = _words(program, words) or f"exit code {code} without a word"
     lowered = said.lower()

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.overlap import raw_job_id
 
 
-def requeue(job: str, commands: SlurmCommands) -> None:
+def force_requeue(job: str, commands: SlurmCommands) -> None:
     """Have a running job (`123` or `123_4`) start anew, as an administrator may.
 
     Raises SchedulerRefusedError or SchedulerAwayError, as everything here does.
@@ -37,15 +38,8 @@ def run_on_node(job: str, node: str, words: Sequence[str], commands: SlurmComman
     """Run a command beside whatever the job runs on a node; return what it printed."""
     return commands.run(
         "srun",
-        *(f"--jobid={_raw_id(job, commands)}", "--overlap", "--job-name=hpckit-chaos"),
+        *(f"--jobid={raw_job_id(job, commands)}", "--overlap", "--job-name=hpckit-chaos"),
         *("--nodes=1", "--ntasks=1", f"--nodelist={node}", "--cpus-per-task=1", "--mem=0"),
         *("--gres=none", "--mpi=none", "--input=none", "--export=ALL"),
         *("--chdir=/", "--immediate=20", "--quiet", *words),
     )
-
-
-def _raw_id(job: str, commands: SlurmCommands) -> str:
-    """Return the number of a job: srun does not know elements of arrays as `123_4` (22.05)."""
-    if "_" not in job:
-        return job
-    return commands.run("squeue", "--noheader", f"--jobs={job}", "--format=%A").strip()

@@ -24,7 +24,7 @@ from hpckit.model.failure import Cause
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, StateFlag
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.parse import Terms, moment
+from hpckit.slurm.parse import JobTerms, parse_time
 from hpckit.slurm.query import controller, observe_queued, settings, terms
 
 KILL_WAIT = timedelta(seconds=30)
@@ -64,9 +64,11 @@ class JobLimits:
     grace: timedelta | None = None
     preempt_mode: PreemptMode = PreemptMode.unknown
 
-    def told(self) -> allocation.Limits:
+    def told(self) -> allocation.AttemptLimits:
         """Return what a supervisor is told of them."""
-        return allocation.Limits(end_s=self.end_s, kill_wait=self.kill_wait, grace=self.grace)
+        return allocation.AttemptLimits(
+            end_s=self.end_s, kill_wait=self.kill_wait, grace=self.grace
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,8 +125,8 @@ def _by_our_clock(end_at: datetime | None, clock: datetime) -> float | None:
 
 def _by_environment(environ: Mapping[str, str]) -> float | None:
     """Return the end as if the job began with this process: it did, but for its prolog."""
-    begin = moment(environ.get("SLURM_JOB_START_TIME", ""))
-    end = moment(environ.get("SLURM_JOB_END_TIME", ""))
+    begin = parse_time(environ.get("SLURM_JOB_START_TIME", ""))
+    end = parse_time(environ.get("SLURM_JOB_END_TIME", ""))
     return None if begin is None or end is None else _by_our_clock(end, begin)
 
 
@@ -132,7 +134,7 @@ def _end_and_partition(
     commands: SlurmCommands, job: str, environ: Mapping[str, str]
 ) -> tuple[datetime | None, str]:
     """Return both, without a question where the environment has them."""
-    end_at = moment(environ.get("SLURM_JOB_END_TIME", ""))
+    end_at = parse_time(environ.get("SLURM_JOB_END_TIME", ""))
     partition = environ.get("SLURM_JOB_PARTITION", "")
     if end_at is not None and partition:
         return end_at, partition
@@ -166,22 +168,22 @@ _CAUSES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class JobEnding:
     """Why a job is being ended, and when it will be, where Slurm has set that."""
 
     cause: EndCause = EndCause.unknown
     end_at: datetime | None = None
 
-    def told(self) -> allocation.Ending:
+    def told(self) -> allocation.AllocationEnding:
         """Return what a supervisor is told of it."""
         cancelled = self.cause is EndCause.cancelled
         runs_on = self.cause is EndCause.none
-        return allocation.Ending(
+        return allocation.AllocationEnding(
             cause=_CAUSES.get(self.cause), cancelled=cancelled, runs_on=runs_on
         )
 
 
-def ending(commands: SlurmCommands, job: str, restart_count: int) -> Ending:
+def ending(commands: SlurmCommands, job: str, restart_count: int) -> JobEnding:
     """Return why a job that has this restart count is being ended, in two questions."""
     found = _terms(commands, job)
     try:
@@ -191,9 +193,9 @@ def ending(commands: SlurmCommands, job: str, restart_count: int) -> Ending:
     if found is not None and found.preempted_at is not None:
         # Once it is ended, Slurm shows the next attempt's end, or none.
         in_grace = seen is not None and seen.restarts == restart_count
-        return Ending(cause=EndCause.preempted, end_at=found.end_at if in_grace else None)
+        return JobEnding(cause=EndCause.preempted, end_at=found.end_at if in_grace else None)
     cause = _cause(seen, restart_count)
-    return Ending(cause=EndCause.unknown if cause is EndCause.none and found is None else cause)
+    return JobEnding(cause=EndCause.unknown if cause is EndCause.none and found is None else cause)
 
 
 def _cause(seen: Observation | None, restart_count: int) -> EndCause:
@@ -208,7 +210,7 @@ def _cause(seen: Observation | None, restart_count: int) -> EndCause:
     return EndCause.none if seen.state.base is BaseState.running else EndCause.unknown
 
 
-def _terms(commands: SlurmCommands, job: str) -> Terms | None:
+def _terms(commands: SlurmCommands, job: str) -> JobTerms | None:
     try:
         return terms(job, commands)
     except SchedulerError:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, SlurmState, parse_state
 
@@ -63,7 +63,7 @@ def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
     """Yield what squeue says, one observation for each job or array element."""
     for job, state, nodes, restarts, code, reason in _rows(text, len(SQUEUE_FIELDS)):
         parsed = parse_state(state)
-        for one in job_ids(job):
+        for one in parse_job_ids(job):
             yield Observation(
                 job=one,
                 state=parsed,
@@ -76,7 +76,7 @@ def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class JobTerms:
     """On which terms a job runs: the nodes it must have, where, and until when.
 
     While a preempted job may run on, `end_at` is the end of its grace.
@@ -88,14 +88,14 @@ class Terms:
     preempted_at: datetime | None
 
 
-def read_terms(text: str) -> Terms | None:
+def read_terms(text: str) -> JobTerms | None:
     """Return what squeue says with TERMS_FORMAT of one job; None where it says nothing."""
     for required, partition, end, preempted in _rows(text, len(TERMS_FIELDS)):
-        return Terms(
+        return JobTerms(
             required=node_names(required),
             partition=partition,
-            end_at=moment(end),
-            preempted_at=moment(preempted),
+            end_at=parse_time(end),
+            preempted_at=parse_time(preempted),
         )
     return None
 
@@ -103,12 +103,12 @@ def read_terms(text: str) -> Terms | None:
 def node_names(text: str) -> tuple[str, ...]:
     """Return the nodes that a column of squeue or a setting names; none for `(null)`, `ALL`."""
     try:
-        return expand(_some(text.strip()))
+        return expand_nodes(_some(text.strip()))
     except ValueError:
         return ()
 
 
-def moment(text: str) -> datetime | None:
+def parse_time(text: str) -> datetime | None:
     """Return a moment from seconds since 1970, or from Slurm's standard form in local time.
 
     None where there is none: `N/A`, `Unknown`, `NONE`.
@@ -124,7 +124,7 @@ def moment(text: str) -> datetime | None:
 def read_controllers_time(text: str) -> datetime | None:
     """Return what the controller's clock said when it answered `scontrol show config`."""
     found = _AS_OF.match(text)
-    return moment(found["at"]) if found else None
+    return parse_time(found["at"]) if found else None
 
 
 def read_settings(text: str) -> dict[str, str]:
@@ -155,7 +155,7 @@ def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
     """Yield what sacct says; it does not know restarts, and the last row of a job is the latest."""
     for job, state, nodes, code in _rows(text, len(SACCT_FIELDS)):
         parsed = parse_state(state)
-        for one in job_ids(job):
+        for one in parse_job_ids(job):
             yield Observation(
                 job=one,
                 state=parsed,
@@ -172,11 +172,11 @@ def read_living(text: str) -> list[str]:
         one
         for job, state in _rows(text, 2)
         if not parse_state(state).ended
-        for one in job_ids(job) or (job,)
+        for one in parse_job_ids(job) or (job,)
     ]
 
 
-def job_ids(text: str) -> tuple[str, ...]:
+def parse_job_ids(text: str) -> tuple[str, ...]:
     """Return the jobs a listing means: `7_[0-2,5%4]` is 7_0, 7_1, 7_2, 7_5.
 
     Of a range that Slurm has cut, `7_[0-2,5...]`, what is known to be whole and `rest("7")`.
@@ -192,7 +192,7 @@ def job_ids(text: str) -> tuple[str, ...]:
     # The last piece may be the beginning of a longer number.
     ranges = ranges.rpartition(",")[0] if match["cut"] else ranges
     try:
-        found = expand(f"[{ranges}]") if ranges else ()
+        found = expand_nodes(f"[{ranges}]") if ranges else ()
     except ValueError:
         return left
     return (*(f"{main}_{int(number)}" for number in found), *left)
@@ -206,7 +206,7 @@ def rest(main: str) -> str:
     return f"{main}_[...]"
 
 
-def exit_code(text: str) -> int | None:
+def parse_exit_code(text: str) -> int | None:
     """Return an exit code as a shell reports it, from `code:signal` or from a wait status.
 
     A signal becomes 128 + its number, as `0:9` becomes 137; None for what cannot be read.
@@ -230,7 +230,7 @@ def _signal(text: str) -> int | None:
 
 def _ended_code(state: SlurmState, code: str) -> int | None:
     """Return the exit code of an end; of 0 only where it means success (CANCELLED has 0:0 too)."""
-    found = exit_code(code) if state.ended else None
+    found = parse_exit_code(code) if state.ended else None
     return found if found or state.base is BaseState.completed else None
 
 

@@ -16,14 +16,14 @@ from typing import Protocol
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
 from hpckit.model.run import Observation
 from hpckit.model.states import parse_state
-from hpckit.slurm.ask import ACCOUNTS, QUEUE, ask
+from hpckit.slurm.ask import ACCOUNTS, QUEUE, query_jobs
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import (
     EXCLUDED_FORMAT,
     TERMS_FORMAT,
-    Terms,
-    job_ids,
+    JobTerms,
     node_names,
+    parse_job_ids,
     read_controllers_time,
     read_draining,
     read_living,
@@ -45,7 +45,7 @@ _NAMED_SINCE = "now-30days"
 """How far back sacct looks for a name: without a job id, its default is midnight."""
 
 
-class Source(Protocol):
+class JobSource(Protocol):
     """Who says what Slurm knows of jobs; both raise SchedulerError."""
 
     def queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
@@ -58,7 +58,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
+class DirectSource:
     """squeue and sacct themselves, asked about these jobs alone."""
 
     commands: SlurmCommands
@@ -81,10 +81,12 @@ def observe(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict
     A job that Slurm has forgotten is left out. Raises SchedulerAwayError only where neither
     squeue nor sacct answers.
     """
-    return observe_through(Live(commands=commands, now=now), jobs, now)
+    return observe_through(DirectSource(commands=commands, now=now), jobs, now)
 
 
-def observe_through(source: Source, jobs: Sequence[str], now: datetime) -> dict[str, Observation]:
+def observe_through(
+    source: JobSource, jobs: Sequence[str], now: datetime
+) -> dict[str, Observation]:
     """Return what a source says of these jobs, as `observe` does."""
     if not jobs:
         return {}
@@ -120,12 +122,12 @@ def ask_queue(commands: SlurmCommands) -> str:
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return ask(QUEUE, commands, "--me", "--states=all", "--noheader")
+    return query_jobs(QUEUE, commands, "--me", "--states=all", "--noheader")
 
 
 def ask_accounting(ids: Sequence[str], commands: SlurmCommands) -> str:
     """Return what sacct says of jobs, by their main ids. Raises likewise."""
-    return ask(ACCOUNTS, commands, f"--jobs={','.join(ids)}", *_JOBS_ALONE)
+    return query_jobs(ACCOUNTS, commands, f"--jobs={','.join(ids)}", *_JOBS_ALONE)
 
 
 def mains(jobs: Iterable[str]) -> list[str]:
@@ -142,7 +144,7 @@ def observe_queued(job: str, commands: SlurmCommands, now: datetime) -> Observat
     return next((one for one in read_squeue(text, now) if one.job == job), None)
 
 
-def terms(job: str, commands: SlurmCommands) -> Terms | None:
+def terms(job: str, commands: SlurmCommands) -> JobTerms | None:
     """Return on which terms one job runs; None where slurmctld has forgotten it.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
@@ -194,7 +196,7 @@ def queued_jobs(commands: SlurmCommands) -> frozenset[str]:
 def _living(
     commands: SlurmCommands, *options: str, only: Mapping[str, object] = NO_FILTER
 ) -> list[str]:
-    return read_living(ask(QUEUE, commands, "--me", "--noheader", *options, only=only))
+    return read_living(query_jobs(QUEUE, commands, "--me", "--noheader", *options, only=only))
 
 
 def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
@@ -208,7 +210,7 @@ def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
         with _noted(errors):
             lines.extend(listing(name, commands).splitlines())
     _check_heard(errors)
-    found = {_main(one) for line in lines for one in job_ids(line.partition("|")[0].strip())}
+    found = {_main(one) for line in lines for one in parse_job_ids(line.partition("|")[0].strip())}
     return tuple(sorted(found, key=int))
 
 
@@ -248,7 +250,7 @@ def _vanished(
 
 
 def _ask_of(which: str, commands: SlurmCommands) -> str:
-    return _unless_forgotten(lambda: ask(QUEUE, commands, which, *_WHOLE))
+    return _unless_forgotten(lambda: query_jobs(QUEUE, commands, which, *_WHOLE))
 
 
 def _squeue_one(job: str, commands: SlurmCommands, form: str) -> str:
@@ -267,12 +269,12 @@ def _unless_forgotten(listing: Callable[[], str]) -> str:
 
 def _squeue_by_name(name: str, commands: SlurmCommands) -> str:
     words = ("--me", f"--name={name}", "--states=all", "--noheader")
-    return ask(QUEUE, commands, *words, only={"name": name})
+    return query_jobs(QUEUE, commands, *words, only={"name": name})
 
 
 def _sacct_by_name(name: str, commands: SlurmCommands) -> str:
     words = (f"--name={name}", f"--starttime={_NAMED_SINCE}", *_JOBS_ALONE)
-    return ask(ACCOUNTS, commands, *words, only={"name": name})
+    return query_jobs(ACCOUNTS, commands, *words, only={"name": name})
 
 
 def _main(job: str) -> str:

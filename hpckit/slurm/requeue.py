@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 
 from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
-from hpckit.model.cluster.allocation import Requeued
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.allocation import RequeueResult
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.run import Observation
-from hpckit.model.states import BaseState, StateFlag
+from hpckit.model.states import BaseState, RequeueOutcome, StateFlag
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import node_names
@@ -48,40 +47,8 @@ _NEVER_AGAIN = frozenset({BaseState.completed, BaseState.cancelled, BaseState.de
 """Ends after which `scontrol requeue` would start the job all the same, as measured with 22.05."""
 
 
-class Answer(StrEnum):
-    """What became of the wish for a new attempt.
-
-    `requeued`: there is one, whoever asked for it; `fenced`: the run belongs to somebody else
-    now; `refused`: Slurm will not, ever; `away`: Slurm was not heard of within the patience.
-    """
-
-    requeued = "requeued"
-    fenced = "fenced"
-    refused = "refused"
-    away = "away"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """An answer and its words.
-
-    `excluded` are all nodes that the next attempt leaves out; `warning` says why some that should
-    be left out are not.
-    """
-
-    answer: Answer
-    message: str = ""
-    excluded: tuple[str, ...] = ()
-    warning: str = ""
-
-    def told(self) -> Requeued:
-        """Return what the supervisor is told of it."""
-        words = [word for word in (self.message, self.warning) if word]
-        return Requeued(outcome=self.answer, message="; ".join(words), excluded=self.excluded)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class JobAttempt:
     """The attempt that asks: job `123` or `123_4`, its restart count, and its number of nodes.
 
     `lost` are nodes of it that are dead or cut off, whether Slurm has noticed or not. `owns_run`
@@ -102,51 +69,51 @@ class _NotOursError(Exception):
 
 def requeue(
     commands: SlurmCommands,
-    attempt: Attempt,
+    attempt: JobAttempt,
     *,
     exclude: Iterable[str] = (),
     patience: timedelta = PATIENCE,
-) -> Outcome:
+) -> RequeueResult:
     """Let Slurm start the job anew, without the nodes of `exclude`; return what came of it.
 
     Slurm then ends the caller too: SIGTERM at once, SIGKILL after KillWait.
     """
     wanted = tuple(dict.fromkeys(exclude))
     try:
-        outcome = _ask(commands, attempt, patience)
+        result = _ask(commands, attempt, patience)
     except _NotOursError:
-        return Outcome(answer=Answer.fenced, message=_FENCED)
-    if outcome.answer is Answer.requeued and wanted:
-        return leave_out(commands, attempt, wanted, outcome)
-    return outcome
+        return RequeueResult(outcome=RequeueOutcome.fenced, message=_FENCED)
+    if result.outcome is RequeueOutcome.requeued and wanted:
+        return leave_out(commands, attempt, wanted, result)
+    return result
 
 
 def requeue_or_cancel(
     commands: SlurmCommands,
-    attempt: Attempt,
+    attempt: JobAttempt,
     *,
     exclude: Iterable[str] = (),
     patience: timedelta = PATIENCE,
-) -> Outcome:
+) -> RequeueResult:
     """Requeue a job whose supervisor is gone, or cancel it where Slurm refuses.
 
     For the other nodes of a --no-kill job that lost its batch host: nobody else would end it, and
     it would hold its nodes until its time limit, as measured with 22.05.
     """
-    outcome = requeue(commands, attempt, exclude=exclude, patience=patience)
-    if outcome.answer is Answer.refused and attempt.owns_run():
+    result = requeue(commands, attempt, exclude=exclude, patience=patience)
+    if result.outcome is RequeueOutcome.refused and attempt.owns_run():
         try:
             cancel([attempt.job], commands)
         except (SchedulerRefusedError, SchedulerAwayError) as error:
-            return replace(outcome, warning=error.message)
-        return replace(outcome, message=f"{outcome.message}; the job was cancelled")
-    return outcome
+            return replace(result, warning=error.message)
+        return replace(result, message=f"{result.message}; the job was cancelled")
+    return result
 
 
 def leave_out(
-    commands: SlurmCommands, attempt: Attempt, wanted: tuple[str, ...], outcome: Outcome
-) -> Outcome:
-    """Add to a job's excluded nodes, and return `outcome` with what came of it.
+    commands: SlurmCommands, attempt: JobAttempt, wanted: tuple[str, ...], result: RequeueResult
+) -> RequeueResult:
+    """Add to a job's excluded nodes, and return the result with them.
 
     Slurm takes them only of a job that is queued, or queued again.
 
@@ -158,56 +125,58 @@ def leave_out(
             said = _FENCED
             break
         try:
-            return _exclude(commands, attempt, wanted, outcome)
+            return _exclude(commands, attempt, wanted, result)
         except SchedulerAwayError as error:
             said = error.message
         except SchedulerRefusedError as error:
             said = error.message
             if _STARTED in said.lower():
                 break
-    return replace(outcome, warning=f"{compress(wanted)} not excluded: {said}")
+    return replace(result, warning=f"{compress_nodes(wanted)} not excluded: {said}")
 
 
-def _ask(commands: SlurmCommands, attempt: Attempt, patience: timedelta) -> Outcome:
+def _ask(commands: SlurmCommands, attempt: JobAttempt, patience: timedelta) -> RequeueResult:
     """Ask until there is an answer; look before each call, as it may be too late for one."""
     said, refusals = "", 0
     for _ in _tries(patience):
         try:
             seen = _look(commands, attempt)
-            if isinstance(seen, Outcome):
+            if isinstance(seen, RequeueResult):
                 return seen
             _let_go(commands, attempt, seen)
             _check_own(attempt)
             commands.run("scontrol", "requeue", attempt.job)
-            return Outcome(answer=Answer.requeued, message="accepted")
+            return RequeueResult(outcome=RequeueOutcome.requeued, message="accepted")
         except SchedulerAbsentError as error:
-            return Outcome(answer=Answer.refused, message=error.message)
+            return RequeueResult(outcome=RequeueOutcome.refused, message=error.message)
         except SchedulerAwayError as error:
             said = error.message
         except SchedulerRefusedError as error:
             said, refusals = error.message, refusals + 1
             if _lasts(said) or refusals == _UNKNOWN_REFUSALS:
-                return Outcome(answer=Answer.refused, message=said)
-    return Outcome(answer=Answer.away, message=said)
+                return RequeueResult(outcome=RequeueOutcome.refused, message=said)
+    return RequeueResult(outcome=RequeueOutcome.unreachable, message=said)
 
 
-def _look(commands: SlurmCommands, attempt: Attempt) -> Outcome | Observation:
+def _look(commands: SlurmCommands, attempt: JobAttempt) -> RequeueResult | Observation:
     """Return what Slurm's own record settles; what it says where the job may be requeued."""
     _check_own(attempt)
     seen = observe_queued(attempt.job, commands, datetime.now(UTC))
     if seen is None:
-        return Outcome(answer=Answer.refused, message=f"Slurm no longer has job {attempt.job}")
+        return RequeueResult(
+            outcome=RequeueOutcome.refused, message=f"Slurm no longer has job {attempt.job}"
+        )
     if seen.restarts > attempt.restart_count or seen.state.base is BaseState.pending:
         why = f" ({seen.reason})" if seen.reason else ""
         message = f"requeued already: {seen.state.text}{why}, restart {seen.restarts}"
-        return Outcome(answer=Answer.requeued, message=message)
+        return RequeueResult(outcome=RequeueOutcome.requeued, message=message)
     if _ended_on_purpose(seen):
         message = f"job {attempt.job} was ended by someone, or completed: {seen.state.text}"
-        return Outcome(answer=Answer.refused, message=message)
+        return RequeueResult(outcome=RequeueOutcome.refused, message=message)
     return seen
 
 
-def _let_go(commands: SlurmCommands, attempt: Attempt, seen: Observation) -> None:
+def _let_go(commands: SlurmCommands, attempt: JobAttempt, seen: Observation) -> None:
     """Take the lost nodes out of the job, so that it need not wait until Slurm misses them.
 
     Measured with 22.05: a job with a dead node stays COMPLETING until SlurmdTimeout (300 s by
@@ -219,7 +188,7 @@ def _let_go(commands: SlurmCommands, attempt: Attempt, seen: Observation) -> Non
     if left and len(left) < len(nodes):
         _check_own(attempt)
         with contextlib.suppress(SchedulerRefusedError):
-            change = f"NodeList={compress(left)}"
+            change = f"NodeList={compress_nodes(left)}"
             commands.run("scontrol", "update", f"JobId={attempt.job}", change)
 
 
@@ -238,7 +207,7 @@ def _lasts(said: str) -> bool:
     return any(mark in lowered for mark in _LASTING)
 
 
-def _check_own(attempt: Attempt) -> None:
+def _check_own(attempt: JobAttempt) -> None:
     if not attempt.owns_run():
         raise _NotOursError
 
@@ -254,22 +223,24 @@ def _tries(patience: timedelta) -> Iterator[None]:
 
 
 def _exclude(
-    commands: SlurmCommands, attempt: Attempt, wanted: Sequence[str], outcome: Outcome
-) -> Outcome:
+    commands: SlurmCommands, attempt: JobAttempt, wanted: Sequence[str], result: RequeueResult
+) -> RequeueResult:
     """Write the nodes to leave out, those of before included; raises what `run` raises."""
     before = excluded_nodes(attempt.job, commands)
     new = [node for node in wanted if node not in before]
     spared = _spared(commands, attempt, before, new)
     after = (*before, *(node for node in new if node not in spared))
     if after != before:
-        change = f"ExcNodeList={compress(after)}"
+        change = f"ExcNodeList={compress_nodes(after)}"
         commands.run("scontrol", "update", f"JobId={attempt.job}", change)
-    warning = f"{compress(spared)} not excluded: the job could not start without" if spared else ""
-    return replace(outcome, excluded=after, warning=warning)
+    warning = (
+        f"{compress_nodes(spared)} not excluded: the job could not start without" if spared else ""
+    )
+    return replace(result, excluded=after, warning=warning)
 
 
 def _spared(
-    commands: SlurmCommands, attempt: Attempt, before: Sequence[str], new: Sequence[str]
+    commands: SlurmCommands, attempt: JobAttempt, before: Sequence[str], new: Sequence[str]
 ) -> list[str]:
     """Return those of the new nodes that the job cannot do without: it would be held for ever."""
     found = terms(attempt.job, commands)

@@ -84,7 +84,7 @@ class ScriptFields:
     dependency: str | None = None
 
 
-def render(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
+def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
     """Return the batch script of a job; raises TemplateError.
 
     `template_folders` are searched in order for `cluster.template`, or for that of auto-resume

@@ -57,7 +57,7 @@ def user_command(user: str) -> tuple[str, ...]:
     return ("sacctmgr", "-nP", "show", "user", user, "withassoc", f"format={USER_FORMAT}")
 
 
-def submit_limits(
+def query_submit_limits(
     commands: SlurmCommands,
     account: str | None,
     partition: str | None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.plan import ResourceSpec
 
 _NOT_INHERITED = (
@@ -59,7 +59,7 @@ def agent_step(
     With `only` these nodes, beside a step that still holds what they have.
     """
     count = len(only) or resources.allocated_nodes
-    some = ["--overlap", f"--nodelist={compress(only)}"] if only else []
+    some = ["--overlap", f"--nodelist={compress_nodes(only)}"] if only else []
     gpus = [f"--gpus-per-node={resources.gpus_per_node}"] if resources.gpus_per_node else []
     return [
         str(Path(bin_dir) / "srun") if bin_dir else "srun",

@@ -22,7 +22,7 @@ from hpckit.model.plan import JobSpec
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.cached_query import forget
 from hpckit.slurm.clusters import HINT, elsewhere
-from hpckit.slurm.commands import SlurmCommands, failure
+from hpckit.slurm.commands import SlurmCommands, command_error
 from hpckit.slurm.script import stated_variables
 
 _ACCEPTED = re.compile(r"Submitted batch job (\d+)")
@@ -160,4 +160,4 @@ def _failure(error: FailedJobError, commands: SlurmCommands) -> SchedulerError:
     code = cause.returncode if isinstance(cause, subprocess.CalledProcessError) else 1
     if code in _STOPPED:
         return commands.no_answer("sbatch")
-    return failure("sbatch", code, str(error))
+    return command_error("sbatch", code, str(error))

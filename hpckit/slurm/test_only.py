@@ -15,7 +15,7 @@ from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.finding import ExpectedStart, Finding, error, warning
 from hpckit.model.plan import JobSpec
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.parse import moment
+from hpckit.slurm.parse import parse_time
 from hpckit.slurm.script import stated_variables
 
 _START = re.compile(r"Job \S+ to start at (\S+)(.*)")
@@ -58,7 +58,7 @@ def _expected(job: JobSpec, said: str) -> ExpectedStart:
     match = _START.search(said)
     if match is None:
         return ExpectedStart(job_index=job.index, at=None, words=" ".join(said.split()))
-    return ExpectedStart(job_index=job.index, at=moment(match[1]), words=match[2].strip())
+    return ExpectedStart(job_index=job.index, at=parse_time(match[1]), words=match[2].strip())
 
 
 def _refused(

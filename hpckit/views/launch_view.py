@@ -18,7 +18,7 @@ from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Sub
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
-from hpckit.model.pool import Pool, in_pool, read_pools
+from hpckit.model.pool import JobPool, in_pool, read_pools
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.stages import with_followed
 from hpckit.model.states import RunState
@@ -27,7 +27,7 @@ from hpckit.record.index import LEAST_RUNS, RunIndex, open_index
 from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
 from hpckit.record.process import alive
 from hpckit.views.freshness import Freshness
-from hpckit.views.scheduler import Answer, Scheduler, ask_scheduler
+from hpckit.views.scheduler import Scheduler, SchedulerReply, ask_scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +87,12 @@ def launch_views(
     the files of all runs, though no metrics.
     """
     readings = [_Reading.of(one, indices, ask, context, freshness) for one, indices in wanted]
-    answers: dict[str | None, Answer] = {}
+    answers: dict[str | None, SchedulerReply] = {}
     for bin_dir in dict.fromkeys(one.launch.cluster.bin_dir for one in readings if one.jobs):
         of_it = [one for one in readings if one.jobs and one.launch.cluster.bin_dir == bin_dir]
         jobs = tuple(dict.fromkeys(job for one in of_it for job in one.jobs))
         answers[bin_dir] = ask_scheduler([one.launch for one in of_it], jobs, context, freshness)
-    nobody = Answer(scheduler=Scheduler.none)
+    nobody = SchedulerReply(scheduler=Scheduler.none)
     return tuple(
         one.view(answers[one.launch.cluster.bin_dir] if one.jobs else nobody) for one in readings
     )
@@ -111,7 +111,7 @@ class _Reading:
     executors: Mapping[int, LocalStarted]
     records: tuple[RunRecord, ...]
     history: LaunchHistory
-    pools: Mapping[int, Pool]
+    pools: Mapping[int, JobPool]
     jobs: tuple[str, ...]
     kept: RunIndex | None
     metrics: bool
@@ -147,7 +147,7 @@ class _Reading:
             metrics=shown,
         )
 
-    def view(self, answer: Answer) -> LaunchView:
+    def view(self, answer: SchedulerReply) -> LaunchView:
         """Put the record and the answer together."""
         runs = _read_again(self, self._world(answer))
         if self.launch.stages:
@@ -165,7 +165,7 @@ class _Reading:
             kept=self.kept,
         )
 
-    def _world(self, answer: Answer) -> _World:
+    def _world(self, answer: SchedulerReply) -> _World:
         answered = answer.scheduler is Scheduler.answered
         given = ((run, self.history.successor_of(run)) for run in self.history.successors)
         return _World(
@@ -255,7 +255,7 @@ class _World:
     executors: Mapping[int, LocalStarted]
     living: Mapping[RecordedProcess, bool | None]
     successors: Mapping[int, str]
-    pools: Mapping[int, Pool]
+    pools: Mapping[int, JobPool]
 
     def view(self, record: RunRecord) -> RunView:
         carrier = _carrier(record, self.executors)
@@ -303,7 +303,7 @@ def _living(
 
 
 def _jobs(
-    records: Iterable[RunRecord], history: LaunchHistory, pools: Mapping[int, Pool], ask: Ask
+    records: Iterable[RunRecord], history: LaunchHistory, pools: Mapping[int, JobPool], ask: Ask
 ) -> tuple[str, ...]:
     """Return the jobs to ask about: of these runs, of their successors, and auto-resume jobs."""
     if ask is Ask.nothing:

@@ -29,7 +29,7 @@ class Scheduler(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SchedulerReply:
     """What one scheduler said of the jobs it was asked about, and when; else why it is away."""
 
     scheduler: Scheduler
@@ -43,14 +43,14 @@ def ask_scheduler(
     jobs: Sequence[str],
     context: Context,
     freshness: Freshness | None,
-) -> Answer:
+) -> SchedulerReply:
     """Return what the scheduler of these launches says of their jobs, once for all of them."""
     shared = freshness if least_age(context) else None
     try:
         return _observe(launches, jobs, context, shared)
     except SchedulerError as error:
         warning = f"{error.message}; this is our own record alone"
-        return Answer(scheduler=Scheduler.unreachable, warning=warning)
+        return SchedulerReply(scheduler=Scheduler.unreachable, warning=warning)
 
 
 def _observe(
@@ -58,7 +58,7 @@ def _observe(
     jobs: Sequence[str],
     context: Context,
     freshness: Freshness | None,
-) -> Answer:
+) -> SchedulerReply:
     # Imported here: only launches on Slurm need them, and `ls` and `status` start faster without.
     from hpckit.slurm import cached_query, commands, query  # noqa: PLC0415
 
@@ -66,21 +66,21 @@ def _observe(
         bin_dir=launches[0].cluster.bin_dir, environ=context.environ, timeout=_TIMEOUT
     )
     if freshness is not None:
-        wish = cached_query.Wish(
+        wish = cached_query.AllowedAge(
             least=least_age(context),
             not_before=_latest(freshness.not_before, *map(_told_at, launches)),
             now=freshness.now,
         )
         heard = cached_query.observe_shared(jobs, programs, context.now, wish)
         if heard is not None:
-            return Answer(
+            return SchedulerReply(
                 scheduler=Scheduler.answered,
                 observations=heard.observations,
                 asked_at=heard.asked_at,
             )
     now = context.now()
     observations = query.observe(jobs, programs, now)
-    return Answer(scheduler=Scheduler.answered, observations=observations, asked_at=now)
+    return SchedulerReply(scheduler=Scheduler.answered, observations=observations, asked_at=now)
 
 
 def _told_at(launch: Launch) -> datetime | None:

@@ -1,4 +1,6 @@
-"""The effective training time under faults at random, beside the formula; see docs/reliability.md.
+"""The effective training time under faults at random, beside the formula.
+
+docs/explanations/reliability.md has its figures.
 
 Responsible for a run on this machine and for the faults given to it; the account is hpckit's own.
 """

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.commands import SCRIPTS, hpckit, on_path, run
 from hpckit.model import events
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import read_events
 
@@ -69,7 +69,7 @@ def measure(folder: Path, scale: Scale) -> dict[str, Any]:
         "PATH": f"{folder}:/usr/bin:/bin",
         "SLURM_JOB_ID": "1",
         "SLURMD_NODENAME": "127.0.0.1",
-        "SLURM_JOB_NODELIST": compress(names),
+        "SLURM_JOB_NODELIST": compress_nodes(names),
     }
     words = ["-m", "benchmarks.watched_supervisor", str(folder / "peak"), str(scale.append_ms)]
     done = subprocess.run(

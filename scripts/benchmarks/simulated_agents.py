@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.scale import Scale
-from hpckit.model.failure import RankExit, Reason
+from hpckit.model.failure import ExitReason, RankExit
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.runtime.agent.agent import call_supervisor
 from hpckit.runtime.channel import messages, tcp
@@ -107,7 +107,7 @@ class Cast:
             rank=rank,
             node=f"n{node:05d}",
             code=1,
-            reason=Reason.raised,
+            reason=ExitReason.raised,
             exception=exception,
             message=message,
             traceback=trace,

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from hpckit.runtime.checkpoint import manifest
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, NoCheckpointError
 
 NOBODY = 65534
@@ -51,7 +51,7 @@ def scratch() -> Iterator[Path]:
 
 
 def _save(folder: Path, *steps: int, **named: Any) -> None:
-    checkpointer = Checkpointer(folder, Settings(epoch=1), **named)
+    checkpointer = Checkpointer(folder, CheckpointSettings(epoch=1), **named)
     for step in steps:
         checkpointer.save({"values": Values({"x": torch.ones(9)})}, step, 0, wait=True)
     checkpointer.close()
@@ -59,7 +59,7 @@ def _save(folder: Path, *steps: int, **named: Any) -> None:
 
 def _restore(folder: Path, **named: Any) -> Any:
     values = Values({"x": torch.zeros(9)})
-    return Checkpointer(folder, Settings(epoch=2), **named).restore({"values": values})
+    return Checkpointer(folder, CheckpointSettings(epoch=2), **named).restore({"values": values})
 
 
 @contextmanager
@@ -86,9 +86,9 @@ def _plant(folder: Path, mark: Path) -> None:
     """Put a pickle that runs a command in the place of `.metadata`, with all sums right."""
     metadata = folder / ".metadata"
     metadata.write_bytes(pickle.dumps(_Command(f"id > {mark}")))
-    record = manifest.read(folder)
+    record = manifest.read_manifest(folder)
     files = dict(record.files) | {metadata.name: manifest.sum_file(metadata)}
-    (folder / manifest.NAME).write_text(manifest.render(replace(record, files=files)))
+    (folder / manifest.NAME).write_text(manifest.render_manifest(replace(record, files=files)))
 
 
 @as_root
@@ -182,7 +182,7 @@ def test_metadata_of_all_that_is_saved_is_read(scratch: Path) -> None:
     state |= {"empty": torch.empty(0, 2), "scalar": torch.tensor(7), "turned": torch.ones(2, 3).t()}
     state["channels"] = torch.ones(1, 2, 3, 4).to(memory_format=torch.channels_last)
     state["parameter"] = torch.nn.Parameter(torch.ones(2))
-    checkpointer = Checkpointer(scratch / "own", Settings(epoch=1))
+    checkpointer = Checkpointer(scratch / "own", CheckpointSettings(epoch=1))
     checkpointer.save({"values": Values(state)}, 1, 0, wait=True)
     values = Values({})
     assert checkpointer.restore({"values": values}) is not None
@@ -198,13 +198,13 @@ def test_save_looks_at_the_files_of_older_ones_once(
     """Older checkpoints have a file a rank: what a save asks does not grow with their number."""
     _save(scratch / "own", 1, 2)
     for folder in (scratch / "own").glob("step-*"):
-        record = manifest.read(folder)
+        record = manifest.read_manifest(folder)
         more = {f"__{rank}_0.distcp": manifest.FileSum(size=0, crc32=0) for rank in range(1, 500)}
         for name in more:
             (folder / name).touch()
         files = dict(record.files) | more
-        (folder / manifest.NAME).write_text(manifest.render(replace(record, files=files)))
-    checkpointer = Checkpointer(scratch / "own", Settings(epoch=2, keep=5))
+        (folder / manifest.NAME).write_text(manifest.render_manifest(replace(record, files=files)))
+    checkpointer = Checkpointer(scratch / "own", CheckpointSettings(epoch=2, keep=5))
     asked = _count_questions(monkeypatch)
     checkpointer.save({"values": Values({"x": torch.ones(9)})}, 3, 0, wait=True)
     checkpointer.close()

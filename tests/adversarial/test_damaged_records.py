@@ -39,7 +39,7 @@ READING = (
     ("cancel", "BROKEN", "--yes"),
 )
 ANSWERS = {0, 1, 2, 3, 130}
-"""The exit codes that docs/cli.md names; `watch` is left by Ctrl-C as soon as it waits."""
+"""Exit codes that docs/reference/cli.md names; `watch` is left by Ctrl-C as soon as it waits."""
 
 Place = tuple[str, int, tuple[Any, ...]]
 """A value of a record: its file, the line in it, and the way to it."""

@@ -19,7 +19,7 @@ from adversarial.campaign_programs import FILES, STEPS, logged
 from runtime.conftest import Workshop, ranks, workshop
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, Kept, RankExit, Reason
+from hpckit.model.failure import Cause, ExitReason, RankExit, StateKept
 from hpckit.model.launch import Checkpoint, Recovery
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, read_runs
@@ -121,10 +121,10 @@ def test_signal_to_one_rank_costs_a_round_and_no_step(
     assert max(undisturbed) == STEPS - 1
     if way != "command":
         reasons = [one.reason for one in exits(launch)]
-        assert reasons == [Reason.left] * 4 + [Reason.returned] * 2
+        assert reasons == [ExitReason.left] * 4 + [ExitReason.returned] * 2
         told = [one.told_signal for one in exits(launch) if one.told_signal]
         assert sorted(told) == ["SIGTERM", "SIGUSR1"]
-        assert all(one.kept is Kept.saved for one in exits(launch))
+        assert all(one.kept is StateKept.saved for one in exits(launch))
 
 
 def test_left_rank_ends_a_run_that_has_no_restart_as_failed(workshop: Workshop) -> None:
@@ -193,7 +193,7 @@ def test_early_stopping_is_complete_and_saved(workshop: Workshop, way: str) -> N
     ended = workshop.attempt(code, **ranks(2, **how))
     assert (ended.code, ended.record.state) == (0, RunState.completed), ended.output
     assert ended.record.reason == "returned at step 40 of 100"
-    assert {one.kept for one in ended.exits()} == {Kept.saved}
+    assert {one.kept for one in ended.exits()} == {StateKept.saved}
     steps = [folder.name for folder in _checkpoints(ended.launch)]
     assert any(name.startswith("step-00000041.") for name in steps), steps
 
@@ -220,7 +220,7 @@ def test_user_code_that_swallows_the_leaving_does_not_complete(workshop: Worksho
     """A rank that left has left, also where its function catches SystemExit and returns."""
     ended = workshop.attempt(SWALLOW, **ranks(1, recovery=Recovery(restarts={"left": 1})))
     assert (ended.code, ended.record.round) == (0, 1), ended.output
-    assert [one.reason for one in ended.exits()] == [Reason.left, Reason.returned]
+    assert [one.reason for one in ended.exits()] == [ExitReason.left, ExitReason.returned]
 
 
 @pytest.mark.parametrize(

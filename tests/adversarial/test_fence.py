@@ -14,7 +14,7 @@ from runtime.conftest import Workshop, ranks
 
 from hpckit.errors import UnsavedStateError
 from hpckit.record.launches import is_latest
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.group import ProblemKind, problem_of
 
@@ -83,7 +83,7 @@ def test_save_behind_an_unreadable_fence_is_refused_and_training_goes_on(
     away = attempts.with_name("away")
     folder = tmp_path / "checkpoints"
     checkpoints = Checkpointer(
-        folder, Settings(epoch=2, keep=2), may_commit=lambda: is_latest(attempts, 2)
+        folder, CheckpointSettings(epoch=2, keep=2), may_commit=lambda: is_latest(attempts, 2)
     )
     model = {"model": torch.nn.Linear(2, 2)}
     for step in (1, 2):

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpckit.model.failure import Kept, Reason, ToldBy
+from hpckit.model.failure import ExitReason, StateKept, ToldBy
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo, RankSource
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.rank.checkpointing import StepCheckpoints
 from hpckit.runtime.rank.save_interval import SaveInterval
-from hpckit.runtime.rank.step_boundary import Boundary
+from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.steps import StepLoop
 
 ALONE = RankInfo(
@@ -41,7 +41,7 @@ class Attempts:
     def begin(self) -> StepLoop:
         """Begin the next attempt."""
         self.epoch += 1
-        checkpointer = Checkpointer(self.folder, Settings(epoch=self.epoch))
+        checkpointer = Checkpointer(self.folder, CheckpointSettings(epoch=self.epoch))
         self.opened.append(checkpointer)
         checkpoints = StepCheckpoints(
             checkpointer=checkpointer,
@@ -54,7 +54,7 @@ class Attempts:
         return StepLoop(
             total=20,
             samples_per_step=1,
-            boundary=Boundary(info=ALONE, link=None),
+            boundary=StepBoundary(info=ALONE, link=None),
             checkpoints=checkpoints,
             logger=logging.getLogger("test"),
             grace=timedelta(seconds=5),
@@ -69,7 +69,7 @@ class Attempts:
         loop.boundary.told_by = ToldBy.signal
         farewell = loop.cross(todo[steps], veto=False)
         assert farewell is not None
-        assert (farewell.reason, farewell.kept) == (Reason.left, Kept.saved)
+        assert (farewell.reason, farewell.kept) == (ExitReason.left, StateKept.saved)
         return todo[0]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, Failure, Kept, RankExit, Reason, ToldBy
+from hpckit.model.failure import Cause, ExitReason, Failure, RankExit, StateKept, ToldBy
 from hpckit.model.final_event import missing_final_event
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Recovery
@@ -25,11 +25,11 @@ from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.budget import spent
 from hpckit.planning.recovery.decide import (
+    CheckpointLoad,
     EndAttempt,
-    Load,
     NewRound,
-    Notice,
     RoundView,
+    StopNotice,
     attempt_ended,
     decide,
     round_ended,
@@ -207,9 +207,9 @@ class RecoveryMachine(RuleBasedStateMachine):
         )
         self.attempts[-1].append(saved)
 
-    def exit(self, rank: int, reason: Reason, **about: Any) -> RankExit:
+    def exit(self, rank: int, reason: ExitReason, **about: Any) -> RankExit:
         """Return a rank's exit record; it knows its step and the total."""
-        code = {Reason.killed: None, Reason.left: 75, Reason.raised: 1}.get(reason, 0)
+        code = {ExitReason.killed: None, ExitReason.left: 75, ExitReason.raised: 1}.get(reason, 0)
         given = {"code": code, "step": self.step, "total": TOTAL, "at": self.at, **about}
         return RankExit(rank=rank, node=self.members[rank], reason=reason, **given)
 
@@ -258,18 +258,22 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.failures += failure is not None
         self.lefts += failure is not None and failure.cause is Cause.left
 
-    def both(self, reason: Reason, **about: Any) -> tuple[RankExit, ...]:
+    def both(self, reason: ExitReason, **about: Any) -> tuple[RankExit, ...]:
         """Return the records of two ranks that ended alike."""
         return tuple(self.exit(rank, reason, **about) for rank in (0, 1))
 
     @precondition(lambda self: self.alive and self.step == TOTAL - 1)
-    @rule(kept=st.sampled_from([Kept.saved, Kept.saved, Kept.unsaved, Kept.nothing]))
-    def return_at_the_end(self, kept: Kept) -> None:
+    @rule(
+        kept=st.sampled_from(
+            [StateKept.saved, StateKept.saved, StateKept.unsaved, StateKept.nothing]
+        )
+    )
+    def return_at_the_end(self, kept: StateKept) -> None:
         """All ranks return behind the last step; the last save may have failed."""
-        if kept is Kept.saved:
+        if kept is StateKept.saved:
             self.commit(TOTAL)
-        self.finished = kept is not Kept.unsaved
-        self.end_round(self.both(Reason.returned, kept=kept))
+        self.finished = kept is not StateKept.unsaved
+        self.end_round(self.both(ExitReason.returned, kept=kept))
 
     @precondition(lambda self: self.alive and self.step is not None)
     @rule()
@@ -277,7 +281,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         """All ranks break off their loop, which is their own word."""
         self.commit(self.step or 0)
         self.finished = True
-        self.end_round(self.both(Reason.returned, kept=Kept.saved))
+        self.end_round(self.both(ExitReason.returned, kept=StateKept.saved))
 
     @precondition(lambda self: self.alive and self.step is not None)
     @rule(rank=st.integers(0, 1), save=st.booleans())
@@ -285,8 +289,8 @@ class RecoveryMachine(RuleBasedStateMachine):
         """Let a signal reach one rank: all save, where they can, and leave."""
         if save:
             self.commit(self.step or 0)
-        kept = Kept.saved if save else Kept.unsaved
-        exits = list(self.both(Reason.left, kept=kept, told_by=ToldBy.peer))
+        kept = StateKept.saved if save else StateKept.unsaved
+        exits = list(self.both(ExitReason.left, kept=kept, told_by=ToldBy.peer))
         exits[rank] = replace(exits[rank], told_by=ToldBy.signal, told_signal="SIGUSR1")
         self.end_round(tuple(exits))
 
@@ -296,22 +300,22 @@ class RecoveryMachine(RuleBasedStateMachine):
         """One rank dies, vanishes with exit code 0, or raises; its peer is stopped."""
         if how.startswith("SIG"):
             self.guilty.add(self.members[rank])
-            first = self.exit(rank, Reason.killed, signal=how)
+            first = self.exit(rank, ExitReason.killed, signal=how)
         elif how == "exit":
-            first = self.exit(rank, Reason.exited)
+            first = self.exit(rank, ExitReason.exited)
         else:
-            first = self.exit(rank, Reason.raised, exception="ValueError", message="boom")
-        peer = self.exit(1 - rank, Reason.killed, signal="SIGTERM", stopped=True)
+            first = self.exit(rank, ExitReason.raised, exception="ValueError", message="boom")
+        peer = self.exit(1 - rank, ExitReason.killed, signal="SIGTERM", stopped=True)
         self.end_round((first, peer), load=None if self.step is not None else self.load())
 
-    def load(self) -> Load | None:
+    def load(self) -> CheckpointLoad | None:
         """Return what the round was loading when it ended, and take note of the death."""
         step = self.resume_at()
         if step == 0:
             return None
         self.loads[step] = self.loads.get(step, 0) + 1
         others = {one for one, _ in self.saved if one != step and self.loads.get(one, 0) < 2}
-        return Load(checkpoint=f"step-{step}", others=len(others))
+        return CheckpointLoad(checkpoint=f"step-{step}", others=len(others))
 
     @precondition(lambda self: self.alive and self.step is None and self.saved)
     @rule()
@@ -327,7 +331,9 @@ class RecoveryMachine(RuleBasedStateMachine):
         failure = Failure(
             cause=Cause.hang, message="", rank=rank, node=self.members[rank], signature="hang"
         )
-        self.end_round(self.both(Reason.killed, signal="SIGKILL", stopped=True), failure=failure)
+        self.end_round(
+            self.both(ExitReason.killed, signal="SIGKILL", stopped=True), failure=failure
+        )
 
     @precondition(lambda self: self.alive)
     @rule(place=st.integers(0, 1))
@@ -336,7 +342,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         node = self.members[place]
         self.guilty.add(node)
         self.standing = tuple(one for one in self.standing if one != node)
-        peer = self.exit(1 - place, Reason.raised, exception="DistBackendError")
+        peer = self.exit(1 - place, ExitReason.raised, exception="DistBackendError")
         failure = Failure(
             cause=Cause.node_lost, message="", node=node, signature=f"node_lost {node}"
         )
@@ -350,12 +356,15 @@ class RecoveryMachine(RuleBasedStateMachine):
     )
     def give_notice(self, cause: Cause, ended: bool, cancelled: bool) -> None:  # noqa: FBT001  # drawn
         """Tell the attempt to stop: ranks of a loop save and leave; a command may end with 0."""
-        about: dict[str, Any] = {"notice": Notice(signal="SIGTERM", cause=cause), "cut_short": True}
+        about: dict[str, Any] = {
+            "notice": StopNotice(signal="SIGTERM", cause=cause),
+            "cut_short": True,
+        }
         if self.step is None or ended:
-            exits = self.both(Reason.ended)
+            exits = self.both(ExitReason.ended)
         else:
             self.commit(self.step)
-            exits = self.both(Reason.left, kept=Kept.saved, told_by=ToldBy.supervisor)
+            exits = self.both(ExitReason.left, kept=StateKept.saved, told_by=ToldBy.supervisor)
         self.end_round(exits, cancelled=cancelled, **about)
 
     @precondition(lambda self: self.alive)

@@ -24,7 +24,7 @@ from hpckit.runtime import descriptors
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.listen import listener
 from hpckit.runtime.supervisor import callers
-from hpckit.runtime.supervisor.callers import Callers
+from hpckit.runtime.supervisor.callers import AgentListener
 
 FLOOD = """
 import os, resource, socket, sys, time
@@ -51,7 +51,7 @@ async def answering(attend: callers.Attend, secret: str) -> AsyncIterator[int]:
     """Accept callers on loopback; the value is the port."""
     bound = listener("127.0.0.1")
     port = bound.getsockname()[1]
-    task = asyncio.create_task(Callers(bound=bound, secret=secret, attend=attend).accept())
+    task = asyncio.create_task(AgentListener(bound=bound, secret=secret, attend=attend).accept())
     yield port
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -260,4 +260,6 @@ def test_stacks_of_a_large_node_fit_through_the_channel() -> None:
     """What 128 ranks were doing is said a rank a message, each below a line's limit."""
     text = "\N{GRINNING FACE}" * 20_000
     stack = RankStack(rank=0, node="n", state="S (sleeping)", step=1, text=text)
-    assert len(messages.encode(messages.StackSaved(round=0, stack=stack))) < tcp.LINE_LIMIT / 2
+    assert (
+        len(messages.encode_message(messages.StackSaved(round=0, stack=stack))) < tcp.LINE_LIMIT / 2
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from runtime.conftest import Workshop, ranks, workshop
 
-from hpckit.model.failure import Cause, Kept, Reason
+from hpckit.model.failure import Cause, ExitReason, StateKept
 from hpckit.model.launch import Checkpoint, Recovery
 from hpckit.model.states import RunState
 
@@ -128,7 +128,7 @@ def test_script_that_exits_with_an_error_saves_no_step_it_has_not_done(
     failure = ended.record.failure
     assert failure is not None
     assert failure.cause is Cause.exit_code
-    assert (3, Reason.exited) in [(one.code, one.reason) for one in ended.exits()]
+    assert (3, ExitReason.exited) in [(one.code, one.reason) for one in ended.exits()]
     saved = [path.name for path in ended.launch.paths.run(0).folder.rglob("step-*")]
     assert not [name for name in saved if name.startswith("step-00000006")]
 
@@ -137,7 +137,7 @@ def test_script_that_catches_its_own_exit_completes(workshop: Workshop) -> None:
     """A `sys.exit` that the script caught says nothing of its end."""
     ended = workshop.attempt(CAUGHT, **ranks(1, **ATTACHED))
     assert ended.record.state is RunState.completed, ended.output
-    assert [one.kept for one in ended.exits()] == [Kept.saved]
+    assert [one.kept for one in ended.exits()] == [StateKept.saved]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_signal_during_the_last_save_costs_nothing(workshop: Workshop) -> None:
     code = TOLD_LAST
     ended = workshop.attempt(code, **ranks(1, checkpoint=Checkpoint(interval_steps=100)))
     assert (ended.code, ended.record.state) == (0, RunState.completed), ended.output
-    assert [one.kept for one in ended.exits()] == [Kept.saved]
+    assert [one.kept for one in ended.exits()] == [StateKept.saved]
 
 
 def test_noted_exit_is_still_that_of_the_interpreter() -> None:
@@ -187,7 +187,9 @@ def test_child_that_was_forked_says_nothing_of_the_rank(
     ended = workshop.attempt(FORKS.replace("{way}", way), **ranks(1, **settings))
     assert ended.record.state is RunState.completed, ended.output
     assert ended.record.metrics["child"] == code
-    assert [(one.reason, one.kept) for one in ended.exits()] == [(Reason.returned, Kept.saved)]
+    assert [(one.reason, one.kept) for one in ended.exits()] == [
+        (ExitReason.returned, StateKept.saved)
+    ]
 
 
 def test_rank_killed_from_outside_while_peers_are_stopped_is_the_one_named(

@@ -1,4 +1,4 @@
-"""Promises of docs/security.md about launch folders of other users.
+"""Promises of docs/explanations/security.md about launch folders of other users.
 
 Folders of strangers really belong to another user, so that these tests need root.
 """

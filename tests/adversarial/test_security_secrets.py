@@ -1,4 +1,4 @@
-"""Promises of docs/security.md about secrets: what a launch takes, and who can read it."""
+"""Promises of docs/explanations/security.md about secrets: what is taken, and who can read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises of docs/security.md about texts of users, of Slurm, of files, of others' programs."""
+"""Promises of docs/explanations/security.md about texts: of users, Slurm, files, other programs."""
 
 from __future__ import annotations
 

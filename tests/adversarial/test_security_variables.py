@@ -1,4 +1,4 @@
-"""Promises of docs/security.md about variables that look like secrets, in whole launches."""
+"""Promises of docs/explanations/security.md about variables that look like secrets."""
 
 from __future__ import annotations
 

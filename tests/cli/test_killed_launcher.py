@@ -19,7 +19,7 @@ import pytest
 
 from hpckit.cli.main import main
 from hpckit.context import Context
-from hpckit.slurm.parse import job_ids
+from hpckit.slurm.parse import parse_job_ids
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def queued_runs(fake_slurm: Any) -> Counter[str]:
     found: Counter[str] = Counter()
     for row in rows:
         name, job, *_ = row.split("|")
-        found.update(f"{name}:{one.partition('_')[2]}" for one in job_ids(job))
+        found.update(f"{name}:{one.partition('_')[2]}" for one in parse_job_ids(job))
     return found
 
 

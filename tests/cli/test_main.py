@@ -17,7 +17,8 @@ def test_main_help_lists_every_verb(shell: Any, capsys: pytest.CaptureFixture[st
     """`hpckit --help` names all verbs, and none that is hidden."""
     assert shell("--help").code == 0
     out = capsys.readouterr().out
-    assert all(f"    {verb} " in out for verb in VERBS)
+    first = {line.split()[0] for line in out.splitlines() if line.startswith("    ")}
+    assert first >= set(VERBS)
     assert "supervise" not in out
 
 
@@ -45,7 +46,7 @@ def test_main_help_is_a_word_too(shell: Any, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("word", "verb"), [("run", "launch"), ("kill", "cancel"), ("list", "ls"), ("rm", "clean")]
+    ("word", "verb"), [("run", "launch"), ("kill", "cancel"), ("list", "ls"), ("delete", "rm")]
 )
 def test_main_knows_what_other_tools_call_its_verbs(shell: Any, word: str, verb: str) -> None:
     """A word of another tool is answered with ours, not with the one that looks like it."""

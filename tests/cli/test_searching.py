@@ -166,6 +166,7 @@ def test_run_worse_than_the_median_is_pruned_by_all_its_ranks_together(shell: An
             opened.study.add_trial(optuna.trial.create_trial(value=0.1, intermediate_values=known))
     assert shell("resume", "--wait").code == 0
     (run,) = json.loads(shell("status", "--json").out)["runs"]
+    assert run["total_steps"] == 1_000_000
     assert (run["state"], run["reason"], run["failure"]) == ("completed", "pruned", None)
     assert "completed (pruned)" in shell("results").out
     # The study is told after the record: the supervisor may still be at it.

@@ -37,3 +37,9 @@ def test_swept_text_is_told(request_for: Requester) -> None:
     """One of the values is enough."""
     swept = request_for("lr=0.1,x", multirun=True)
     assert list(texts_for_numbers(swept)) == [("lr=0.1,x", 0.01)]
+
+
+@pytest.mark.parametrize("word", ["lr=interval(0.1,1)", "lr=tag(log,interval(1e-5,1e-1))"])
+def test_interval_draws_numbers(request_for: Requester, word: str) -> None:
+    """It cannot be listed, and holds no text."""
+    assert not list(texts_for_numbers(request_for(word, multirun=True)))

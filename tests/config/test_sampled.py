@@ -9,7 +9,7 @@ import pytest
 from hpckit.config.compose import ComposeRequest, compose
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Pruner
-from hpckit.model.search import Axis, AxisKind, Follower
+from hpckit.model.search import Axis, AxisKind, DerivedKey
 
 Requester = Callable[..., ComposeRequest]
 
@@ -57,8 +57,8 @@ def test_optuna_freezes_the_space_and_what_follows_from_it(request_for: Requeste
         Axis(key="k", kind=AxisKind.integer, low=2, high=10, step=4),
     )
     assert search.followers == (
-        Follower(path=("command",), pieces=("./one.sh ", "params.lr", " ", "params.n", "")),
-        Follower(path=("copy",), copies="opt"),
+        DerivedKey(path=("command",), pieces=("./one.sh ", "params.lr", " ", "params.n", "")),
+        DerivedKey(path=("copy",), copies="opt"),
     )
     assert (search.metric, search.pruner) == ("loss", Pruner.median)
     assert not any("interval" in word or "opt=" in word for word in points[0].overrides)

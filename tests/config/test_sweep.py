@@ -90,7 +90,8 @@ def test_sweep_of_one_point_needs_no_axis(request_for: Requester) -> None:
 @pytest.mark.parametrize(
     ("word", "mode", "message", "hint"),
     [
-        ("seed=1,2", {}, "seed=1,2 asks for a sweep", r"Add -m .*'seed=\[1,2\]'"),
+        ("seed=1,2", {}, "seed=1,2 asks for a sweep", r"Add -m \(--multirun\)\.$"),
+        ("+x=1,2", {}, "x=1,2 asks for a sweep", r"Add -m .*'\+x=\[1,2\]'"),
         ("seed=range(0,3)", {}, "asks for a sweep", r"Add -m \(--multirun\)\.$"),
         ("seed=interval(0,1)", _SWEEP, "needs sweep.sampler=random or optuna", "range"),
         ("cluster=glob(zz*)", _SWEEP, "has no values", "--info groups"),

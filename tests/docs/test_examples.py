@@ -20,12 +20,12 @@ from hpckit.runtime.rank.config import Config
 pytestmark = pytest.mark.training
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("entry-point", "hydra-app", "command", "existing-ddp", "stages")
+PAGES = ("entry-point", "hydra-app", "command", "existing-ddp", "data", "sweeps", "stages")
 
 
 def blocks(page: str, language: str) -> list[str]:
     """Return the code blocks of a page in that language."""
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    text = (DOCS / "guides" / f"{page}.md").read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -38,9 +38,10 @@ def commands(page: str) -> list[list[str]]:
 def start(words: list[str], folder: Path) -> str:
     """Run one command line of a page in `folder` on the local executor; returns its output."""
     assert words[0] == "hpckit"
-    local = ["cluster=local", "--json"] if words[1] == "launch" else ["--json"]
+    local = ["cluster=local", "cluster.max_parallel=4"] if words[1] == "launch" else []
+    place = words.index("--") if "--" in words else len(words)
     done = subprocess.run(
-        [sys.executable, "-m", *words, *local],
+        [sys.executable, "-m", *words[:place], *local, "--json", *words[place:]],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")},
         capture_output=True,

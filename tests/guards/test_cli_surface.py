@@ -12,7 +12,7 @@ COMPOSING = {"OVERRIDE", "--multirun", "--config-dir", "--config-name", "--cfg",
 FILTERS = {"--state", "--failed", "--override"}
 SURFACE = {
     "launch": COMPOSING
-    | {"--dry-run", "--no-check", "--auto-resume", "--wait", "--detach"}
+    | {"--dry-run", "--no-check", "--auto-resume", "--wait", "--detach", "--foreground", "--follow"}
     | {"--rerun", "--any-code"},
     "check": COMPOSING,
     "render": COMPOSING,
@@ -22,13 +22,20 @@ SURFACE = {
     | {"--watch", "--sort", "--limit", "--fresh"},
     "cancel": {"LAUNCH|RUN", "--all", "--dry-run", "--json", "--output-dir"} | FILTERS,
     "resume": {"LAUNCH|RUN", "--cancelled", "--changed-code", "--dry-run", "--wait"}
-    | {"--json", "--output-dir"},
+    | {"--cause", "--runs", "--json", "--output-dir"}
+    | FILTERS,
     "rerun": {"LAUNCH|RUN", "--exact", "--dry-run", "--no-check", "--wait", "--json"}
-    | {"--output-dir"},
+    | {"--cause", "--runs", "--output-dir"}
+    | FILTERS,
     "watch": {"LAUNCH", "--cancelled", "--changed-code", "--json", "--output-dir"},
     "clean": {"LAUNCH|RUN", "--all", "--attempts", "--checkpoints", "--code", "--yes"}
     | FILTERS
     | {"--dry-run", "--json", "--output-dir"},
+    "show": {"LAUNCH|RUN", "--config", "--fresh", "--json", "--output-dir"},
+    "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
+    "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
+    "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
+    "completion": {"SHELL"},
     "sandbox": {"ACTION"},
     "chaos": {"[RUN] FAULT", "--mtbf", "--faults", "--seed", "--for", "--sandbox", "--yes"}
     | {"--dry-run", "--json", "--output-dir"},
@@ -36,8 +43,9 @@ SURFACE = {
 AT_LEAST = {
     "logs": {"LAUNCH|RUN", "--rank", "--round", "--follow", "--json", "--output-dir"},
     "results": {"--csv", "--sort", "--descending", "--limit", "--fresh", "--json", "--output-dir"}
+    | {"--over"}
     | FILTERS,
-    "ls": {"--sort", "--limit", "--json", "--output-dir"} | FILTERS,
+    "ls": {"NAME", "--sort", "--limit", "--json", "--output-dir"} | FILTERS,
 }
 
 

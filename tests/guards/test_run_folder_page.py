@@ -1,4 +1,4 @@
-"""docs/run-folder.md is the reference of an interface: it leaves nothing out."""
+"""docs/reference/run-folder.md is the reference of an interface: it leaves nothing out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpckit.model.events import Event
 from hpckit.model.failure import Failure, RankExit
 from hpckit.record.layout import LaunchPaths
 
-PAGE = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "run-folder.md").read_text()
 
 
 @pytest.mark.parametrize("kind", Event.__subclasses__(), ids=lambda kind: kind.kind)

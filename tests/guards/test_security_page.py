@@ -1,4 +1,4 @@
-"""docs/security.md promises nothing without a test."""
+"""docs/explanations/security.md promises nothing without a test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "security.md").read_text()
+PAGE = (ROOT / "docs" / "explanations" / "security.md").read_text()
 PROMISE = re.compile(r"^\| (?P<promise>[^|]+) \| (?P<tests>[^|]+) \|$", re.MULTILINE)
 
 

@@ -13,8 +13,8 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_words_of_the_page_are_all_causes() -> None:
-    """docs/cli.md explains every cause that `status --json` can name, and no other."""
-    page = (_ROOT / "docs/cli.md").read_text()
+    """docs/reference/cli.md explains every cause that `status --json` can name, and no other."""
+    page = (_ROOT / "docs/reference/cli.md").read_text()
     table = page.partition("| cause | what ended the run |\n|---|---|\n")[2].partition("\n\n")[0]
     told = [
         name
@@ -27,6 +27,7 @@ def test_words_of_the_page_are_all_causes() -> None:
 def test_words_for_a_count_are_singular_or_plural() -> None:
     """`1 run`, `2 runs`, `0 runs`; no message leaves the choice to its reader as `run(s)`."""
     assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [counted(number, "launch") for number in (1, 2)] == ["1 launch", "2 launches"]
     for file in (_ROOT / "hpckit").rglob("*.py"):
         tree = ast.parse(file.read_text())
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
@@ -73,7 +74,7 @@ def test_pages_are_in_plain_english() -> None:
     """Neither do the pages, but for names of tests and tables of facts."""
     found = {
         f"{page.name}: {line.strip()[:80]}"
-        for page in (_ROOT / "README.md", *(_ROOT / "docs").glob("*.md"))
+        for page in (_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md"))
         for line in page.read_text().splitlines()
         if re.search(ODD, line)
     }

@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 from integration.conftest import Sandbox
 
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.allocation import RequeueResult
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.run import Observation
-from hpckit.model.states import BaseState
+from hpckit.model.states import BaseState, RequeueOutcome
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import EndCause, PreemptMode, ending, job_limits
 from hpckit.slurm.query import excluded_nodes, observe_queued
-from hpckit.slurm.requeue import Answer, Attempt, Outcome, requeue, requeue_or_cancel
+from hpckit.slurm.requeue import JobAttempt, requeue, requeue_or_cancel
 
 pytestmark = pytest.mark.slurm
 
@@ -31,13 +32,13 @@ from dataclasses import asdict
 from pathlib import Path
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.requeue import Attempt, requeue
+from hpckit.slurm.requeue import JobAttempt, requeue
 
 signal.signal(signal.SIGTERM, lambda *_: None)
 restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
 node, record = os.environ["SLURMD_NODENAME"], Path(sys.argv[2])
 if restarts == 0:
-    attempt = Attempt(
+    attempt = JobAttempt(
         job=os.environ["SLURM_JOB_ID"], restart_count=0, nodes=1, owns_run=lambda: True
     )
     commands = SlurmCommands(bin_dir=sys.argv[1], environ=os.environ)
@@ -82,9 +83,9 @@ class Queue:
             f"runs for the time {restarts}",
         )
 
-    def requeue(self, job: str, *exclude: str, owned: bool = True) -> Outcome:
+    def requeue(self, job: str, *exclude: str, owned: bool = True) -> RequeueResult:
         """Ask for a new attempt, as the first attempt of this job."""
-        attempt = Attempt(job=job, restart_count=0, nodes=1, owns_run=lambda: owned)
+        attempt = JobAttempt(job=job, restart_count=0, nodes=1, owns_run=lambda: owned)
         return requeue(self.commands, attempt, exclude=exclude, patience=timedelta(minutes=2))
 
 
@@ -103,7 +104,7 @@ def test_requeue_starts_a_job_anew_once(queue: Queue) -> None:
     queue.runs(job)
     with ThreadPoolExecutor() as pool:
         outcomes = list(pool.map(queue.requeue, [job] * 3))
-    assert {outcome.answer for outcome in outcomes} == {Answer.requeued}
+    assert {outcome.outcome for outcome in outcomes} == {RequeueOutcome.requeued}
     queue.runs(job, restarts=1)
     assert queue.requeue(job).message == "requeued already: RUNNING, restart 1"
     assert queue.runs(job, restarts=1).restarts == 1
@@ -121,7 +122,7 @@ def test_requeue_outlasts_an_outage_of_the_controller_and_happens_once(queue: Qu
                 asked.result(timeout=2)
         finally:
             queue.sandbox.act("start-controller")
-        assert asked.result(timeout=120).answer is Answer.requeued
+        assert asked.result(timeout=120).outcome is RequeueOutcome.requeued
     queue.runs(job, restarts=1)
 
 
@@ -129,7 +130,7 @@ def test_requeue_by_a_fenced_attempt_does_nothing(queue: Queue) -> None:
     """An attempt that does not own its run any more leaves the job alone."""
     job = queue.submit("--requeue")
     queue.runs(job)
-    assert queue.requeue(job, owned=False).answer is Answer.fenced
+    assert queue.requeue(job, owned=False).outcome is RequeueOutcome.fenced
     seen = queue.see(job)
     assert (seen.state.base, seen.restarts) == (BaseState.running, 0)
 
@@ -139,7 +140,7 @@ def test_requeue_of_an_element_leaves_its_array_alone(queue: Queue) -> None:
     main = queue.submit("--requeue", "--array=0-2")
     for index in range(3):
         queue.runs(f"{main}_{index}")
-    assert queue.requeue(f"{main}_0", "n1").answer is Answer.requeued
+    assert queue.requeue(f"{main}_0", "n1").outcome is RequeueOutcome.requeued
     again = queue.runs(f"{main}_0", restarts=1)
     assert "n1" not in again.nodes
     others = [queue.see(f"{main}_{index}") for index in (1, 2)]
@@ -168,8 +169,8 @@ def test_requeue_keeps_what_was_excluded_before(queue: Queue) -> None:
     queue.runs(job)
     assert queue.requeue(job, "n1").excluded == ("n4", "n1")
     queue.runs(job, restarts=1)
-    attempt = Attempt(job=job, restart_count=1, nodes=1, owns_run=lambda: True)
-    assert requeue(queue.commands, attempt).answer is Answer.requeued
+    attempt = JobAttempt(job=job, restart_count=1, nodes=1, owns_run=lambda: True)
+    assert requeue(queue.commands, attempt).outcome is RequeueOutcome.requeued
     queue.runs(job, restarts=2)
     assert set(excluded_nodes(job, queue.commands)) == {"n1", "n4"}
 
@@ -188,9 +189,9 @@ def test_requeue_where_it_is_not_allowed_is_refused(queue: Queue) -> None:
     job = queue.submit("--no-requeue")
     queue.runs(job)
     outcome = queue.requeue(job)
-    assert outcome.answer is Answer.refused
+    assert outcome.outcome is RequeueOutcome.refused
     assert "disabled" in outcome.message
-    attempt = Attempt(job=job, restart_count=0, nodes=1, owns_run=lambda: True)
+    attempt = JobAttempt(job=job, restart_count=0, nodes=1, owns_run=lambda: True)
     assert "was cancelled" in requeue_or_cancel(queue.commands, attempt).message
     ended = queue.wait(job, lambda one: one.state.ended, "has ended")
     assert ended.state.base is BaseState.cancelled
@@ -200,13 +201,13 @@ def test_job_with_a_dead_node_is_queued_again_before_slurm_misses_it(queue: Queu
     """The dead node is let go first, so the next attempt does not wait for SlurmdTimeout."""
     step = "srun --nodes=2 --ntasks=2 --no-kill sleep 300"
     job = queue.submit("--requeue", "--no-kill", "--nodes=2", run=step)
-    _, dead = expand(queue.runs(job).nodes)
+    _, dead = expand_nodes(queue.runs(job).nodes)
     queue.sandbox.act("kill-node", dead)
     try:
-        attempt = Attempt(job=job, restart_count=0, nodes=2, owns_run=lambda: True, lost=(dead,))
+        attempt = JobAttempt(job=job, restart_count=0, nodes=2, owns_run=lambda: True, lost=(dead,))
         outcome = requeue(queue.commands, attempt, exclude=[dead])
-        assert (outcome.answer, outcome.excluded) == (Answer.requeued, (dead,))
-        again = expand(queue.runs(job, restarts=1).nodes)
+        assert (outcome.outcome, outcome.excluded) == (RequeueOutcome.requeued, (dead,))
+        again = expand_nodes(queue.runs(job, restarts=1).nodes)
         # Not yet down: the next attempt was there before Slurm knew.
         assert not queue.sandbox.state_of_node(dead).startswith("down")
     finally:
@@ -220,15 +221,15 @@ def test_job_whose_batch_host_died_is_started_anew_by_another_node(queue: Queue)
     job = queue.submit(
         "--requeue", "--no-kill", "--nodes=2", run="srun --nodes=2 --ntasks=2 --no-kill sleep 300"
     )
-    host, other = expand(queue.runs(job).nodes)
+    host, other = expand_nodes(queue.runs(job).nodes)
     queue.sandbox.act("kill-node", host)
     try:
         left = queue.wait(job, lambda one: one.nodes == other, f"has lost {host}")
         assert (left.state.text, left.restarts) == ("RUNNING", 0)
-        attempt = Attempt(job=job, restart_count=0, nodes=2, owns_run=lambda: True)
+        attempt = JobAttempt(job=job, restart_count=0, nodes=2, owns_run=lambda: True)
         outcome = requeue_or_cancel(queue.commands, attempt, exclude=[host])
-        assert (outcome.answer, outcome.excluded) == (Answer.requeued, (host,))
-        nodes = expand(queue.runs(job, restarts=1).nodes)
+        assert (outcome.outcome, outcome.excluded) == (RequeueOutcome.requeued, (host,))
+        nodes = expand_nodes(queue.runs(job, restarts=1).nodes)
     finally:
         queue.sandbox.act("revive-node", host)
     assert len(nodes) == 2
@@ -241,7 +242,7 @@ def test_cancelled_job_is_not_brought_back(queue: Queue, run: str) -> None:
     job = queue.submit("--requeue", run=run)
     queue.runs(job)
     queue.sandbox.slurm("scancel", job)
-    assert queue.requeue(job).answer is Answer.refused
+    assert queue.requeue(job).outcome is RequeueOutcome.refused
     assert ending(queue.commands, job, 0).cause is EndCause.cancelled
     ended = queue.wait(job, lambda one: one.state.ended, "has ended")
     assert ended.state.base is BaseState.cancelled
@@ -249,7 +250,7 @@ def test_cancelled_job_is_not_brought_back(queue: Queue, run: str) -> None:
 
 def test_job_that_is_gone_is_refused(queue: Queue) -> None:
     """Slurm does not know it: there is nothing to start anew."""
-    assert queue.requeue("99999999").answer is Answer.refused
+    assert queue.requeue("99999999").outcome is RequeueOutcome.refused
 
 
 def test_limits_of_a_job_are_slurms(queue: Queue) -> None:

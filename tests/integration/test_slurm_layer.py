@@ -18,7 +18,7 @@ from hpckit.model.states import BaseState, RunState
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import find_by_name, observe
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 from hpckit.slurm.step import agent_step, step_environment
 from hpckit.slurm.submit import submit
 
@@ -46,7 +46,7 @@ class Cluster:
         program.write_text(f"#!/bin/bash\n{run}\n")
         program.chmod(0o755)
         plan = self.plan(folder, **{"python": str(program), "name": self.folder.name, **values})
-        text = render(plan, plan.jobs[0], [SHIPPED])
+        text = render_script(plan, plan.jobs[0], [SHIPPED])
         (folder / "job-0.sbatch").write_text(text)
         return plan.jobs[0], text, folder
 

@@ -13,7 +13,7 @@ from hpckit.model.run import Observation
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import observe
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 from hpckit.slurm.submit import submit
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
@@ -31,7 +31,7 @@ def send(
 
     def _send(folder: Path = tmp_path, **values: Any) -> tuple[str, SlurmCommands]:
         plan = plan_of_one_job(folder, **values)
-        text = render(plan, plan.jobs[0], [SHIPPED])
+        text = render_script(plan, plan.jobs[0], [SHIPPED])
         (folder / "logs").mkdir(exist_ok=True)
         (folder / "launch.json").write_text("{}")
         (folder / "job-0.sbatch").write_text(text)

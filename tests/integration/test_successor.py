@@ -14,7 +14,7 @@ import pytest
 from integration.project import Project
 
 from hpckit.context import Context
-from hpckit.model.cluster.allocation import Wish
+from hpckit.model.cluster.allocation import AttemptRequest
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.launches import load_launch, read_runs
 
@@ -64,7 +64,7 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
     assert job is not None
     assert other is not None
     assert [sandbox.state_of_job(one) for one in (job, other)] == ["PENDING", "PENDING"]
-    handed = hand_to_successor(launch, 1, launch.jobs[0], Wish(excluded=("n1",)), context)
+    handed = hand_to_successor(launch, 1, launch.jobs[0], AttemptRequest(excluded=("n1",)), context)
     assert (handed.outcome, handed.excluded) == ("requeued", ("n1",)), handed.message
     (lost,) = read_runs(launch, [1])
     assert lost.supervisor is not None

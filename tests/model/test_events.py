@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.model import events
-from hpckit.model.events import Event, decode, encode
+from hpckit.model.events import Event, decode_event, encode_event
 
 KINDS = sorted(
     {vars(events)[kind.__name__] for kind in Event.__subclasses__()}, key=lambda kind: kind.kind
@@ -66,7 +66,7 @@ def test_events_of_every_kind_survive_a_round_trip_through_json(
 ) -> None:
     """What is written as a line is read back as the same event."""
     event = data.draw(instances_of(kind))
-    assert decode(json.loads(json.dumps(encode(event)))) == event
+    assert decode_event(json.loads(json.dumps(encode_event(event)))) == event
 
 
 def test_event_kinds_have_distinct_names() -> None:
@@ -79,7 +79,7 @@ def test_event_kinds_have_distinct_names() -> None:
 def test_encode_puts_version_and_kind_first() -> None:
     """A line says at its beginning what it is."""
     event = events.CancelRequested(at=_EPOCH, runs=(1, 2))
-    assert list(encode(event).items()) == [
+    assert list(encode_event(event).items()) == [
         ("v", events.VERSION),
         ("event", "cancel_requested"),
         ("at", "2026-01-01T00:00:00.000+00:00"),
@@ -90,7 +90,7 @@ def test_encode_puts_version_and_kind_first() -> None:
 def test_decode_leaves_out_fields_of_a_newer_version() -> None:
     """Fields this version does not know are no obstacle."""
     event = events.NoticeHeard(at=_EPOCH, signal="SIGTERM")
-    assert decode({**encode(event), "moon": "full"}) == event
+    assert decode_event({**encode_event(event), "moon": "full"}) == event
 
 
 def test_decode_reads_a_cause_of_a_newer_version_as_unknown() -> None:
@@ -102,7 +102,7 @@ def test_decode_reads_a_cause_of_a_newer_version_as_unknown() -> None:
         "exit_code": 1,
         "failure": {"cause": "cosmic_ray", "message": "zap"},
     }
-    event = decode(record)
+    event = decode_event(record)
     assert isinstance(event, events.AttemptEnded)
     assert event.failure is not None
     assert (event.failure.cause.value, event.failure.message) == ("unknown", "zap")
@@ -110,7 +110,7 @@ def test_decode_reads_a_cause_of_a_newer_version_as_unknown() -> None:
 
 def test_decode_of_an_unknown_kind_is_none() -> None:
     """An event of a newer version is left out."""
-    assert decode({"event": "moon_phase", "at": "2026-01-01T00:00:00+00:00"}) is None
+    assert decode_event({"event": "moon_phase", "at": "2026-01-01T00:00:00+00:00"}) is None
 
 
 @given(st.sampled_from([kind.kind for kind in KINDS]), st.dictionaries(st.text(), _JSON))
@@ -118,7 +118,7 @@ def test_decode_never_raises_on_a_record_of_another_shape(
     kind: str, record: dict[str, Any]
 ) -> None:
     """A damaged record is left out, never an error of the reader."""
-    assert decode({**record, "event": kind}) is None or "at" in record
+    assert decode_event({**record, "event": kind}) is None or "at" in record
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
@@ -129,5 +129,5 @@ def test_decode_never_raises_on_fields_of_another_type(
     """Any JSON in any field is read or left out."""
     names = [field.name for field in dataclasses.fields(kind)]
     record = {name: data.draw(_JSON) for name in names}
-    event = decode({**record, "event": kind.kind})
+    event = decode_event({**record, "event": kind.kind})
     assert event is None or isinstance(event, kind)

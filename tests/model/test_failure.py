@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from hpckit.model.failure import Cause, RankExit, Reason, shell_code, signal_name
+from hpckit.model.failure import Cause, ExitReason, RankExit, shell_code, signal_name
 
 
 @pytest.mark.parametrize("number", range(1, signal.NSIG))
@@ -34,6 +34,6 @@ def test_cause_of_a_newer_version_is_unknown() -> None:
 
 def test_rank_that_only_vanished_has_failed() -> None:
     """Why a rank left says whether it failed; exit code 0 alone does not."""
-    assert not RankExit(rank=0, node="n1", code=0, reason=Reason.returned).failed
-    assert not RankExit(rank=0, node="n1", code=75, reason=Reason.left).failed
+    assert not RankExit(rank=0, node="n1", code=0, reason=ExitReason.returned).failed
+    assert not RankExit(rank=0, node="n1", code=75, reason=ExitReason.left).failed
     assert RankExit(rank=0, node="n1", code=0).failed

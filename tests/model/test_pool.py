@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.pool import Pool, in_pool
+from hpckit.model.pool import JobPool, in_pool
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState, parse_state
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-POOL = Pool(jobs=("7_0", "7_1"))
+POOL = JobPool(jobs=("7_0", "7_1"))
 BEGUN: dict[str, Any] = {"attempt": 1, "started_at": AT, "job": "7_0"}
 
 

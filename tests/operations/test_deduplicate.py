@@ -55,6 +55,8 @@ def test_launch_skips_what_has_completed_and_launches_the_rest(project: Any) -> 
     assert {one["dir"] for one in second["skipped"]} == {first["dir"]}
     (run,) = second["runs"]
     assert (run["index"], run["overrides"][-1]) == (0, "+params.i=2")
+    rest = json.loads(project("results", second["launch"], "--json").out)["elsewhere"]
+    assert rest == [{"launch": first["launch"], "runs": [0, 1]}]
 
 
 def test_launch_of_what_is_all_known_writes_nothing_and_is_0(project: Any) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from hpckit.context import Context
 from hpckit.model import events
-from hpckit.model.cluster.allocation import Wish
+from hpckit.model.cluster.allocation import AttemptRequest
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.launches import Launch, load_launch, read_launch_history, read_runs
 
@@ -158,7 +158,7 @@ def test_successor_leaves_out_the_nodes_that_its_run_excludes(
     launch: Launch, context: Context, slurm_shell: Any
 ) -> None:
     """It is queued ahead, before anything is known to be bad; and without one that is said."""
-    wish = Wish(excluded=("n1",))
+    wish = AttemptRequest(excluded=("n1",))
     none = hand_to_successor(launch, 1, launch.jobs[0], wish, context)
     assert (none.outcome, none.message) == ("refused", "no successor is queued")
     job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)

@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.model.states import RunState
-from hpckit.planning.eta import Lasting, estimate
+from hpckit.planning.eta import RunDuration, estimate_completion
 
 MINUTE = timedelta(minutes=1)
 
 
-def runs(state: RunState, *minutes: float | None) -> list[Lasting]:
+def runs(state: RunState, *minutes: float | None) -> list[RunDuration]:
     """Return runs in this state that have lasted so long."""
-    return [Lasting(state=state, elapsed=None if one is None else one * MINUTE) for one in minutes]
+    return [
+        RunDuration(state=state, elapsed=None if one is None else one * MINUTE) for one in minutes
+    ]
 
 
 def test_estimate_shares_the_rest_among_those_that_run() -> None:
@@ -26,7 +28,7 @@ def test_estimate_shares_the_rest_among_those_that_run() -> None:
         *runs(RunState.running, 5, 5),
         *runs(RunState.pending, None, None, None, None),
     ]
-    found = estimate(sweep)
+    found = estimate_completion(sweep)
     assert found.remaining == 25 * MINUTE
     assert (found.ended, found.total) == (2, 8)
     assert found.share == pytest.approx(3 / 8)
@@ -35,7 +37,7 @@ def test_estimate_shares_the_rest_among_those_that_run() -> None:
 def test_estimate_takes_a_run_that_lasts_for_one_of_the_long_ones() -> None:
     """A run that has outlasted the short ones goes on as long as the long ones did."""
     sweep = [*runs(RunState.completed, 1, 1, 9, 11), *runs(RunState.running, 6)]
-    assert estimate(sweep).remaining == 4 * MINUTE
+    assert estimate_completion(sweep).remaining == 4 * MINUTE
 
 
 @pytest.mark.parametrize(
@@ -46,29 +48,29 @@ def test_estimate_takes_a_run_that_lasts_for_one_of_the_long_ones() -> None:
         [*runs(RunState.failed, 5), *runs(RunState.running, 5)],
     ],
 )
-def test_estimate_is_silent_where_nothing_tells(sweep: list[Lasting]) -> None:
+def test_estimate_is_silent_where_nothing_tells(sweep: list[RunDuration]) -> None:
     """Before a run has completed, and while none runs, the end is not known."""
-    assert estimate(sweep).remaining is None
+    assert estimate_completion(sweep).remaining is None
 
 
 def test_estimate_of_what_is_over_is_nothing() -> None:
     """When all have ended, however, there is nothing to come."""
-    found = estimate([*runs(RunState.completed, 5), *runs(RunState.failed, 1)])
+    found = estimate_completion([*runs(RunState.completed, 5), *runs(RunState.failed, 1)])
     assert (found.share, found.remaining) == (1.0, timedelta(0))
-    assert estimate([]).share == 1.0
+    assert estimate_completion([]).share == 1.0
 
 
 LASTING = st.builds(
-    Lasting,
+    RunDuration,
     state=st.sampled_from(RunState),
     elapsed=st.none() | st.timedeltas(timedelta(0), timedelta(days=30)),
 )
 
 
 @given(sweep=st.lists(LASTING))
-def test_estimate_stays_within_bounds(sweep: list[Lasting]) -> None:
+def test_estimate_stays_within_bounds(sweep: list[RunDuration]) -> None:
     """Whatever the runs: a share from 0 to 1, a rest that is not negative, 1 only at the end."""
-    found = estimate(sweep)
+    found = estimate_completion(sweep)
     assert 0 <= found.share <= 1
     assert found.remaining is None or found.remaining >= timedelta(0)
     if found.ended == found.total:

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from hpckit.errors import ConfigError, UsageError
-from hpckit.model.fault import Fault, Kind, Target
+from hpckit.model.fault import Fault, FaultKind, FaultTarget
 from hpckit.planning.faults import (
-    Strike,
-    Targets,
+    FaultTargets,
+    ScheduledFault,
     outside_faults,
     parse_duration,
     plan_faults,
@@ -30,7 +30,7 @@ PLANNED = [
     "leak rank=0 step=3 mb_per_step=2",
 ]
 OUTSIDE = ["kill rank=1", "stop agent node=n2", "term supervisor", "requeue", "flip fraction=0.25"]
-TARGETS = Targets(world_size=4, nodes=("n1", "n2"))
+TARGETS = FaultTargets(world_size=4, nodes=("n1", "n2"))
 
 
 @pytest.mark.parametrize("text", PLANNED)
@@ -52,7 +52,7 @@ def test_outside_fault_reads_back_from_its_text(text: str) -> None:
 def test_planned_fault_is_of_rank_0_and_once_unless_said() -> None:
     """Without a word about rank and times, it happens to rank 0, once."""
     (fault,) = plan_faults(["abort step=0"])
-    assert fault == Fault(kind=Kind.abort, rank=0, step=0, times=1)
+    assert fault == Fault(kind=FaultKind.abort, rank=0, step=0, times=1)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,13 @@ def test_words_of_a_command_line_are_split_at_kinds() -> None:
     words = ["kill rank=1", "stop", "agent", "node=n2", "tear,requeue"]
     texts = split_words(words)
     assert texts == ("kill rank=1", "stop agent node=n2", "tear", "requeue")
-    assert [fault.target for fault in outside_faults(texts)][:2] == [Target.rank, Target.agent]
+    assert [fault.target for fault in outside_faults(texts)][:2] == [
+        FaultTarget.rank,
+        FaultTarget.agent,
+    ]
 
 
-def drawn(seed: int, count: int, *words: str, mtbf_s: int = 60) -> list[Strike]:
+def drawn(seed: int, count: int, *words: str, mtbf_s: int = 60) -> list[ScheduledFault]:
     """Return the first strikes of a schedule."""
     strikes = schedule(seed, timedelta(seconds=mtbf_s), outside_faults(words), TARGETS)
     return list(itertools.islice(strikes, count))
@@ -134,12 +137,12 @@ def test_schedule_draws_what_a_fault_leaves_open_and_keeps_what_it_says() -> Non
     """Ranks, nodes and places are drawn over all there are; what was said stays."""
     strikes = drawn(3, 400, "kill", "stop rank=2", "kill agent", "kill_node", "flip", "requeue")
     faults = [one.fault for one in strikes]
-    assert {one.rank for one in faults if one.kind is Kind.stop} == {2}
-    killed = [one for one in faults if one.kind is Kind.kill]
-    assert {one.rank for one in killed if one.target is Target.rank} == {0, 1, 2, 3}
-    assert {one.node for one in killed if one.target is Target.agent} == {"n1", "n2"}
-    assert {one.node for one in faults if one.kind is Kind.kill_node} == {"n1", "n2"}
-    places = {one.fraction for one in faults if one.kind is Kind.flip}
+    assert {one.rank for one in faults if one.kind is FaultKind.stop} == {2}
+    killed = [one for one in faults if one.kind is FaultKind.kill]
+    assert {one.rank for one in killed if one.target is FaultTarget.rank} == {0, 1, 2, 3}
+    assert {one.node for one in killed if one.target is FaultTarget.agent} == {"n1", "n2"}
+    assert {one.node for one in faults if one.kind is FaultKind.kill_node} == {"n1", "n2"}
+    places = {one.fraction for one in faults if one.kind is FaultKind.flip}
     assert len(places) > 10
     assert all(place is not None and 0 <= place < 1 for place in places)
 

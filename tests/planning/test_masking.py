@@ -11,7 +11,7 @@ from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.masking import exposed_keys, masked_point, masked_text, masked_word
-from hpckit.planning.signature import signature
+from hpckit.planning.signature import run_signature
 
 KEY = "hf_a1B2c3D4e5F6"
 SETTINGS = LaunchConfig(
@@ -57,7 +57,7 @@ def test_signature_does_not_depend_on_a_secret() -> None:
     """Two tokens compute the same thing, and a signature is nothing to guess a token by."""
     other = replace(SETTINGS, env={**SETTINGS.env, "HF_TOKEN": "another"})
     none = replace(SETTINGS, env={"A": "plain"})
-    found = [signature(masked_point(point(one)).config) for one in (SETTINGS, other, none)]
+    found = [run_signature(masked_point(point(one)).config) for one in (SETTINGS, other, none)]
     assert found[0] == found[1] != found[2]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.planning.signature import signature
+from hpckit.planning.signature import run_signature
 
 CONFIG: dict[str, Any] = {
     "seed": 0,
@@ -19,17 +19,17 @@ CONFIG: dict[str, Any] = {
 
 def test_signature_is_sixteen_hex_digits() -> None:
     """A signature is short enough to type and safe in file names."""
-    assert re.fullmatch(r"[0-9a-f]{16}", signature(CONFIG))
+    assert re.fullmatch(r"[0-9a-f]{16}", run_signature(CONFIG))
 
 
 def test_signature_is_stable_over_releases() -> None:
     """The signature of a given configuration never changes: folders of old launches hold it."""
-    assert signature(CONFIG) == "ac6e23cd953dd058"
+    assert run_signature(CONFIG) == "ac6e23cd953dd058"
 
 
 def test_signature_does_not_depend_on_order() -> None:
     """The order in which keys were composed does not matter."""
-    assert signature(dict(reversed(CONFIG.items()))) == signature(CONFIG)
+    assert run_signature(dict(reversed(CONFIG.items()))) == run_signature(CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_signature_does_not_depend_on_order() -> None:
 )
 def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> None:
     """Name, place, cluster, recovery and planned faults do not change what is computed."""
-    assert signature({**CONFIG, **change}) == signature(CONFIG)
+    assert run_signature({**CONFIG, **change}) == run_signature(CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> N
 )
 def test_signature_changes_with_what_is_computed(change: dict[str, Any]) -> None:
     """A user's key, the seed, the task and the shape of the world each make another run."""
-    assert signature({**CONFIG, **change}) != signature(CONFIG)
+    assert run_signature({**CONFIG, **change}) != run_signature(CONFIG)

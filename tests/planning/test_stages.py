@@ -20,6 +20,7 @@ from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.stages import DependencyType, earlier, followed, with_followed
+from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import RunState, parse_state
 from hpckit.planning.jobs.dependencies import waits
 from hpckit.planning.plan import LaunchIdentity, make_plan
@@ -307,9 +308,17 @@ def test_resume_leaves_what_follows_a_run_that_is_spent() -> None:
     spent = Known(spent={2: "no restart after exception"})
     choice = choose(failing_middle(made), spent, cancelled=False, stages=made.stages)
     assert choice.resumed == ()
-    reasons = {one.index: one.reason for one in choice.skipped}
-    assert "stage train failed (run 2" in reasons[4]
-    assert reasons[5] == "completed"
+    found = {one.index: one.why for one in choice.skipped}
+    assert found[4].standing is Standing.blocked
+    assert "stage train failed (run 2" in found[4].detail
+    assert found[5].standing is Standing.completed
+
+
+def test_resume_of_a_run_behind_one_that_was_not_chosen_names_that_one() -> None:
+    """The evaluation alone cannot be resumed: its training has to be, too."""
+    made = plan(points(2))
+    choice = choose(failing_middle(made)[4:5], Known(), cancelled=True, stages=made.stages)
+    assert [one.why for one in choice.skipped] == [Judgement(standing=Standing.detached, follows=2)]
 
 
 def test_resumed_runs_wait_as_well_as_slurm_can_say_it() -> None:

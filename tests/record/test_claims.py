@@ -6,17 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from hpckit.record.claims import Holder, claimed, give_back, held_before, take
+from hpckit.record.claims import ClaimHolder, claimed, give_back, held_before, take_claim
 
-HOLDER = Holder(job="7_0", restart_count=0, host="n1", pid=1, started="1")
+HOLDER = ClaimHolder(job="7_0", restart_count=0, host="n1", pid=1, started="1")
 
 
 def test_claim_is_one_holder_s_however_many_want_it(tmp_path: Path) -> None:
     """Each of the runs is taken exactly once by eight jobs that want all of them."""
     holders = [replace(HOLDER, job=f"7_{number}") for number in range(8)]
 
-    def grab(holder: Holder) -> list[int]:
-        return [run for run in range(40) if take(tmp_path / "claims" / "0", run, holder)]
+    def grab(holder: ClaimHolder) -> list[int]:
+        return [run for run in range(40) if take_claim(tmp_path / "claims" / "0", run, holder)]
 
     with ThreadPoolExecutor(8) as pool:
         taken = [run for runs in pool.map(grab, holders) for run in runs]
@@ -27,18 +27,18 @@ def test_claim_is_one_holder_s_however_many_want_it(tmp_path: Path) -> None:
 def test_claim_that_is_given_back_can_be_taken_again(tmp_path: Path) -> None:
     """Giving back twice does no harm, and leaves no other file behind."""
     assert claimed(tmp_path / "none") == frozenset()
-    assert take(tmp_path, 3, HOLDER)
+    assert take_claim(tmp_path, 3, HOLDER)
     give_back(tmp_path, 3)
     give_back(tmp_path, 3)
-    assert take(tmp_path, 3, replace(HOLDER, job="7_1"))
+    assert take_claim(tmp_path, 3, replace(HOLDER, job="7_1"))
     assert [path.name for path in tmp_path.iterdir()] == ["00003"]
 
 
 def test_claims_of_an_earlier_start_are_the_job_s_own(tmp_path: Path) -> None:
     """A job that Slurm starts again finds what it had, and nothing of others or of itself."""
-    take(tmp_path, 1, HOLDER)
-    take(tmp_path, 2, replace(HOLDER, job="7_1"))
-    take(tmp_path, 3, replace(HOLDER, restart_count=1))
+    take_claim(tmp_path, 1, HOLDER)
+    take_claim(tmp_path, 2, replace(HOLDER, job="7_1"))
+    take_claim(tmp_path, 3, replace(HOLDER, restart_count=1))
     (tmp_path / "00009").write_text("torn")
     assert list(held_before(tmp_path, replace(HOLDER, restart_count=1))) == [1]
     assert list(held_before(tmp_path, HOLDER)) == []

@@ -12,7 +12,7 @@ import pytest
 
 from hpckit.errors import UsageError
 from hpckit.model.plan import LaunchPlan
-from hpckit.record.freeze import freeze, remove
+from hpckit.record.freeze import discard_launch, freeze
 from hpckit.record.launches import Launch, load_settings
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.git import GitState
@@ -27,7 +27,7 @@ def read(path: Path) -> Any:
 
 
 def test_freeze_writes_every_documented_file(frozen: Frozen) -> None:
-    """The folder holds what docs/run-folder.md lists, and nothing else."""
+    """The folder holds what docs/reference/run-folder.md lists, and nothing else."""
     launch = frozen(2)
     found = {
         path.relative_to(launch.folder).as_posix()
@@ -165,5 +165,5 @@ def test_freeze_into_an_unwritable_place_is_a_usage_error(
 def test_remove_takes_a_launch_away_whole(frozen: Frozen, outputs: Path) -> None:
     """Removing a launch leaves the others, and no hidden rest."""
     first, second = frozen(1), frozen(1, mark="bb")
-    remove(first.folder)
+    discard_launch(first.folder)
     assert list(outputs.iterdir()) == [second.folder]

@@ -13,7 +13,7 @@ from hpckit.errors import FrozenFolderError, NotFoundError
 from hpckit.model import events
 from hpckit.model.events import Event
 from hpckit.model.failure import Cause
-from hpckit.model.goodput import Progress
+from hpckit.model.goodput import StepProgress
 from hpckit.model.launch import Checkpoint, LaunchConfig
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.states import RunState
@@ -218,7 +218,7 @@ def test_progress_that_cannot_be_read_is_none(frozen: Frozen, text: str | None) 
         paths.progress.write_text(text)
     assert read_progress(launch, 0, 1) is None
     write_json(paths.progress, {"round": 1, "step": 41, "at": AT.isoformat()})
-    assert read_progress(launch, 0, 1) == Progress(round=1, step=41, at=AT)
+    assert read_progress(launch, 0, 1) == StepProgress(round=1, step=41, at=AT)
 
 
 def test_checkpoint_folder_is_the_runs_own_unless_configured(

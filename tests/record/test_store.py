@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.model.events import VERSION, CheckpointSaved, RankExited, Warned, decode
+from hpckit.model.events import VERSION, CheckpointSaved, RankExited, Warned, decode_event
 from hpckit.record.store import read_events, read_json, read_lines
 
 DEEP = 100_000
@@ -92,7 +92,7 @@ def test_events_of_a_kind_left_out_unparsed_are_those_left_out_parsed(
     file = tmp_path_factory.mktemp("events") / "events.jsonl"
     file.write_bytes(b"\n".join(lines) + end)
     wanted = (record for record in read_lines(file) if record.get("event") not in NUMEROUS)
-    expected = [event for event in map(decode, wanted) if event is not None]
+    expected = [event for event in map(decode_event, wanted) if event is not None]
     assert list(read_events(file, without=NUMEROUS)) == expected
 
 

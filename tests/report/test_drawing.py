@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,13 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hpckit.model.run import RunRecord, RunView
-from hpckit.model.states import RunState
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.states import RunState, parse_state
 from hpckit.report.drawing import drawn
 from hpckit.report.launches import LaunchLine
 from hpckit.report.results import make_results
 from hpckit.report.rows import LaunchHead, run_row
-from hpckit.report.text import Page, head_line, launches_page, results_page
+from hpckit.report.text import (
+    Page,
+    TextTable,
+    head_line,
+    launches_page,
+    results_page,
+    status_page,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = [f"{name}-20260101-00000{n}-de6e9f" for n, name in enumerate(("fifty", "python", "charlm"))]
@@ -85,7 +94,70 @@ def test_drawn_results_keep_overrides_and_the_first_metric() -> None:
     assert "metric_9" not in header
 
 
-@given(length=st.integers(1, 30), age=st.timedeltas(timedelta(0), timedelta(days=999)))
+def status(metrics: int) -> Page:
+    """Return the page of `status` of two runs that did not end well."""
+    failure = Failure(cause=Cause.launcher_lost, message="gone", node="n1", signature="gone")
+    records = [
+        RunRecord(
+            id=f"{IDS[0]}.{index}",
+            index=index,
+            overrides=(f"optimizer.learning_rate={index}", "seed=1"),
+            folder="/x",
+            job=f"12345678_{index}",
+            state=RunState.interrupted,
+            attempt=2,
+            step=3,
+            total=1000,
+            nodes=tuple(f"node-{number}" for number in range(40, 80, 3)),
+            failure=failure,
+            started_at=START,
+            ended_at=START + timedelta(hours=30),
+            metrics={f"metric_{number}": 1 / 3 for number in range(metrics)},
+        )
+        for index in range(2)
+    ]
+    seen = parse_state("NODE_FAIL")
+    rows = [
+        run_row(RunView(record=one, observation=Observation(job="1", state=seen, seen_at=START)))
+        for one in records
+    ]
+    head = LaunchHead(id=IDS[0], name="fifty", folder="/x", created_at=START)
+    return status_page(replace(head, common=frozenset({"seed=1"})), rows, START)
+
+
+@pytest.mark.parametrize("width", [70, 80, 120])
+@pytest.mark.parametrize("metrics", [0, 3])
+def test_drawn_status_keeps_each_run_in_one_line(metrics: int, width: int) -> None:
+    """Jobs, what differs, state and cause stay; what gave way is named."""
+    lines = shown(status(metrics), width).splitlines()
+    header = lines[2].split()
+    assert {"run", "overrides", "state", "cause", "job"} <= set(header)
+    for index, line in enumerate(lines[3:5]):
+        words = line.split()
+        assert words[0] == str(index)
+        assert {"interrupted", "launcher_lost", f"12345678_{index}"} <= set(words)
+    if width < 120:
+        assert "no room here for: nodes" in lines[5]
+    assert all(len(line) <= width for line in lines)
+    assert f"  whole log: hpckit logs {IDS[0]}.0" in lines
+
+
+def test_drawn_columns_are_cut_before_more_than_one_is_left_out() -> None:
+    """What matters least goes first; then cells that may be cut are, with a sign; then the rest."""
+    sheet = TextTable(
+        header=("run", "words", "last", "least"),
+        rows=(("0", "a" * 40, "x", "y"),),
+        spare=("least", "last"),
+        flexible=("words",),
+    )
+    assert shown([sheet], 80).splitlines()[1].split() == ["0", "a" * 40, "x", "y"]
+    assert shown([sheet], 51).splitlines()[1].split() == ["0", "a" * 40, "x"]
+    assert shown([sheet], 30).splitlines()[1].split() == ["0", "a" * 18 + "…", "x"]
+    assert shown([sheet], 18).splitlines()[1].split() == ["0", "a" * 12 + "…"]
+    assert "no room here for: least, last" in " ".join(shown([sheet], 18).split())
+
+
+@given(length=st.integers(1, 40), age=st.timedeltas(timedelta(0), timedelta(days=999)))
 def test_head_line_fits_eighty_columns(length: int, age: timedelta) -> None:
     """Id and age stand in a line of their own, which no usual name makes longer than 80."""
     name = "x" * length

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,16 +13,19 @@ from hypothesis import strategies as st
 
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.report.failures import user_traceback
 from hpckit.report.rows import LaunchHead, run_row
 from hpckit.report.text import (
     TextTable,
     duration,
+    head_line,
     metrics_text,
     number,
     percent,
     plain,
+    runs_table,
     status_page,
-    user_traceback,
+    steps_text,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,12 +35,12 @@ HEAD = LaunchHead(id="demo-1", name="demo", folder="/shared/demo-1", created_at=
 def test_plain_page_is_aligned_and_complete() -> None:
     """Cells of a column start at the same place, whatever stands in them."""
     sheet = TextTable(header=("run", "state"), rows=(("0", "running"), ("10", "completed")))
-    assert plain([sheet, "end"]) == "RUN  STATE\n0    running\n10   completed\nend"
+    assert plain([sheet, "end"]) == "run  state\n0    running\n10   completed\nend"
 
 
 def test_plain_page_of_no_rows_is_its_header() -> None:
     """An empty table still says what it would hold."""
-    assert plain([TextTable(header=("run",), rows=())]) == "RUN"
+    assert plain([TextTable(header=("run",), rows=())]) == "run"
 
 
 def test_status_page_leaves_empty_columns_out() -> None:
@@ -46,21 +50,58 @@ def test_status_page_leaves_empty_columns_out() -> None:
     assert text.splitlines() == [
         "demo-1  created 0:00 ago",
         "/shared/demo-1",
-        "RUN  STATE",
+        "run  state",
         "0    pending",
         "1 run: 1 pending",
     ]
 
 
-def test_status_page_shows_a_few_failures_in_full_and_counts_the_rest() -> None:
-    """A sweep that failed as a whole does not bury its table."""
+def test_status_page_shows_a_failure_of_many_runs_once() -> None:
+    """A sweep that failed as a whole does not bury its table, nor do its notes."""
     lost = RunRecord(
         id="demo-1.0", index=0, overrides=(), folder="/x", attempt=1, state=RunState.running
     )
-    rows = [run_row(RunView(record=lost, alive=False)) for _ in range(8)]
-    text = plain(status_page(HEAD, rows, START))
-    assert text.count("launcher_lost") == 5
-    assert "and 3 more" in text
+    records = [replace(lost, id=f"demo-1.{index}", index=index) for index in range(8)]
+    rows = [run_row(RunView(record=record, alive=False)) for record in records]
+    lines = plain(status_page(HEAD, rows, START)).splitlines()
+    assert lines[2].split() == ["run", "state", "cause"]
+    assert [line for line in lines if line.startswith("note: ")] == [
+        "note: runs 0-7: its local executor is gone; nothing will start it"
+    ]
+    assert sum("8 runs interrupted (0-7): launcher_lost" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "total", "text"),
+    [(None, None, ""), (0, 4, "1 of 4"), (3, 4, "4 of 4"), (6, None, "7"), (6, 4, "7")],
+)
+def test_steps_are_counted_from_one(step: int | None, total: int | None, text: str) -> None:
+    """A run that has completed its four steps has done 4 of 4, although the last is number 3."""
+    assert steps_text(step, total) == text
+
+
+def test_attempts_are_shown_once_a_run_was_started_again() -> None:
+    """Restarts of ranks in the same attempt are counted in words; a first attempt says nothing."""
+    first = RunRecord(id="demo-1.0", index=0, overrides=(), folder="/x", attempt=1, round=0)
+    rows = [run_row(RunView(record=first))]
+    assert "attempt" not in runs_table(rows, START).header
+    rows += [
+        run_row(RunView(record=replace(first, index=1, round=2))),
+        run_row(RunView(record=replace(first, index=2, attempt=2))),
+    ]
+    table = runs_table(rows, START)
+    place = table.header.index("attempt")
+    assert [row[place] for row in table.rows] == ["1", "1, restart 2", "2"]
+
+
+def test_head_of_a_launch_with_a_name_of_its_own_has_that_in_a_line() -> None:
+    """The id has only what folders may have; the line above stays as narrow as it was."""
+    head = replace(HEAD, name="ünïcode")
+    assert head_line(head, START).splitlines() == [
+        "demo-1  created 0:00 ago",
+        "name ünïcode",
+        "/shared/demo-1",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from hpckit.errors import SchedulerAwayError
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RunState
-from hpckit.slurm.cached_query import Wish, observe_shared
+from hpckit.slurm.cached_query import AllowedAge, observe_shared
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import read_sacct, read_squeue
 from hpckit.slurm.query import (
@@ -83,7 +83,7 @@ def ask_live(site: Site, jobs: list[str]) -> Mapping[str, Observation]:
 
 def ask_shared(site: Site, jobs: list[str]) -> Mapping[str, Observation]:
     """Ask as those who only show it do."""
-    heard = observe_shared(jobs, site.commands, lambda: NOW, Wish(least=timedelta(minutes=1)))
+    heard = observe_shared(jobs, site.commands, lambda: NOW, AllowedAge(least=timedelta(minutes=1)))
     assert heard is not None
     return heard.observations
 

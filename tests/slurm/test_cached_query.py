@@ -17,8 +17,8 @@ import pytest
 from hpckit.errors import SchedulerAwayError
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState
-from hpckit.slurm.answer_cache import LONGEST, Answers, find_checkpoint_folder
-from hpckit.slurm.cached_query import Wish, forget, observe_shared
+from hpckit.slurm.answer_cache import LONGEST, Answers, find_answer_folder
+from hpckit.slurm.cached_query import AllowedAge, forget, observe_shared
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import observe_through
 
@@ -52,7 +52,9 @@ class Cluster:
 
     def ask(self, *jobs: str, **wish: Any) -> dict[str, Observation]:
         """Ask as somebody who only wants to show it."""
-        heard = observe_shared(jobs, self.commands, lambda: self.now, Wish(least=LEAST, **wish))
+        heard = observe_shared(
+            jobs, self.commands, lambda: self.now, AllowedAge(least=LEAST, **wish)
+        )
         assert heard is not None
         return dict(heard.observations)
 
@@ -136,10 +138,10 @@ def test_many_processes_ask_once(cluster: Cluster, tmp_path: Path) -> None:
         "import sys\n"
         "from datetime import UTC, datetime, timedelta\n"
         "from hpckit.slurm.commands import SlurmCommands\n"
-        "from hpckit.slurm.cached_query import Wish, observe_shared\n"
+        "from hpckit.slurm.cached_query import AllowedAge, observe_shared\n"
         "import os\n"
         "commands = SlurmCommands(bin_dir=sys.argv[1], environ=os.environ)\n"
-        "wish = Wish(least=timedelta(minutes=10))\n"
+        "wish = AllowedAge(least=timedelta(minutes=10))\n"
         "heard = observe_shared(['7'], commands, lambda: datetime.now(UTC), wish)\n"
         "print(heard.observations['7'].state.text)\n"
     )
@@ -229,8 +231,8 @@ def test_cache_is_the_users_alone(cluster: Cluster) -> None:
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     folder.chmod(0o755)
     environ, bin_dir = cluster.commands.environ, cluster.commands.bin_dir
-    assert find_checkpoint_folder(environ, bin_dir, make=True) is None
-    wish = Wish(least=LEAST)
+    assert find_answer_folder(environ, bin_dir, make=True) is None
+    wish = AllowedAge(least=LEAST)
     assert observe_shared(["7"], cluster.commands, lambda: cluster.now, wish) is None
 
 
@@ -238,13 +240,13 @@ def test_answers_are_those_of_one_cluster(cluster: Cluster, tmp_path: Path) -> N
     """Another cluster.bin_dir, SLURM_CONF or host has its own answers."""
     environ = dict(cluster.commands.environ)
     given = [
-        find_checkpoint_folder(environ, str(tmp_path / "bin"), make=False),
-        find_checkpoint_folder({**environ, "SLURM_CONF": "/x"}, str(tmp_path / "bin"), make=True),
-        find_checkpoint_folder(environ, str(tmp_path / "other"), make=True),
+        find_answer_folder(environ, str(tmp_path / "bin"), make=False),
+        find_answer_folder({**environ, "SLURM_CONF": "/x"}, str(tmp_path / "bin"), make=True),
+        find_answer_folder(environ, str(tmp_path / "other"), make=True),
     ]
     assert given[0] is None
     assert len({one.folder for one in given if one is not None}) == 2
-    assert find_checkpoint_folder({"PATH": "/bin"}, None, make=True) is None
+    assert find_answer_folder({"PATH": "/bin"}, None, make=True) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

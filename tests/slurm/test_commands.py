@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
-from hpckit.slurm.commands import SlurmCommands, clean, failure, scheduler_present
+from hpckit.slurm.commands import SlurmCommands, clean, command_error
 
 
 def test_missing_program_is_away_and_says_what_to_do(path_without_slurm: str) -> None:
@@ -19,14 +19,6 @@ def test_missing_program_is_away_and_says_what_to_do(path_without_slurm: str) ->
         commands.run("squeue")
     assert "cluster.bin_dir" in caught.value.hint
     assert caught.value.exit_code == 3
-
-
-def test_scheduler_is_present_where_sbatch_is(fake_slurm: object, path_without_slurm: str) -> None:
-    """cluster=auto can ask for sbatch in bin_dir or on PATH."""
-    bin_dir = str(fake_slurm.bin_dir)  # type: ignore[attr-defined]
-    assert scheduler_present({"PATH": path_without_slurm}, bin_dir)
-    assert scheduler_present({"PATH": bin_dir}, None)
-    assert not scheduler_present({"PATH": path_without_slurm}, None)
 
 
 def test_silent_program_is_stopped(tmp_path: Path) -> None:
@@ -61,7 +53,7 @@ def test_program_that_cannot_be_run_is_away(tmp_path: Path) -> None:
 )
 def test_silence_of_a_daemon_is_away(words: str) -> None:
     """Where a daemon did not answer, it is not a refusal: trying again may help."""
-    assert isinstance(failure("sbatch", 1, f"sbatch: error: {words}\n"), SchedulerAwayError)
+    assert isinstance(command_error("sbatch", 1, f"sbatch: error: {words}\n"), SchedulerAwayError)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +72,7 @@ def test_silence_of_a_daemon_is_away(words: str) -> None:
 )
 def test_refusal_keeps_slurms_words_and_adds_a_hint(words: str, hint: str) -> None:
     """A refusal is shown in Slurm's own words, with the key of ours that is to be changed."""
-    error = failure("sbatch", 1, f"sbatch: error: Batch job submission failed: {words}\n")
+    error = command_error("sbatch", 1, f"sbatch: error: Batch job submission failed: {words}\n")
     assert isinstance(error, SchedulerRefusedError)
     assert words in error.message
     assert hint in error.hint
@@ -128,12 +120,11 @@ def test_programs_of_another_cluster_are_never_taken(tmp_path: Path) -> None:
     commands = SlurmCommands(bin_dir=down, environ={"PATH": str(on_path)})
     with pytest.raises(SchedulerAbsentError, match=r"not found in .*down \(is the sandbox up\?\)"):
         commands.run("sbatch")
-    assert not scheduler_present({"PATH": str(on_path)}, down)
 
 
 def test_unconfigured_slurm_is_absent() -> None:
     """Slurm's programs without a configuration reached nobody: a definite no, with the way out."""
     words = "sbatch: error: resolve_ctls_from_dns_srv: x\nsbatch: fatal: Could not establish a "
-    error = failure("sbatch", 1, words + "configuration source\n")
+    error = command_error("sbatch", 1, words + "configuration source\n")
     assert isinstance(error, SchedulerAbsentError)
     assert "cluster=local" in error.hint

@@ -13,14 +13,14 @@ import pytest
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import (
     EndCause,
-    Ending,
+    JobEnding,
     JobLimits,
     LimitsOfJob,
     PreemptMode,
     ending,
     job_limits,
 )
-from hpckit.slurm.parse import moment, node_names, read_settings
+from hpckit.slurm.parse import node_names, parse_time, read_settings
 
 END = datetime(2026, 11, 21, 6, 51, 21, tzinfo=UTC)
 AS_OF = datetime.fromisoformat("2026-11-21T06:36:25").astimezone(UTC)
@@ -181,13 +181,13 @@ def test_preempt_mode_is_read_among_other_words(text: str, expected: PreemptMode
 @pytest.mark.parametrize("text", ["N/A", "Unknown", "NONE", "UNLIMITED", "", "9" * 30])
 def test_moment_of_no_date_is_none(text: str) -> None:
     """Slurm's words for no moment are none, and so is what cannot be read."""
-    assert moment(text) is None
+    assert parse_time(text) is None
 
 
 def test_moment_is_the_same_in_both_ways_of_writing() -> None:
     """Seconds since 1970 and local time without a zone mean the same moment."""
     local = END.astimezone().replace(tzinfo=None).isoformat()
-    assert moment(local) == moment(f"{END.timestamp():.0f}") == END
+    assert parse_time(local) == parse_time(f"{END.timestamp():.0f}") == END
 
 
 def test_settings_are_read_from_columns_and_lines() -> None:
@@ -202,18 +202,18 @@ def test_settings_are_read_from_columns_and_lines() -> None:
 @pytest.mark.parametrize(
     ("job", "preempted", "expected"),
     [
-        ("7|RUNNING|n1|0|0|None|", "1795243150", Ending(cause=EndCause.preempted, end_at=END)),
-        ("7|COMPLETING|n1|1|0|None|", "1795243150", Ending(cause=EndCause.preempted)),
-        ("7|COMPLETING|n1|0|0|TimeLimit|", "N/A", Ending(cause=EndCause.time_limit)),
-        ("7|COMPLETING|n1|1|0|None|", "N/A", Ending(cause=EndCause.requeued)),
-        ("7|COMPLETING|n1|0|0|None|", "N/A", Ending(cause=EndCause.cancelled)),
-        ("7|COMPLETING|n1|0|0|NodeDown|", "N/A", Ending(cause=EndCause.failed)),
-        ("7|RUNNING|n1|0|0|None|", "N/A", Ending(cause=EndCause.none)),
-        ("", "N/A", Ending(cause=EndCause.unknown)),
+        ("7|RUNNING|n1|0|0|None|", "1795243150", JobEnding(cause=EndCause.preempted, end_at=END)),
+        ("7|COMPLETING|n1|1|0|None|", "1795243150", JobEnding(cause=EndCause.preempted)),
+        ("7|COMPLETING|n1|0|0|TimeLimit|", "N/A", JobEnding(cause=EndCause.time_limit)),
+        ("7|COMPLETING|n1|1|0|None|", "N/A", JobEnding(cause=EndCause.requeued)),
+        ("7|COMPLETING|n1|0|0|None|", "N/A", JobEnding(cause=EndCause.cancelled)),
+        ("7|COMPLETING|n1|0|0|NodeDown|", "N/A", JobEnding(cause=EndCause.failed)),
+        ("7|RUNNING|n1|0|0|None|", "N/A", JobEnding(cause=EndCause.none)),
+        ("", "N/A", JobEnding(cause=EndCause.unknown)),
     ],
 )
 def test_ending_is_told_by_restarts_reason_and_moment_of_preemption(
-    slurm: SlurmMaker, job: str, preempted: str, expected: Ending
+    slurm: SlurmMaker, job: str, preempted: str, expected: JobEnding
 ) -> None:
     """Which signal came does not tell a preemption from a cancel; Slurm's record does."""
     terms = f"|batch|{END.timestamp():.0f}|{preempted}|\n"

@@ -11,7 +11,13 @@ import pytest
 
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState
-from hpckit.slurm.parse import exit_code, job_ids, read_draining, read_sacct, read_squeue
+from hpckit.slurm.parse import (
+    parse_exit_code,
+    parse_job_ids,
+    read_draining,
+    read_sacct,
+    read_squeue,
+)
 
 DATA = Path(__file__).parents[1] / "data"
 RELEASES = sorted(path.parent.name for path in DATA.glob("*/jobs.json"))
@@ -98,7 +104,7 @@ def test_listing_says_why_a_job_never_began() -> None:
 )
 def test_job_ids_are_those_meant(text: str, jobs: tuple[str, ...]) -> None:
     """Ranges are expanded as far as they go; steps, heterogeneous parts, nonsense mean no job."""
-    assert job_ids(text) == jobs
+    assert parse_job_ids(text) == jobs
 
 
 @pytest.mark.parametrize(
@@ -116,7 +122,7 @@ def test_job_ids_are_those_meant(text: str, jobs: tuple[str, ...]) -> None:
 )
 def test_exit_code_is_what_a_shell_reports(text: str, code: int | None) -> None:
     """Both ways Slurm writes an exit code become one number, 128 + n for signal n."""
-    assert exit_code(text) == code
+    assert parse_exit_code(text) == code
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hpckit.model.states import RunState
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import find_by_name, observe
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 from hpckit.slurm.submit import submit
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
@@ -34,7 +34,7 @@ def send(plan_of_one_job: PlanMaker, tmp_path: Path) -> Callable[..., str]:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         (folder / "launch.json").write_text("{}")
         plan = plan_of_one_job(folder, **{"python": "true", **values})
-        text = render(plan, plan.jobs[0], [SHIPPED])
+        text = render_script(plan, plan.jobs[0], [SHIPPED])
         (folder / "job-0.sbatch").write_text(text)
         return submit(text, plan.jobs[0], folder, commands)
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hpckit.model.cluster.allocation import RequeueResult
+from hpckit.model.states import RequeueOutcome
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.requeue import Answer, Attempt, Outcome, requeue, requeue_or_cancel
+from hpckit.slurm.requeue import JobAttempt, requeue, requeue_or_cancel
 
 SHORT = timedelta(seconds=1)
 AWAY = "Unable to contact slurm controller (connect failure)"
@@ -69,9 +71,9 @@ class OneJob:
         owns_run: Callable[[], bool] = lambda: True,
         nodes: int = 1,
         lost: tuple[str, ...] = (),
-    ) -> Outcome:
+    ) -> RequeueResult:
         """Ask for a new attempt of the job, as its first attempt."""
-        attempt = Attempt(job="7", restart_count=0, nodes=nodes, owns_run=owns_run, lost=lost)
+        attempt = JobAttempt(job="7", restart_count=0, nodes=nodes, owns_run=owns_run, lost=lost)
         return requeue(self.commands, attempt, exclude=exclude, patience=SHORT)
 
 
@@ -95,7 +97,7 @@ def slurm(tmp_path: Path) -> OneJob:
 
 def test_requeue_is_asked_once(slurm: OneJob) -> None:
     """A running job is requeued with one call."""
-    assert slurm.requeue() == Outcome(answer=Answer.requeued, message="accepted")
+    assert slurm.requeue() == RequeueResult(outcome=RequeueOutcome.requeued, message="accepted")
     assert slurm.asked("requeue") == ["scontrol requeue 7"]
 
 
@@ -111,20 +113,20 @@ def test_requeue_is_asked_once(slurm: OneJob) -> None:
 def test_requeue_does_nothing_where_there_is_a_later_attempt(slurm: OneJob, job: str) -> None:
     """What somebody else has requeued, or Slurm itself, is not requeued a second time."""
     slurm.set(job=job)
-    assert slurm.requeue().answer is Answer.requeued
+    assert slurm.requeue().outcome is RequeueOutcome.requeued
     assert not slurm.asked("requeue")
 
 
 def test_requeue_does_nothing_once_the_run_is_somebody_elses(slurm: OneJob) -> None:
     """A fenced attempt asks nothing of Slurm, and says so."""
-    assert slurm.requeue("n1", owns_run=lambda: False).answer is Answer.fenced
+    assert slurm.requeue("n1", owns_run=lambda: False).outcome is RequeueOutcome.fenced
     assert not slurm.asked("requeue")
 
 
 def test_requeue_asks_for_the_fence_right_before_the_call(slurm: OneJob) -> None:
     """A fence that falls while Slurm is asked what the job does still holds the call back."""
     answers = iter([True, False])
-    assert slurm.requeue(owns_run=lambda: next(answers)).answer is Answer.fenced
+    assert slurm.requeue(owns_run=lambda: next(answers)).outcome is RequeueOutcome.fenced
     assert slurm.asked("squeue")
     assert not slurm.asked("requeue")
 
@@ -134,7 +136,7 @@ def test_requeue_brings_no_cancelled_job_back(slurm: OneJob, job: str) -> None:
     """Slurm would start a cancelled job again when asked; it is not asked."""
     slurm.set(job=job)
     outcome = slurm.requeue()
-    assert outcome.answer is Answer.refused
+    assert outcome.outcome is RequeueOutcome.refused
     assert "ended by someone" in outcome.message
     assert not slurm.asked("requeue")
 
@@ -159,7 +161,7 @@ def test_requeue_takes_a_lasting_refusal_for_an_answer(slurm: OneJob, refusal: s
     """What Slurm will never do is asked once, and its own words are handed on."""
     slurm.set(refusal=refusal)
     outcome = slurm.requeue("n1")
-    assert outcome.answer is Answer.refused
+    assert outcome.outcome is RequeueOutcome.refused
     assert refusal in outcome.message
     assert len(slurm.asked("requeue")) == 1
     assert not slurm.asked("update")
@@ -168,14 +170,14 @@ def test_requeue_takes_a_lasting_refusal_for_an_answer(slurm: OneJob, refusal: s
 def test_requeue_of_a_forgotten_job_is_refused(slurm: OneJob) -> None:
     """A job that slurmctld does not know cannot be requeued."""
     slurm.set(job="")
-    assert slurm.requeue().answer is Answer.refused
+    assert slurm.requeue().outcome is RequeueOutcome.refused
     assert not slurm.asked("requeue")
 
 
 def test_requeue_outlasts_an_absence(slurm: OneJob) -> None:
     """While the controller is away it is asked again, and then requeues once."""
     slurm.set(away="1")
-    assert slurm.requeue().answer is Answer.requeued
+    assert slurm.requeue().outcome is RequeueOutcome.requeued
     assert slurm.asked("requeue") == ["scontrol requeue 7"]
 
 
@@ -185,7 +187,7 @@ def test_requeue_lets_go_of_lost_nodes_first(
 ) -> None:
     """A job that holds a dead node would not be queued again until Slurm misses it."""
     slurm.set(job="7|RUNNING|n[1-3]|0|0|None|")
-    assert slurm.requeue(lost=lost).answer is Answer.requeued
+    assert slurm.requeue(lost=lost).outcome is RequeueOutcome.requeued
     assert slurm.asked("scontrol") == [
         f"scontrol update JobId=7 NodeList={left}",
         "scontrol requeue 7",
@@ -202,7 +204,7 @@ def test_requeue_gives_up_when_the_patience_is_spent(slurm: OneJob) -> None:
     """A controller that stays away is said to be away, in Slurm's words."""
     slurm.set(away="99")
     outcome = slurm.requeue()
-    assert outcome.answer is Answer.away
+    assert outcome.outcome is RequeueOutcome.unreachable
     assert AWAY in outcome.message
 
 
@@ -210,7 +212,7 @@ def test_requeue_whose_answer_is_lost_is_not_repeated(slurm: OneJob) -> None:
     """Where scontrol is killed after it was heard, a look at the job says so."""
     slurm.set(dies="")
     outcome = slurm.requeue()
-    assert outcome.answer is Answer.requeued
+    assert outcome.outcome is RequeueOutcome.requeued
     assert "restart 1" in outcome.message
     assert len(slurm.asked("requeue")) == 1
 
@@ -235,7 +237,7 @@ def test_nodes_that_cannot_be_excluded_any_more_are_a_warning(slurm: OneJob) -> 
     """Once the next attempt has started, its nodes are as they are; it is requeued all the same."""
     slurm.set(started="")
     outcome = slurm.requeue("n2")
-    assert outcome.answer is Answer.requeued
+    assert outcome.outcome is RequeueOutcome.requeued
     assert outcome.excluded == ()
     assert "n2 not excluded" in outcome.warning
     assert "no longer pending" in outcome.warning
@@ -245,7 +247,7 @@ def test_attempt_that_is_fenced_after_its_request_was_granted_was_requeued(slurm
     """What happened is said; only the nodes to leave out are somebody else's matter now."""
     answers = iter([True, True, False])
     outcome = slurm.requeue("n2", owns_run=lambda: next(answers))
-    assert outcome.answer is Answer.requeued
+    assert outcome.outcome is RequeueOutcome.requeued
     assert "n2 not excluded" in outcome.warning
     assert not slurm.asked("update")
 
@@ -269,15 +271,15 @@ def test_as_many_nodes_are_left_as_the_job_asks_for(slurm: OneJob) -> None:
 def test_job_that_may_not_be_requeued_is_cancelled(slurm: OneJob) -> None:
     """A --no-kill job without its supervisor is ended where it cannot be started anew."""
     slurm.set(refusal=DISABLED)
-    attempt = Attempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
+    attempt = JobAttempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
     outcome = requeue_or_cancel(slurm.commands, attempt, patience=SHORT)
-    assert outcome.answer is Answer.refused
+    assert outcome.outcome is RequeueOutcome.refused
     assert outcome.message.endswith("the job was cancelled")
     assert slurm.asked("scancel") == ["scancel 7"]
 
 
 def test_job_is_requeued_and_not_cancelled(slurm: OneJob) -> None:
     """Where Slurm requeues it, nothing is cancelled."""
-    attempt = Attempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
-    assert requeue_or_cancel(slurm.commands, attempt).answer is Answer.requeued
+    attempt = JobAttempt(job="7", restart_count=0, nodes=2, owns_run=lambda: True)
+    assert requeue_or_cancel(slurm.commands, attempt).outcome is RequeueOutcome.requeued
     assert not slurm.asked("scancel")

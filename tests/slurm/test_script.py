@@ -14,9 +14,9 @@ import pytest
 
 from hpckit.errors import TemplateError
 from hpckit.model.plan import LaunchPlan
-from hpckit.model.stages import DependencyType, Follows
+from hpckit.model.stages import DependencyType, StageDependency
 from hpckit.planning.jobs.service_jobs import auto_resume_job
-from hpckit.slurm.script import render
+from hpckit.slurm.script import render_script
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -74,7 +74,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def render_one(plan: LaunchPlan, *folders: Path) -> str:
     """Render the only job of a plan."""
-    return render(plan, plan.jobs[0], [*folders, SHIPPED])
+    return render_script(plan, plan.jobs[0], [*folders, SHIPPED])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -93,8 +93,8 @@ def test_script_is_the_golden_text(shape: str, plan_of_one_job: PlanMaker) -> No
 def test_script_of_a_stage_is_the_golden_text(plan_of_one_job: PlanMaker) -> None:
     """It says what it is to be submitted with, for who does so by hand; the rest is as ever."""
     plan = plan_of_one_job(folder=FOLDER, runs=3)
-    after = tuple(Follows(job=job, kind=DependencyType.afterok) for job in (0, 2))
-    text = render(plan, replace(plan.jobs[0], after=after), [SHIPPED])
+    after = tuple(StageDependency(job=job, kind=DependencyType.afterok) for job in (0, 2))
+    text = render_script(plan, replace(plan.jobs[0], after=after), [SHIPPED])
     golden = GOLDEN / "job_of_a_stage.sbatch"
     if os.environ.get(UPDATE):
         golden.write_text(text, encoding="utf-8")
@@ -254,7 +254,7 @@ def test_auto_resume_job_s_script_is_the_golden_text(plan_of_one_job: PlanMaker)
     plan = plan_of_one_job(FOLDER, modules=["cuda/12.4"], setup=["source ~/venv/bin/activate"])
     like = plan.jobs[0].resources
     job = auto_resume_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7_0", "9"])
-    text = render(plan, job, [SHIPPED])
+    text = render_script(plan, job, [SHIPPED])
     golden = GOLDEN / "auto_resume.sbatch"
     if os.environ.get(UPDATE):
         golden.write_text(text, encoding="utf-8")
@@ -270,7 +270,7 @@ def test_auto_resume_job_s_script_keeps_the_user_s_own_preparation(
     plan = plan_of_one_job(FOLDER, template="own.j2")
     like = plan.jobs[0].resources
     job = auto_resume_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7"])
-    text = render(plan, job, [tmp_path, SHIPPED])
+    text = render_script(plan, job, [tmp_path, SHIPPED])
     assert "# ours\n" in text
     assert 'hpckit auto-resume "$folder" --job 1\n' in text
     assert "supervise" not in text

@@ -13,7 +13,7 @@ from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.planning.checks.limits import Chosen
 from hpckit.planning.checks.limits import submit_limits as applying
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.site_query import read_site, submit_limits
+from hpckit.slurm.site_query import query_submit_limits, read_site
 
 DATA = Path(__file__).parents[1] / "data"
 RELEASES = sorted(path.parent.name for path in DATA.glob("*/qos.txt"))
@@ -67,7 +67,7 @@ def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
 
 def test_limits_of_controller_and_of_the_default_association_are_found(recorded: Any) -> None:
     """The indices, the jobs of all, and the limit of the default QOS are what Slurm has."""
-    found = submit_limits(recorded(), None, None, None, "daemon")
+    found = query_submit_limits(recorded(), None, None, None, "daemon")
     assert found == SubmitLimits(array_index=10001, array_tasks=None, queued=150, jobs=20000)
 
 
@@ -87,31 +87,34 @@ def test_the_limit_that_slurm_would_apply_is_taken(
     recorded: Any, account: str, partition: str, qos: str | None, queued: int | None
 ) -> None:
     """QOS come before the association, and the association has its account's limits."""
-    assert submit_limits(recorded(), account, partition, qos, "daemon").queued == queued
+    assert query_submit_limits(recorded(), account, partition, qos, "daemon").queued == queued
 
 
 def test_limits_that_are_not_enforced_are_none(recorded: Any) -> None:
     """Where AccountingStorageEnforce lacks `limits`, those written down stop nobody."""
     commands = recorded(enforced="associations")
-    assert submit_limits(commands, None, None, None, "daemon").queued is None
+    assert query_submit_limits(commands, None, None, None, "daemon").queued is None
 
 
 @pytest.mark.parametrize("kind", ["without", "broken"])
 def test_a_missing_accounting_leaves_the_controllers_limits(recorded: Any, kind: str) -> None:
     """Without an answer of the database the rest is known all the same."""
-    found = submit_limits(recorded(**{kind: "sacctmgr"}), None, None, None, "daemon")
+    found = query_submit_limits(recorded(**{kind: "sacctmgr"}), None, None, None, "daemon")
     assert (found.array_index, found.queued) == (10001, None)
 
 
 def test_a_cluster_that_does_not_answer_has_no_known_limit(recorded: Any) -> None:
     """A controller that is away is asked once, and stops nobody."""
-    assert submit_limits(recorded(broken="scontrol"), None, None, None, "daemon") == SubmitLimits()
+    assert (
+        query_submit_limits(recorded(broken="scontrol"), None, None, None, "daemon")
+        == SubmitLimits()
+    )
 
 
 def test_the_fake_without_accounting_is_understood(fake_slurm: Any) -> None:
     """A cluster without accounting has no limits on users."""
     commands = SlurmCommands(bin_dir=str(fake_slurm.bin_dir), environ=fake_slurm.environ)
-    assert submit_limits(commands, None, None, None, "me").queued is None
+    assert query_submit_limits(commands, None, None, None, "me").queued is None
 
 
 def test_a_site_is_learnt_in_six_questions(recorded: Any, tmp_path: Path) -> None:
@@ -127,7 +130,7 @@ def test_what_was_heard_is_not_asked_again(recorded: Any, tmp_path: Path) -> Non
     """A launch that needs the limits first, and all the rest later, asks each question once."""
     heard: dict[tuple[str, ...], str] = {}
     commands = recorded()
-    first = submit_limits(commands, None, None, None, "daemon", heard)
+    first = query_submit_limits(commands, None, None, None, "daemon", heard)
     site = read_site(commands, "daemon", heard=heard)
     assert len((tmp_path / "asked").read_text().splitlines()) == 6
     assert applying(site, Chosen.of(None, None, None)) == first

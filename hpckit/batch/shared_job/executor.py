@@ -32,7 +32,7 @@ from hpckit.errors import HpckitError
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec, SharedJobSpec
 from hpckit.planning.jobs.shared_jobs import due
-from hpckit.record.claims import Holder, claimed, held_before, take
+from hpckit.record.claims import ClaimHolder, claimed, held_before, take_claim
 from hpckit.record.launch_events import Mark, events_mark, renew_listing
 from hpckit.record.launches import Launch, latest_attempt, read_launch_history
 from hpckit.record.process import start_mark, this_host
@@ -43,7 +43,7 @@ from hpckit.runtime.forked import Program
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.threads import aside
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.requeue import Attempt, requeue
+from hpckit.slurm.requeue import JobAttempt, requeue
 
 _LOOK_S = 2.0
 """How often the launch's record is looked at for runs that somebody cancels."""
@@ -51,13 +51,13 @@ _IDLE_S = 5.0
 """How often a free slot looks whether another job has given a run back."""
 
 
-def work_through(launch: Launch, job: JobSpec, context: Context, program: Program) -> int:
+def run_shared_job(launch: Launch, job: JobSpec, context: Context, program: Program) -> int:
     """Work through the runs of a job; returns 0 if all that were begun here completed.
 
     `program` is hpckit's command line: it supervises each run.
     """
     slurm_job, restarts = job_key(context.environ)
-    holder = Holder(
+    holder = ClaimHolder(
         job=slurm_job or "",
         restart_count=restarts,
         host=this_host(),
@@ -85,7 +85,7 @@ class _SharedJob:
     job: JobSpec
     context: Context
     program: Program
-    holder: Holder
+    holder: ClaimHolder
     folder: Path
     running: dict[int, Step] = field(default_factory=dict, init=False)
     changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -175,7 +175,9 @@ class _SharedJob:
 
     def _take(self) -> int | None:
         try:
-            return next((run for run in self._due() if take(self.claims, run, self.holder)), None)
+            return next(
+                (run for run in self._due() if take_claim(self.claims, run, self.holder)), None
+            )
         except OSError as error:
             self._say(f"error: no run can be claimed in {self.claims}: {error}")
             self.failed = True
@@ -281,7 +283,7 @@ class _SharedJob:
 
     async def _requeue(self) -> None:
         """Have Slurm start the job once more; it ends this process then."""
-        attempt = Attempt(
+        attempt = JobAttempt(
             job=self.holder.job,
             restart_count=self.holder.restart_count,
             nodes=1,
@@ -290,7 +292,7 @@ class _SharedJob:
         bin_dir = self.launch.cluster.bin_dir
         commands = SlurmCommands(bin_dir=bin_dir, environ=self.context.environ)
         outcome = await aside(partial(requeue, commands, attempt))
-        self._say(f"requeue {outcome.answer}: {outcome.message}")
+        self._say(f"requeue {outcome.outcome}: {outcome.message}")
 
     def _say(self, message: str) -> None:
         sys.stderr.write(f"hpckit: {message}\n")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from hpckit.batch.shared_job.notes import VARIABLE, SharedJobNotes
 from hpckit.context import Context
-from hpckit.model.cluster.allocation import Limits, Requeued
+from hpckit.model.cluster.allocation import AttemptLimits, RequeueResult
 from hpckit.model.plan import SharedJobSpec
+from hpckit.model.states import RequeueOutcome
 from hpckit.runtime.assignment import Allocation
-from hpckit.slurm.requeue import Answer
 from hpckit.slurm.step import step_environment
 
 ALONE = {"HPCKIT_RANK": "0", "HPCKIT_WORLD_SIZE": "1"}
@@ -31,7 +31,7 @@ def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocatio
     notes, each = SharedJobNotes(Path(folder)), spec.each.timeout
     own_end = None if each is None else time.monotonic() + each.total_seconds()
 
-    def limits() -> Limits:
+    def limits() -> AttemptLimits:
         told = notes.limits()
         ends = [end for end in (told.end_s, own_end) if end is not None]
         return replace(told, end_s=min(ends, default=None))
@@ -39,8 +39,8 @@ def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocatio
     return Allocation(
         limits=limits,
         why=notes.ending,
-        requeue=lambda _wish, _owns_run: Requeued(
-            outcome=Answer.requeued, message="it waits for a free slot of its job"
+        requeue=lambda _wish, _owns_run: RequeueResult(
+            outcome=RequeueOutcome.requeued, message="it waits for a free slot of its job"
         ),
         draining=lambda: None,
     )

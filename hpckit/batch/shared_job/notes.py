@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from hpckit.model.cluster.allocation import Ending, Limits
+from hpckit.model.cluster.allocation import AllocationEnding, AttemptLimits
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import read_json, write_json
 
@@ -32,21 +32,21 @@ class SharedJobNotes:
 
     folder: Path
 
-    def tell_limits(self, limits: Limits) -> None:
+    def tell_limits(self, limits: AttemptLimits) -> None:
         """Write how long the job has."""
         write_json(self.folder / "limits.json", to_plain(limits))
 
-    def tell_ending(self, ending: Ending) -> None:
+    def tell_ending(self, ending: AllocationEnding) -> None:
         """Write why the job is being ended."""
         write_json(self.folder / "ending.json", to_plain(ending))
 
-    def limits(self) -> Limits:
+    def limits(self) -> AttemptLimits:
         """Return how long the job has, once that is known; what is usual where it is not told."""
-        return self._read("limits.json", Limits, _LIMITS_S)
+        return self._read("limits.json", AttemptLimits, _LIMITS_S)
 
-    def ending(self) -> Ending:
+    def ending(self) -> AllocationEnding:
         """Return why the job is being ended; nothing where it is not told within a moment."""
-        return self._read("ending.json", Ending, _ENDING_S)
+        return self._read("ending.json", AllocationEnding, _ENDING_S)
 
     def _read(
         self,

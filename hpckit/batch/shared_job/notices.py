@@ -18,7 +18,8 @@ from datetime import timedelta
 from functools import partial
 
 from hpckit.batch.shared_job.notes import SharedJobNotes
-from hpckit.record.claims import Holder
+from hpckit.record.claims import ClaimHolder
+from hpckit.runtime.signals import NOTICES, RANK_NOTICES, WARNINGS
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
 from hpckit.runtime.threads import aside
@@ -26,9 +27,7 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, PreemptMode, ending
 from hpckit.slurm.step import listening_step, step_environment
 
-_NOTICES = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-_WISHES = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-_BY_CODE = {128 + number: number for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
+_BY_CODE = {128 + number: number for number in RANK_NOTICES}
 """What srun exits with when its task died of a notice."""
 _CLOSING = timedelta(seconds=60)
 """So close to the job's time limit no run is begun any more, and of a short job its last tenth."""
@@ -51,7 +50,7 @@ class SharedJobNotices:
     how long before its limit a run has to begin (null: as late as can be).
     """
 
-    holder: Holder
+    holder: ClaimHolder
     bin_dir: str | None
     environ: Mapping[str, str]
     requeues: bool
@@ -74,7 +73,7 @@ class SharedJobNotices:
     def listen(self) -> None:
         """Take the signals of this process."""
         loop = asyncio.get_running_loop()
-        for number in _NOTICES:
+        for number in NOTICES:
             loop.add_signal_handler(number, self._hear, number)
         for number in (signal.SIGCONT, signal.SIGHUP):
             loop.add_signal_handler(number, lambda: None)
@@ -154,7 +153,7 @@ class SharedJobNotices:
             self._end(number)
 
     def _hear(self, number: signal.Signals) -> None:
-        if number in _WISHES and self.deadline.is_far(time.monotonic()):
+        if number in WARNINGS and self.deadline.is_far(time.monotonic()):
             self.pass_on(number)
             return
         self.told.set()

@@ -13,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, Failure
+from hpckit.model.failure import Cause
+from hpckit.model.final_event import last_round, lost, missing_final_event, round_lost
 from hpckit.model.plan import JobSpec
-from hpckit.model.states import RoundAction, RunState
+from hpckit.model.states import RequeueOutcome, RunState
 from hpckit.planning.jobs.shared_jobs import EndedAttempt, comes_back
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import read_ledger
@@ -24,7 +25,6 @@ from hpckit.record.counted_events import counted_events
 from hpckit.record.launches import Launch, latest_attempt, load_settings, progress_step
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, read_events
-from hpckit.slurm.requeue import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +81,10 @@ class SharedJobEnds:
     ) -> events.AttemptEnded:
         """Say for a supervisor that was killed how its attempt ended, within the run's budgets."""
         paths, at = self._paths(run, number), datetime.now(UTC)
-        heard = [event.cause for event in told if isinstance(event, events.NoticeHeard)]
-        cause = heard[-1] if heard else Cause.launcher_lost
-        how = f"killed by signal {-code}" if code < 0 else "lost without a final event"
-        failure = Failure(cause=cause, message=f"its supervisor was {how}", signature=cause)
-        ended = events.RoundEnded(
-            at=at,
-            round=_last_round(told),
-            first_step=None,
-            step=progress_step(paths),
-            action=RoundAction.end,
-            failure=failure,
-        )
+        failure = missing_final_event(told) or lost(Cause.launcher_lost)
+        if code < 0:
+            failure = replace(failure, message=f"its supervisor was killed by signal {-code}")
+        ended = round_lost(failure, at=at, number=last_round(told), step=progress_step(paths))
         earlier = counted_events(self.launch, run, before=number)
         ledger = read_ledger((*earlier, *told)).after(ended, number)
         spent = exhausted(ledger, failure, load_settings(self.launch, run)[0].recovery)
@@ -113,14 +105,9 @@ class SharedJobEnds:
 
 def _asked_again(told: Sequence[events.Event]) -> bool:
     answers = [event.outcome for event in told if isinstance(event, events.RequeueAsked)]
-    return Answer.requeued in answers
+    return RequeueOutcome.requeued in answers
 
 
 def _took(told: Sequence[events.Event], end: datetime) -> timedelta:
     began = [event.at for event in told if isinstance(event, events.AttemptStarted)]
     return end - began[0] if began else timedelta()
-
-
-def _last_round(told: Sequence[events.Event]) -> int:
-    rounds = [event.round for event in told if isinstance(event, events.RoundStarted)]
-    return rounds[-1] if rounds else 0

@@ -16,13 +16,14 @@ from datetime import datetime, timedelta
 from hpckit.cli.options import add_output_dir, output_dir
 from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
-from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, Kind
+from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, FaultKind
+from hpckit.model.moment import local_clock
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.operations.inject_fault import SANDBOX_VARIABLE, MissedError, Scene, strike
+from hpckit.operations.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
 from hpckit.planning.faults import (
-    Strike,
-    Targets,
+    FaultTargets,
+    ScheduledFault,
     outside_faults,
     parse_duration,
     schedule,
@@ -33,7 +34,7 @@ from hpckit.record.lookup import Selection, find
 from hpckit.record.store import append_line
 from hpckit.views.launch_view import Ask, launch_view
 
-_KINDS = [[kind.value] for kind in Kind]
+_KINDS = [[kind.value] for kind in FaultKind]
 _POLL_S = 2.0
 _SHOWN = 10
 
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="[RUN] FAULT",
         help="a run (default: the latest launch's), then faults: kill rank=1, stop agent node=n2, "
-        "term supervisor, requeue, flip, …; docs/chaos.md lists them",
+        "term supervisor, requeue, flip, …; docs/guides/chaos.md lists them",
     )
     add("--mtbf", metavar="TIME", help="at random, with this mean time between faults: 90s, 2m")
     add("--faults", metavar="LIST", help="what to draw from at random: kill,stop,requeue")
@@ -94,7 +95,7 @@ def _check(faults: Sequence[Fault], arguments: argparse.Namespace) -> None:
         raise UsageError(
             "no fault is named",
             hint="such as `hpckit chaos kill rank=1` or `hpckit chaos --mtbf 2m --faults "
-            "kill,stop`; docs/chaos.md lists them all",
+            "kill,stop`; docs/guides/chaos.md lists them all",
         )
     if arguments.mtbf is None and (arguments.faults is not None or arguments.limit is not None):
         raise UsageError("--faults and --for are for faults at random", hint="add --mtbf TIME")
@@ -114,7 +115,7 @@ def _find(
     except NotFoundError as error:
         if texts or reference is None:
             raise
-        kinds = f"{reference!r} is neither a launch nor a fault; see docs/chaos.md for the faults"
+        kinds = f"{reference!r} is neither a launch nor a fault (docs/guides/chaos.md lists faults)"
         raise NotFoundError(error.message, hint=f"{error.hint}\n{kinds}") from None
 
 
@@ -170,7 +171,8 @@ class _Line:
         """The line for people."""
         places = {"attempt": self.attempt, "round": self.round, "step": self.step}
         where = ", ".join(f"{name} {at}" for name, at in places.items() if at is not None)
-        return f"{self.at[11:19]}  {self.fault}: {self.outcome}: {self.detail} ({where})"
+        at = local_clock(datetime.fromisoformat(self.at))
+        return f"{at}  {self.fault}: {self.outcome}: {self.detail} ({where})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +196,9 @@ class _Stage:
         """Inject faults at random times until the run is over; what misses is only said."""
         began, scene = self.context.now(), self._scene()
         resources = scene.settings.resources
-        targets = Targets(world_size=resources.nodes * resources.tasks_per_node, nodes=scene.nodes)
+        targets = FaultTargets(
+            world_size=resources.nodes * resources.tasks_per_node, nodes=scene.nodes
+        )
         drawn = schedule(self.arguments.seed, parse_duration(self.arguments.mtbf), faults, targets)
         limit = None if self.arguments.limit is None else parse_duration(self.arguments.limit)
         strikes = itertools.takewhile(lambda one: limit is None or one.after <= limit, drawn)
@@ -209,15 +213,15 @@ class _Stage:
                 raise error
         return 0
 
-    def _show(self, strikes: Iterable[Strike], scene: Scene) -> None:
+    def _show(self, strikes: Iterable[ScheduledFault], scene: FaultScene) -> None:
         for one in strikes:
             detail = f"after {one.after.total_seconds():.1f} s"
             self._say(self._line(one.fault, scene.view, "planned", detail, one.after))
 
-    def _scene(self) -> Scene:
+    def _scene(self) -> FaultScene:
         view = launch_view(self.launch, self.context, ask=Ask.open_runs, indices=[self.index])
         named = self.arguments.sandbox or self.context.environ.get(SANDBOX_VARIABLE)
-        return Scene(
+        return FaultScene(
             launch=self.launch,
             view=view.runs[0],
             settings=load_settings(self.launch, self.index)[0],
@@ -226,7 +230,9 @@ class _Stage:
             dry=self.arguments.dry_run,
         )
 
-    def _strike(self, fault: Fault, scene: Scene, *, after: timedelta | None) -> HpckitError | None:
+    def _strike(
+        self, fault: Fault, scene: FaultScene, *, after: timedelta | None
+    ) -> HpckitError | None:
         """Inject a fault, print and record what came of it; returns its error where it failed."""
         try:
             done, error = strike(fault, scene), None

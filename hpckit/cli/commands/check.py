@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.compose_options import add_composing, compose_request, show_instead
+from hpckit.cli.compose_options import (
+    add_composing,
+    compose_request,
+    recorded_words,
+    show_instead,
+)
 from hpckit.context import Context
 from hpckit.report.checked import check_document, check_lines
+
+TAKES_COMMAND = True
+"""Words behind `--` are a command to run, and no overrides."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +32,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     from hpckit.operations import check, prepare  # noqa: PLC0415  # they import Hydra
 
     request = compose_request(arguments, context)
-    prepared = prepare.prepare(request, arguments.words, context, quiet=arguments.json)
+    words = recorded_words(arguments, context)
+    prepared = prepare.prepare(request, words, context, quiet=arguments.json)
     checked = check.check_launch(prepared, context)
     if arguments.json:
         context.say_json(check_document(prepared.plan, checked))

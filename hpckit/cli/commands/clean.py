@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from hpckit.cli.agreement import is_agreed
 from hpckit.cli.options import (
     add_filters,
     add_json,
@@ -30,7 +31,7 @@ from hpckit.record.lookup import Selection
 from hpckit.record.remove import remove
 from hpckit.report.account import size_text
 from hpckit.report.text import Page, TextTable
-from hpckit.runtime.checkpoint.retention import Extent
+from hpckit.runtime.checkpoint.retention import RetentionExtent
 
 _SHOWN_LEFT = 5
 
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoints",
         nargs="?",
-        const=Extent.unproved.value,
+        const=RetentionExtent.unproved.value,
         metavar="EXTENT",
         help="unproved (the default): what no load would take; old: also what is older than the "
         "two newest; all: of completed runs, every one",
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     items = [item for one in found for item in one.items]
     if not arguments.json:
         show_page(_page(found), context)
-    agreed = bool(items) and _agreed(arguments, items, context)
+    agreed = bool(items) and is_agreed(arguments, _amount(items), context)
     failed: list[str] = []
     removed = list(_remove(found, request, context, failed)) if agreed else []
     if failed:
@@ -95,33 +96,16 @@ def _request(arguments: argparse.Namespace) -> CleanupRequest:
     )
 
 
-def _extent(arguments: argparse.Namespace) -> Extent:
-    word = arguments.checkpoints or Extent.unproved.value
-    if is_word(arguments, word, known=word in Extent.__members__):
-        return Extent.unproved
-    if word not in Extent.__members__:
+def _extent(arguments: argparse.Namespace) -> RetentionExtent:
+    word = arguments.checkpoints or RetentionExtent.unproved.value
+    if is_word(arguments, word, known=word in RetentionExtent.__members__):
+        return RetentionExtent.unproved
+    if word not in RetentionExtent.__members__:
         raise UsageError(
-            f"--checkpoints is {word!r}; it has to be {', '.join(Extent)}",
+            f"--checkpoints is {word!r}; it has to be {', '.join(RetentionExtent)}",
             hint="`old` keeps the two newest of each run; `all` none, of completed runs",
         )
-    return Extent(word)
-
-
-def _agreed(arguments: argparse.Namespace, items: Sequence[Item], context: Context) -> bool:
-    """Whether the items may be removed; without a person there, only --yes says so."""
-    if arguments.dry_run:
-        return False
-    if arguments.yes:
-        return True
-    if arguments.json or not context.terminal:
-        context.note("nothing was removed; --yes removes it")
-        return False
-    context.stdout.write(f"remove {_amount(items)}? [y/N] ")
-    context.stdout.flush()
-    if context.answer().strip().lower() in {"y", "yes"}:
-        return True
-    context.note("nothing was removed")
-    return False
+    return RetentionExtent(word)
 
 
 def _remove(

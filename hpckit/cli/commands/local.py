@@ -24,6 +24,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Work through jobs of a launch; returns 0 if every run of them completed, else 1."""
     launch = load_launch(arguments.folder)
-    return local_executor.work_through(
-        launch, tuple(arguments.job or ()), context, arguments.program
-    )
+    return local_executor.run_jobs(launch, tuple(arguments.job or ()), context, arguments.program)

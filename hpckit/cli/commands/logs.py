@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.terminal.log_printer import LogPrinter
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.model.plain import to_plain
@@ -22,9 +22,8 @@ from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch, read_runs
-from hpckit.record.logs import Log, Tail, attempts, other_logs, rank_logs, read_text, rounds
+from hpckit.record.logs import LogFile, attempts, other_logs, rank_logs, read_text, rounds
 from hpckit.record.lookup import Selection, find_evidence
-from hpckit.report.escape import escaped
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.poller import PollBackoff, Poller
 
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         context.say_json(_document(choice, choice.logs()))
         return 0
     own = selection.launch.stranger is None
-    printer = _Printer(context=context, as_json=arguments.json, own=own)
+    printer = LogPrinter(context=context, as_json=arguments.json, own=own)
     if arguments.follow:
         with only_a_view(choice.launch, context):
             _follow(choice, printer, context)
@@ -144,7 +143,7 @@ class _Choice:
                 hint="leave --round out for the latest",
             )
 
-    def logs(self) -> Sequence[Log]:
+    def logs(self) -> Sequence[LogFile]:
         """Return the logs to read as things stand; raises NotFoundError for a missing rank."""
         ranks = rank_logs(self.launch, self.index, self.attempt, self.round)
         if not ranks:
@@ -162,7 +161,7 @@ class _Choice:
             )
         return [ranks[int(wanted)]]
 
-    def _worth_reading(self, ranks: Mapping[int, Log]) -> int:
+    def _worth_reading(self, ranks: Mapping[int, LogFile]) -> int:
         """Return the rank a failure of this very attempt is blamed on, else the first."""
         record = self.record()
         shown = next(iter(ranks.values())).attempt
@@ -170,7 +169,7 @@ class _Choice:
         return blamed if blamed in ranks and blamed is not None else min(ranks)
 
 
-def _document(choice: _Choice, logs: Iterable[Log]) -> dict[str, Any]:
+def _document(choice: _Choice, logs: Iterable[LogFile]) -> dict[str, Any]:
     """Return what `logs --json` prints: the texts as a whole."""
     return {
         "run": choice.run_id,
@@ -180,50 +179,7 @@ def _document(choice: _Choice, logs: Iterable[Log]) -> dict[str, Any]:
     }
 
 
-@dataclass(slots=True)
-class _Printer:
-    """Prints what is new in logs; says on standard error which it reads."""
-
-    context: Context
-    as_json: bool
-    own: bool
-    tails: dict[Path, Tail] = field(default_factory=dict)
-
-    def print(self, logs: Sequence[Log], *, last: bool = False) -> None:
-        """Print the lines that are new; `last`: nothing more is expected after them."""
-        for log in logs:
-            if log.path not in self.tails:
-                self.tails[log.path] = Tail(log.path)
-                self.context.note(_title(log))
-            tail = self.tails[log.path]
-            for line in tail.lines():
-                self._print_line(log, line, prefixed=len(logs) > 1)
-            for line in tail.rest() if last else ():
-                self._print_line(log, line, prefixed=len(logs) > 1)
-        self.context.stdout.flush()
-
-    def _print_line(self, log: Log, line: str, *, prefixed: bool) -> None:
-        who = str(log.kind) if log.rank is None else str(log.rank)
-        if self.as_json:
-            record = {"kind": log.kind, "rank": log.rank, "attempt": log.attempt}
-            line = self.context.json_line({**record, "round": log.round, "line": line})
-        elif prefixed:
-            line = f"{who}| {line}"
-        # What one's own program printed is passed on as it is: bars redraw, colours stay.
-        own = self.own or self.as_json
-        self.context.stdout.write((line if own else escaped(line)) + "\n")
-
-
-def _title(log: Log) -> str:
-    who = f"rank {log.rank}" if log.rank is not None else str(log.kind)
-    place = [
-        "" if log.attempt is None else f"attempt {log.attempt}",
-        "" if log.round is None else f"round {log.round}",
-    ]
-    return ", ".join([who, *filter(None, place)]) + f": {log.path}"
-
-
-def _follow(choice: _Choice, printer: _Printer, context: Context) -> None:
+def _follow(choice: _Choice, printer: LogPrinter, context: Context) -> None:
     """Print what comes until the run has ended, through its rounds and attempts."""
     watch = Poller(launch=choice.launch, context=context, indices=[choice.index], rhythm=_BACKOFF)
     # At once: what has ended is not to be waited for.
@@ -240,7 +196,7 @@ def _follow(choice: _Choice, printer: _Printer, context: Context) -> None:
         context.sleep(POLL_S)
 
 
-def _follow_logs(choice: _Choice) -> Sequence[Log]:
+def _follow_logs(choice: _Choice) -> Sequence[LogFile]:
     """Return the logs to read now; a rank that is not there may still come."""
     try:
         return choice.logs()

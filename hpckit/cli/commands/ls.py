@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from hpckit.cli.options import (
     filter_of,
     output_dir,
 )
-from hpckit.cli.terminal.pager import launch_head, show_page
+from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
+from hpckit.model.ids import name_of
 from hpckit.record.launches import load_evidence
 from hpckit.record.lookup import list_all
 from hpckit.report.launches import LaunchLine, sort_launches
@@ -30,6 +32,7 @@ from hpckit.report.rows import count_states
 from hpckit.report.selection import Filter, sort_key
 from hpckit.report.text import launches_page
 from hpckit.views.freshness import Freshness
+from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import Ask, launch_view
 
 SHOWN = 20
@@ -37,6 +40,12 @@ SHOWN = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `ls` understands."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only launches whose id begins with this, or whose id or name matches it as a glob",
+    )
     parser.add_argument(
         *("-n", "--limit"),
         dest="count",
@@ -57,12 +66,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.count < 0:
         raise UsageError(f"-n is {arguments.count}; it has to be 0 (all) or more")
     base = output_dir(arguments, context)
-    folders = list_all(base)
+    every = list_all(base)
+    folders = [folder for folder in every if _is_named(folder.name, arguments.names)]
     found, unseen = _chosen(folders, arguments, context)
     if arguments.json:
         context.say_json(launches_document(found))
     elif not folders:
-        context.note(f"there are no launches in {base}")
+        named = f" named {' or '.join(arguments.names)}" if every else ""
+        context.note(f"there are no launches{named} in {base}")
     else:
         show_page(
             launches_page(found, sort_key(arguments.sort) if arguments.sort else None),
@@ -74,6 +85,17 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                 f"{unseen} {'more' if arguments.sort else 'older'} not shown; -n 0 shows all"
             )
     return 0
+
+
+def _is_named(launch: str, names: Sequence[str]) -> bool:
+    """Whether a launch's id begins with one of these names, or matches it; any if there are none.
+
+    The name of a launch is what its id begins with.
+    """
+    return not names or any(
+        launch.startswith(name) or fnmatchcase(launch, name) or fnmatchcase(name_of(launch), name)
+        for name in names
+    )
 
 
 def _chosen(

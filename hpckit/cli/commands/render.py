@@ -8,12 +8,20 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from hpckit.cli.compose_options import add_composing, compose_request, show_instead
+from hpckit.cli.compose_options import (
+    add_composing,
+    compose_request,
+    recorded_words,
+    show_instead,
+)
 from hpckit.cli.launch_output import launch_document, script_paths
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.plan import JobSpec
 from hpckit.planning.jobs.dependencies import stage_dependency
+
+TAKES_COMMAND = True
+"""Words behind `--` are a command to run, and no overrides."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +36,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     from hpckit.operations import prepare  # noqa: PLC0415  # it imports Hydra
 
     request = compose_request(arguments, context)
-    prepared = prepare.prepare(request, arguments.words, context, quiet=arguments.json)
+    words = recorded_words(arguments, context)
+    prepared = prepare.prepare(request, words, context, quiet=arguments.json)
     launch = prepare.write(prepared, context)
     scripts = script_paths(launch)
     if arguments.json:

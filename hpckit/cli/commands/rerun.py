@@ -1,4 +1,4 @@
-"""`hpckit rerun`: one run again, in a launch of its own, as it was configured."""
+"""`hpckit rerun`: runs of a launch again, in a new launch, as they were configured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import argparse
 from typing import TYPE_CHECKING
 
 from hpckit.cli.launch_output import print_scripts, say_checked, say_started
-from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
-from hpckit.cli.terminal.waiting import wait
+from hpckit.cli.options import add_json, add_output_dir
+from hpckit.cli.run_choice import RunChoice, add_run_choice, run_choice
+from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.record.lookup import Selection, find
+from hpckit.model.counted import counted
+from hpckit.model.ranges import ranges
+from hpckit.views.launch_view import Ask, launch_view
+from hpckit.views.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from hpckit.operations.rerun import PreparedRerun
@@ -18,39 +22,39 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `rerun` understands."""
-    add_reference(parser)
+    add_run_choice(parser)
     parser.add_argument(
         "--exact",
         action="store_true",
-        help="with the code and the Python it was frozen with, not today's",
+        help="with the code and the Python they were frozen with, not today's",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the batch script, and leave nothing behind"
+        "--dry-run", action="store_true", help="print the batch scripts, and leave nothing behind"
     )
     parser.add_argument(
-        "--no-check", action="store_true", help="do not look beforehand whether it can run"
+        "--no-check", action="store_true", help="do not look beforehand whether they can run"
     )
     parser.add_argument(
-        "--wait", action="store_true", help="wait for the end: exit code 1 unless it completed"
+        "--wait", action="store_true", help="wait for the end: exit code 1 unless all completed"
     )
     add_json(parser)
     add_output_dir(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Launch a run again, and say what of code and environment is not what it was."""
+    """Launch runs again, and say what of code and environment is not what it was."""
     # Imported here: they import Hydra, which --help does without.
     from hpckit.operations import check, launch, rerun  # noqa: PLC0415
 
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
-    index = _index(selection)
+    chosen = run_choice(arguments, context)
+    indices = _indices(chosen, context)
     source = rerun.prepare_rerun(
-        selection.launch, index, arguments.words, context, exact=arguments.exact
+        chosen.launch, indices, arguments.words, context, exact=arguments.exact
     )
     with source as found:
         _say_differences(found, context)
         more = {
-            "rerun_of": selection.launch.runs[index].id,
+            "rerun_of": [chosen.launch.runs[index].id for index in indices],
             "exact": arguments.exact,
             "code": found.code,
             "differences": found.differences,
@@ -65,19 +69,33 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
                 return 2
         started = launch.start(prepared, context)
     say_started(started, context, as_json=arguments.json, more=more)
-    return wait(started.launch, context, quiet=arguments.json) if arguments.wait else 0
+    return wait(started.launch, context, Waiting(quiet=arguments.json)) if arguments.wait else 0
 
 
-def _index(selection: Selection) -> int:
-    launch = selection.launch
-    if selection.index is not None:
-        return selection.index
-    if len(launch.runs) > 1:
+def _indices(chosen: RunChoice, context: Context) -> tuple[int, ...]:
+    """Return the runs that are meant: which of several has to be said."""
+    launch, indices = chosen.launch, chosen.indices
+    if not chosen.wanted.all:
+        return _filtered(chosen, context)
+    if indices is None and len(launch.runs) > 1:
         raise UsageError(
-            f"{launch.id} has {len(launch.runs)} runs; rerun starts a single one again",
-            hint=f"name it, such as {launch.runs[0].id}; `hpckit results {launch.id}` lists them",
+            f"{launch.id} has {len(launch.runs)} runs; say which of them to start again",
+            hint=f"name runs, such as {launch.runs[0].id}, or choose: --failed, --cause nan, "
+            f"--runs 0-{len(launch.runs) - 1}; `hpckit results {launch.id}` lists them",
         )
-    return 0
+    return (0,) if indices is None else indices
+
+
+def _filtered(chosen: RunChoice, context: Context) -> tuple[int, ...]:
+    """Return the runs that pass the filters, and say which those are."""
+    launch = chosen.launch
+    view = launch_view(launch, context, ask=Ask.open_runs, indices=chosen.indices)
+    if view.scheduler is Scheduler.unreachable:
+        context.note(f"warning: {view.warning}; runs are chosen by our own record")
+    found = tuple(one.record.index for one in chosen.wanted.chosen(view.runs, launch.id))
+    of = counted(len(launch.runs), "run")
+    context.note(f"{len(found)} of {of} of {launch.id}: {ranges(found)}")
+    return found
 
 
 def _say_differences(found: PreparedRerun, context: Context) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import (
@@ -25,11 +26,15 @@ from hpckit.cli.options import (
 )
 from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.model.ranges import ranges
 from hpckit.model.search import Search
+from hpckit.operations.next_step import all_results
+from hpckit.record.launches import read_launch_history
 from hpckit.record.trials import read_search
 from hpckit.report.best import best, best_first, best_line, best_object
 from hpckit.report.escape import escaped
-from hpckit.report.machine import results_document
+from hpckit.report.machine import results_document, spread_document
 from hpckit.report.results import (
     ACCOUNT_COLUMNS,
     Results,
@@ -40,8 +45,9 @@ from hpckit.report.results import (
     sort_results,
 )
 from hpckit.report.rows import RunRow, run_row
-from hpckit.report.selection import sort_key
-from hpckit.report.text import results_page
+from hpckit.report.selection import SortKey, assigned, sort_key
+from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cells, spread_header
+from hpckit.report.text import Page, results_page, spread_page
 from hpckit.views.accounts import accounts
 from hpckit.views.across_launches import ChosenRuns, RunsQuery, chosen_runs
 from hpckit.views.freshness import Freshness
@@ -53,12 +59,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
     form.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument(
+        "--over",
+        metavar="KEY[,KEY]",
+        action="append",
+        default=[],
+        help="one row for runs that differ only in these overrides, such as seed: mean, sample "
+        "standard deviation and number of completed runs of each metric",
+    )
     add_filters(parser)
-    add_sort(parser, "Columns: index, state, step, time, goodput, an override, a metric")
+    add_sort(parser, "Columns: index, state, cause, step, time, goodput, an override, a metric")
     parser.add_argument("--descending", action="store_true", help="largest first")
     add_limit(parser)
     add_fresh(parser)
     add_output_dir(parser)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What is to be shown, in each of its forms; `shown` of `total` rows."""
+
+    page: Page
+    document: Mapping[str, object]
+    table: Iterable[Sequence[Any]]
+    shown: int
+    total: int
 
 
 @gc_paused()
@@ -68,22 +93,69 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     query = RunsQuery(references=arguments.references, experiment=arguments.experiment)
     chosen = chosen_runs(query, output_dir(arguments, context), context, freshness)
     results = _results(chosen, arguments, context.now())
-    search = _search(chosen)
+    answer = (
+        _over(chosen, results, arguments) if arguments.over else _each(chosen, results, arguments)
+    )
+    several = arguments.experiment is not None or len(arguments.references) > 1
+    elsewhere = {} if several else _elsewhere(chosen)
+    if arguments.json:
+        known = [{"launch": launch, "runs": runs} for launch, runs in elsewhere.items()]
+        context.say_json({**answer.document, "elsewhere": known})
+    elif arguments.csv:
+        csv.writer(context.stdout, lineterminator="\n").writerows(answer.table)
+        context.stdout.flush()
+    else:
+        show_page(answer.page, context, paged=True)
+    if elsewhere and not arguments.json:
+        context.note(_rest_line(chosen, elsewhere, context))
+    note_unshown(answer.total, answer.shown, context)
+    return 0
+
+
+def _each(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Namespace) -> _Answer:
+    """Return a row for each run."""
+    search, key = _search(chosen), _key(arguments)
     leader = None if search is None else best(results.rows, search)
-    if search is not None and not (arguments.sort or arguments.descending):
+    if key is not None:
+        results = sort_results(results, key)
+    elif search is not None:
         results = best_first(results, search)
     shown = replace(results, rows=tuple(limited(results.rows, arguments.limit)))
-    if arguments.json:
-        first = None if search is None else best_object(leader, search)
-        context.say_json({**_document(chosen, results, shown), "best": first})
-    elif arguments.csv:
-        _write_csv(shown, context)
-    else:
-        page = results_page(shown)
-        last = [] if search is None else [best_line(leader, search.metric)]
-        show_page([*page, *last], context, paged=True)
-    note_unshown(len(results.rows), len(shown.rows), context)
-    return 0
+    last = [] if search is None else [best_line(leader, search.metric)]
+    first = None if search is None else best_object(leader, search)
+    document = results_document(_launch(chosen), shown)
+    return _Answer(
+        page=[*results_page(shown), *last],
+        document={**document, **_counts(chosen, results), "best": first},
+        table=_csv(shown),
+        shown=len(shown.rows),
+        total=len(results.rows),
+    )
+
+
+def _over(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Namespace) -> _Answer:
+    """Return a row for runs that differ in nothing but some keys."""
+    words = [one.record.overrides for _, runs in chosen for one in runs]
+    known = dict.fromkeys(key for given in words for key in assigned(given))
+    keys, key = over_keys(arguments.over, known, results.overrides), _key(arguments)
+    found = make_spread(results, keys)
+    if key is not None:
+        found = sort_spread(found, key)
+    shown = replace(found, rows=tuple(limited(found.rows, arguments.limit)))
+    lines = [spread_header(shown), *spread_cells(shown)]
+    return _Answer(
+        page=spread_page(shown),
+        document={**spread_document(_launch(chosen), shown), **_counts(chosen, results)},
+        table=[tuple(map(_safe, line)) for line in lines],
+        shown=len(shown.rows),
+        total=len(found.rows),
+    )
+
+
+def _key(arguments: argparse.Namespace) -> SortKey | None:
+    if not arguments.sort and not arguments.descending:
+        return None
+    return sort_key(arguments.sort or "index", descending=arguments.descending)
 
 
 def _search(chosen: Sequence[ChosenRuns]) -> Search | None:
@@ -94,40 +166,53 @@ def _search(chosen: Sequence[ChosenRuns]) -> Search | None:
     return read_search(launches[0].paths)
 
 
-def _document(chosen: Sequence[ChosenRuns], results: Results, shown: Results) -> dict[str, object]:
-    launches = [view.launch.id for view, _ in chosen]
+def _launch(chosen: Sequence[ChosenRuns]) -> str | None:
+    return chosen[0][0].launch.id if len(chosen) == 1 else None
+
+
+def _counts(chosen: Sequence[ChosenRuns], results: Results) -> dict[str, object]:
     total = sum(len(runs) for _, runs in chosen)
-    document = results_document(launches[0] if len(launches) == 1 else None, shown)
-    counts = {"total": total, "matching": len(results.rows)}
-    return {**document, **counts, "launches": launches}
+    launches = [view.launch.id for view, _ in chosen]
+    return {"total": total, "matching": len(results.rows), "launches": launches}
 
 
 def _results(chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, now: datetime) -> Results:
-    """Return the results of the runs that were asked for, in order."""
+    """Return the results of the runs that were asked for."""
     wanted = filter_of(arguments)
     rows: list[RunRow] = []
     for view, runs in chosen:
         some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
         kept = accounts(view.launch, some, now, view.kept)
         rows += [run_row(one, kept.get(one.record.index)) for one in some]
-    results = make_results(
+    return make_results(
         rows,
         now,
         sweep=[one.record.overrides for _, runs in chosen for one in runs],
         spans=arguments.experiment is not None or len(arguments.references) > 1,
     )
-    if not arguments.sort and not arguments.descending:
-        return results
-    key = sort_key(arguments.sort or "index", descending=arguments.descending)
-    return sort_results(results, key)
 
 
-def _write_csv(results: Results, context: Context) -> None:
-    """Write a header and one line per run; numbers in full, `time` in seconds, nothing as empty."""
-    writer = csv.writer(context.stdout, lineterminator="\n")
-    writer.writerow((*map(escaped, header(results)), *ACCOUNT_COLUMNS))
+def _elsewhere(chosen: Sequence[ChosenRuns]) -> dict[str, tuple[int, ...]]:
+    """Return the runs of other launches that stand for some of this one, by launch."""
+    return read_launch_history(chosen[0][0].launch).known
+
+
+def _rest_line(
+    chosen: Sequence[ChosenRuns], elsewhere: Mapping[str, Sequence[int]], context: Context
+) -> str:
+    count = counted(sum(map(len, elsewhere.values())), "more run")
+    places = "; ".join(f"{launch} ({ranges(runs)})" for launch, runs in elsewhere.items())
+    command = all_results([view.launch for view, _ in chosen], tuple(elsewhere), context)
+    return f"{count} of this sweep: {places}. All together: `{command}`"
+
+
+def _csv(results: Results) -> Iterable[Sequence[Any]]:
+    """Yield a header and one line per run; numbers in full, `time` in seconds, nothing as empty."""
+    yield (*map(escaped, header(results)), *ACCOUNT_COLUMNS)
     for line, row in zip(cells(results), results.rows, strict=True):
         account = account_values(row.goodput)
-        words = (escaped(one) if isinstance(one, str) else one for one in line)
-        writer.writerow((*words, *(account.get(name) for name in ACCOUNT_COLUMNS)))
-    context.stdout.flush()
+        yield (*map(_safe, line), *(account.get(name) for name in ACCOUNT_COLUMNS))
+
+
+def _safe(value: Any) -> Any:
+    return escaped(value) if isinstance(value, str) else value

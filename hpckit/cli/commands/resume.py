@@ -10,30 +10,36 @@ import argparse
 from dataclasses import replace
 
 from hpckit.cli.launch_output import launch_document, script_documents
-from hpckit.cli.options import add_json, add_judgement, add_output_dir, add_reference, output_dir
-from hpckit.cli.terminal.waiting import wait
+from hpckit.cli.options import add_json, add_judgement, add_output_dir
+from hpckit.cli.run_choice import add_run_choice, run_choice
+from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
+from hpckit.model.launch import ClusterKind
 from hpckit.operations.next_step import reference
 from hpckit.operations.resume import (
     Order,
     Resuming,
+    forecast,
     left_alone,
     prepare_resume,
     resume,
+    skipped_document,
     what_started,
 )
 from hpckit.operations.started import Started
-from hpckit.record.lookup import find
 from hpckit.record.snapshot.changes import edited_since
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `resume` understands."""
-    add_reference(parser)
+    add_run_choice(parser)
     add_judgement(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the batch scripts, and change nothing"
+        "--dry-run",
+        action="store_true",
+        help="say which runs would be resumed and why the others not, print the batch scripts, "
+        "and change nothing",
     )
     parser.add_argument(
         "--wait", action="store_true", help="wait for the resumed runs: 1 unless all completed"
@@ -44,22 +50,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Resume, or show what would be submitted; 0 also where there is nothing to do."""
-    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
-    named = selection.index is not None
+    chosen = run_choice(arguments, context)
+    named = chosen.indices is not None or chosen.wanted.names_cancelled
     order = Order(
-        indices=None if selection.index is None else (selection.index,),
+        indices=chosen.indices,
+        wanted=chosen.wanted,
         cancelled=arguments.cancelled or named,
         changed_code=arguments.changed_code,
     )
     if arguments.dry_run:
-        _show(prepare_resume(selection.launch, order, context), context, as_json=arguments.json)
+        _show(prepare_resume(chosen.launch, order, context), context, as_json=arguments.json)
         return 0
-    resuming, started = resume(selection.launch, order, context)
+    resuming, started = resume(chosen.launch, order, context)
     _say(resuming, started, context, as_json=arguments.json)
     if started is None or not arguments.wait:
         return 0
     runs = sorted({*resuming.choice.resumed, *started.jobs})
-    return wait(started.launch, context, quiet=arguments.json, indices=runs)
+    return wait(started.launch, context, Waiting(quiet=arguments.json, indices=runs))
 
 
 def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
@@ -67,18 +74,27 @@ def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
     resumed = tuple(launch.runs[run] for run in resuming.choice.resumed)
     jobs, main_jobs = (started.jobs, started.main_jobs) if started else ({}, ())
     document = launch_document(replace(launch, runs=resumed), jobs, main_jobs)
-    return {**document, "skipped": resuming.choice.skipped}
+    return {**document, "skipped": skipped_document(resuming.choice.skipped)}
 
 
 def _show(resuming: Resuming, context: Context, *, as_json: bool) -> None:
+    """Say what would be resumed, then print the scripts that Slurm would be given."""
+    launch = resuming.launch
+    scripts = resuming.scripts if launch.cluster.kind is ClusterKind.slurm else {}
     if as_json:
-        scripts = script_documents(resuming.launch, resuming.scripts)
-        context.say_json({**_document(resuming, None), "scripts": scripts})
+        shown = script_documents(launch, scripts)
+        context.say_json({**_document(resuming, None), "scripts": shown})
         return
-    for text in resuming.scripts.values():
-        context.stdout.write(text)
     if not resuming.jobs:
-        _say_nothing_to_do(resuming, context)
+        context.say(f"nothing to resume in {launch.id}")
+    else:
+        count, of = len(resuming.choice.resumed), counted(len(launch.runs), "run")
+        context.say(f"would resume {count} of {of} of {launch.id}")
+    for line in forecast(resuming):
+        context.say(f"  {line}")
+    for index, text in scripts.items():
+        context.say(f"--- {launch.paths.script(index).name}")
+        context.stdout.write(text)
 
 
 def _say(resuming: Resuming, started: Started | None, context: Context, *, as_json: bool) -> None:

@@ -7,6 +7,7 @@ launch, whatever became of the runs: `launch --wait` is the verb whose exit code
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -25,21 +26,26 @@ from hpckit.cli.options import (
     output_dir,
 )
 from hpckit.cli.terminal.live_status import Look, follow, interval
-from hpckit.cli.terminal.pager import launch_head, note_unshown, show_page
+from hpckit.cli.terminal.pager import note_unshown, show_page
 from hpckit.context import Context
 from hpckit.model.counted import counted
+from hpckit.model.goodput import Goodput
 from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import reference
 from hpckit.record.lookup import Selection, find_evidence
-from hpckit.report.account import account_page
+from hpckit.report.account import launch_page, run_page
 from hpckit.report.machine import foreign_object, status_document
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import sort_key, sort_rows
-from hpckit.report.text import count_line, status_page
+from hpckit.report.text import Page, count_line, status_page
 from hpckit.views.accounts import accounts
 from hpckit.views.freshness import TOLD, Freshness
+from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import LaunchView, launch_view, local_executors, unconfirmed
+
+_FEW = 50
+"""Of so many runs at most every attempt is read for a line on goodput, without being asked."""
 
 _STARTING = timedelta(seconds=90)
 """By then a launcher has heard of its local executor, or has given it up and said so."""
@@ -51,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--goodput",
         action="store_true",
-        help="show goodput for every run (always shown for a single run)",
+        help="show where the time went: of every run, and of the launch as a whole",
     )
     parser.add_argument(
         "--watch",
@@ -146,10 +152,9 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
     rows = _rows(view, arguments, now)
     shown = list(limited(rows, arguments.limit))
     # It reads every attempt of a run: a glance at a thousand runs must not wait for that.
-    if single or arguments.goodput:
-        indices = {row.index for row in shown}
-        some = [one for one in view.runs if one.record.index in indices]
-        kept = accounts(view.launch, some, now, view.kept)
+    few = len(shown) <= (0 if arguments.json else _FEW)
+    kept = _accounts(view, shown, now) if few or single or arguments.goodput else {}
+    if arguments.goodput or arguments.json:
         shown = [replace(row, goodput=kept.get(row.index)) for row in shown]
     auto_resume = None if view.auto_resume is None else view.auto_resume.job
     if arguments.json:
@@ -165,10 +170,26 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
             page.append(f"of all {count_line([one.state for one in view.runs])}")
         if auto_resume is not None:
             page += [f"auto-resume job {auto_resume} resumes interrupted runs"]
-        page += account_page(shown[0]) if single and shown else ()
+        page += _goodput(shown, kept, single=single, whole=arguments.goodput)
         page += _age(view, now)
         show_page(page, context, paged=True)
     note_unshown(len(rows), len(shown), context)
+
+
+def _accounts(view: LaunchView, rows: Sequence[RunRow], now: datetime) -> Mapping[int, Goodput]:
+    indices = {row.index for row in rows}
+    some = [one for one in view.runs if one.record.index in indices]
+    return accounts(view.launch, some, now, view.kept)
+
+
+def _goodput(
+    rows: Sequence[RunRow], kept: Mapping[int, Goodput], *, single: bool, whole: bool
+) -> Page:
+    """Return what stands below the table: of a single run also its warnings and its history."""
+    known = [kept[row.index] for row in rows if row.index in kept]
+    if single and known:
+        return run_page(rows[0], known[0], whole=whole)
+    return launch_page(known, whole=whole)
 
 
 def _age(view: LaunchView, now: datetime) -> list[str]:

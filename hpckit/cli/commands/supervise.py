@@ -26,5 +26,5 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     launch = load_launch(arguments.folder)
     job = supervise.job_of(launch, arguments.job)
     if job.shared_job is not None and arguments.run is None:
-        return executor.work_through(launch, job, context, arguments.program)
+        return executor.run_shared_job(launch, job, context, arguments.program)
     return supervise.supervise_run(launch, job, arguments.run, context)

@@ -32,6 +32,7 @@ from hpckit.planning.recovery.resume import Skipped
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import find
 from hpckit.report.rows import count_states
+from hpckit.report.standing import standing_text
 
 LOOK = timedelta(seconds=15)
 LONGEST_LOOK = timedelta(seconds=60)
@@ -131,7 +132,7 @@ class Watching:
 
 def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:
     launch = watch.launch
-    reasons = {one.index: one.reason for one in watch.skipped}
+    reasons = {one.index: standing_text(one.why) for one in watch.skipped}
     if as_json:
         runs = [
             {

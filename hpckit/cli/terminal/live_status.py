@@ -1,4 +1,4 @@
-"""`hpckit status --watch`: a launch as it goes on, until all of it has ended.
+"""`hpckit status --watch`, and --wait on a terminal: a launch as it is, until all has ended.
 
 Responsible for how often to look and to show. Our own record is read at every look, the scheduler
 is asked rarely; it must not change anything: after Ctrl-C the runs go on.
@@ -12,18 +12,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpckit.cli.terminal.keyboard import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
-from hpckit.cli.terminal.pager import launch_head
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
-from hpckit.planning.eta import Lasting, estimate
+from hpckit.planning.eta import RunDuration, estimate_completion
 from hpckit.record.launch_events import Mark, events_mark
 from hpckit.record.launches import Launch, load_evidence, read_launch_history
+from hpckit.report.failures import short_failure_lines
 from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter, SortKey, sort_rows
 from hpckit.views.freshness import Freshness
+from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import launch_view
 from hpckit.views.poller import PollBackoff, Poller
 from hpckit.views.scheduler import Scheduler
@@ -31,6 +33,7 @@ from hpckit.views.scheduler import Scheduler
 POLL_BACKOFF = PollBackoff(
     first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=30)
 )
+
 """Somebody may leave this open for days: Slurm is asked twice a minute at most, then ever less."""
 
 _TERMINAL_S = 2.0
@@ -46,7 +49,9 @@ _SHOWN = 10
 class Look:
     """What is to be shown: the runs of `indices` (None: all); by name those that `wanted` takes.
 
-    `interval_s` None is what suits the output; `limit` 0 is as many runs as suit a screen.
+    `interval_s` None is what suits the output; `limit` 0 is as many runs as suit a screen; `rhythm`
+    is how often Slurm is asked. With `until_over` the end counts: then to quit is to leave the
+    view, as by Ctrl-C, and the page vanishes at the end, in favour of what is shown then.
     """
 
     indices: Sequence[int] | None
@@ -55,6 +60,8 @@ class Look:
     limit: int
     interval_s: float | None
     as_json: bool
+    rhythm: PollBackoff = POLL_BACKOFF
+    until_over: bool = False
 
 
 def interval(text: str) -> float | None:
@@ -73,8 +80,11 @@ def interval(text: str) -> float | None:
     return seconds
 
 
-def follow(launch: Launch, look: Look, context: Context) -> None:
-    """Show how a launch stands, again and again, until nothing more will happen."""
+def follow(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:
+    """Show how a launch stands, again and again, until nothing more will happen.
+
+    Returns how its runs stood then. Ctrl-C raises LeftView, after saying that they continue.
+    """
     live = _Live(launch=launch, look=look, context=context)
     with only_a_view(launch, context), keys(context) as wait, _display(live) as show:
         while True:
@@ -82,11 +92,13 @@ def follow(launch: Launch, look: Look, context: Context) -> None:
             live.see()
             show()
             if not live.goes_on():
-                return
+                return live.watch.views
             spent = (context.now() - began).total_seconds()
             pause = timedelta(seconds=max(live.interval_s, spent * _SHARE))
             if not _turning(live, pause, wait, show):
-                return
+                if look.until_over:
+                    raise KeyboardInterrupt
+                return live.watch.views
 
 
 def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]) -> bool:
@@ -120,7 +132,7 @@ class _Live:
 
     def __post_init__(self) -> None:
         self.watch = Poller(
-            launch=self.launch, context=self.context, indices=self._indices, rhythm=POLL_BACKOFF
+            launch=self.launch, context=self.context, indices=self._indices, rhythm=self.look.rhythm
         )
         self.mark = self._events_mark
 
@@ -146,7 +158,7 @@ class _Live:
             self.watch.launch = load_evidence(self.launch.folder)
             self.watch.settled.clear()
         if self.looks == 1:
-            self.watch.asked_at -= POLL_BACKOFF.first
+            self.watch.asked_at -= self.look.rhythm.first
         self.watch.look()
         self.looks += 1
 
@@ -169,13 +181,16 @@ class _Live:
     def progress(self, rows: Sequence[RunRow]) -> Progress:
         """Return how far these runs are."""
         now = self.context.now()
-        found = estimate([Lasting(state=row.state, elapsed=row.elapsed(now)) for row in rows])
+        found = estimate_completion(
+            [RunDuration(state=row.state, elapsed=row.elapsed(now)) for row in rows]
+        )
         return Progress(
             states=tuple(row.state for row in rows),
             share=found.share,
             remaining=found.remaining,
             at=now,
             queue_at=self.watch.queue_at,
+            failures=short_failure_lines(rows),
         )
 
     def listed(self, rows: Sequence[RunRow], room: int) -> Listed:
@@ -220,11 +235,12 @@ def _display(live: _Live) -> Iterator[Callable[[], None]]:
     def show() -> None:
         rows = live.rows
         progress = live.progress(rows)
-        room = max(screen.height - len(set(progress.states)) - _SHOWN, 1)
+        taken = len(set(progress.states)) + len(progress.failures)
+        room = max(screen.height - taken - _SHOWN, 1)
         shown = live.listed(rows, min(room, _SHOWN))
         screen.show(live_page(head, progress, shown))
 
-    with live_screen(context.stdout) as screen:
+    with live_screen(context.stdout, stays=not live.look.until_over) as screen:
         yield show
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 
 from hpckit.context import Context
-from hpckit.record.launches import Launch
-from hpckit.report.rows import Foreign, LaunchHead
 from hpckit.report.text import Page, plain
 
 
@@ -36,17 +34,3 @@ def note_unshown(total: int, shown: int, context: Context) -> None:
     """Say how much a limit has left out."""
     if total > shown:
         context.note(f"{total - shown} more not shown; --limit 0 shows all")
-
-
-def launch_head(launch: Launch) -> LaunchHead:
-    """Return what is shown above the runs of a launch."""
-    stranger = launch.stranger
-    return LaunchHead(
-        id=launch.id,
-        name=launch.name,
-        folder=str(launch.folder),
-        created_at=launch.created_at,
-        foreign=None
-        if stranger is None
-        else Foreign(uid=stranger.uid, owner=stranger.owner, reason=stranger.reason),
-    )

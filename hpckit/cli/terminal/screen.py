@@ -11,8 +11,9 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
-from hpckit.report.drawing import drawn
+from hpckit.report.drawing import drawn, is_verbatim, parts
 from hpckit.report.text import Page
 
 
@@ -22,16 +23,23 @@ def draw(page: Page, stdout: TextIO, may_page: Callable[[int], bool]) -> None:
     if may_page(console.height):
         # Without colours: what a pager makes of them depends on its options.
         with console.pager(styles=False):
-            console.print(drawn(page))
+            _print(page, console)
     else:
-        console.print(drawn(page))
+        _print(page, console)
+
+
+def _print(page: Page, console: Console) -> None:
+    for part in parts(page):
+        verbatim = isinstance(part, Text) and is_verbatim(part, console.width)
+        # The terminal itself breaks a path that is too long: it is then copied in one piece.
+        console.print(part, soft_wrap=verbatim)
 
 
 @contextmanager
-def live_screen(stdout: TextIO) -> Iterator[LiveScreen]:
-    """Give a screen that shows one page after the other; the last one stays."""
+def live_screen(stdout: TextIO, *, stays: bool = True) -> Iterator[LiveScreen]:
+    """Give a screen that shows one page after the other; the last one `stays`, or vanishes."""
     console = Console(file=stdout, highlight=False)
-    with Live(console=console, auto_refresh=False, transient=False) as live:
+    with Live(console=console, auto_refresh=False, transient=not stays) as live:
         yield LiveScreen(console, live)
 
 

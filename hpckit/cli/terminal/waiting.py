@@ -1,7 +1,7 @@
 """Waits for a launch: follows its record closely and asks the scheduler rarely.
 
-Responsible for when to look and when it is over, and for showing that; it must not change
-anything: after Ctrl-C the runs go on, on Slurm and on this machine.
+Responsible for what is shown meanwhile and for the exit code; it must not change anything: after
+Ctrl-C the runs continue, on Slurm and on this machine.
 """
 
 from __future__ import annotations
@@ -11,106 +11,191 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from hpckit.cli.terminal.pager import launch_head, show_page
+from hpckit.cli.terminal.live_status import Look, follow
+from hpckit.cli.terminal.log_printer import LogPrinter
+from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
+from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.launches import Launch
+from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.rows import RunRow, run_row
-from hpckit.report.text import Page, count_line, status_page
-from hpckit.views.poller import Poller
+from hpckit.report.selection import Filter
+from hpckit.report.text import count_line, status_page
+from hpckit.views.launch_head import launch_head
+from hpckit.views.poller import POLL_BACKOFF, Poller
 
 _RECORD_S = 0.5
 _SHARE = 10
 """Of ten parts of the time at most one is spent reading: sweeps on slow file systems."""
 
 _REMARK = timedelta(seconds=30)
-_SHOWN_LIVE = 20
+_SHOWN_AT_END = 20
 
 
-def wait(
-    launch: Launch, context: Context, *, quiet: bool = False, indices: Sequence[int] | None = None
-) -> int:
-    """Wait until nothing more will happen; returns 0 where every run completed, else 1.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """What is waited for, and shown meanwhile.
 
-    `indices` are the runs to wait for, all by default.
-    Ctrl-C ends the waiting with LeftView, after saying so; the runs go on.
+    `indices` are the runs, all by default; with `quiet` nothing is shown; with `follow` what they
+    print, and their states as single lines on standard error.
     """
-    watch = Poller(launch=launch, context=context, indices=indices)
-    with only_a_view(launch, context), _display(context, quiet=quiet) as show:
-        _follow(watch, show)
-    if not quiet and not context.terminal:
-        show_page(_page(watch), context)
-    return int(any(view.state is not RunState.completed for view in watch.views))
+
+    indices: Sequence[int] | None = None
+    quiet: bool = False
+    follow: bool = False
 
 
-def _follow(watch: Poller, show: Callable[[Poller], None]) -> None:
+def wait(launch: Launch, context: Context, how: Waiting) -> int:
+    """Wait until nothing more will happen; returns 0 if every run completed, else 1.
+
+    Ctrl-C ends the waiting with LeftView, after saying so; the runs continue.
+    """
+    if context.terminal and not how.quiet and not how.follow:
+        views = _watch(launch, context, how)
+    else:
+        poller = Poller(launch=launch, context=context, indices=how.indices)
+        with only_a_view(launch, context), _display(poller, how) as show:
+            _poll(poller, show)
+        views = poller.views
+    rows = [run_row(view) for view in views]
+    if how.follow and len(rows) > 1:
+        context.note(count_line([row.state for row in rows]))
+    elif not how.quiet and not how.follow:
+        _show_end(launch, rows, context)
+    return int(any(view.state is not RunState.completed for view in views))
+
+
+def _watch(launch: Launch, context: Context, how: Waiting) -> Sequence[RunView]:
+    """Show what `status --watch` does, until the end."""
+    look = Look(
+        indices=how.indices,
+        wanted=Filter(),
+        key=None,
+        limit=0,
+        interval_s=_RECORD_S,
+        as_json=False,
+        rhythm=POLL_BACKOFF,
+        until_over=True,
+    )
+    return follow(launch, look, context)
+
+
+def _poll(watch: Poller, show: Callable[[], None]) -> None:
     while True:
         began = watch.context.now()
         watch.look()
-        show(watch)
+        show()
         if watch.over:
             return
         spent = (watch.context.now() - began).total_seconds()
         watch.context.sleep(max(_RECORD_S, spent * _SHARE))
 
 
+def _show_end(launch: Launch, rows: Sequence[RunRow], context: Context) -> None:
+    """Show how it ended; of many runs on a terminal only those that did not complete."""
+    told = rows
+    if context.terminal and len(rows) > _SHOWN_AT_END:
+        told = [row for row in rows if row.state is not RunState.completed][:_SHOWN_AT_END]
+    page = status_page(launch_head(launch), told, context.now())
+    if len(told) < len(rows):
+        page = [*page, f"of all {count_line([row.state for row in rows])}"]
+    show_page(page, context)
+
+
 @contextmanager
-def _display(context: Context, *, quiet: bool) -> Iterator[Callable[[Poller], None]]:
-    if quiet:
-        yield lambda _: None
-    elif not context.terminal:
-        yield _Lines(context=context).show
+def _display(watch: Poller, how: Waiting) -> Iterator[Callable[[], None]]:
+    if how.quiet:
+        yield lambda: None
+    elif how.follow:
+        yield _Output(watch=watch).show
     else:
-        from hpckit.cli.terminal.screen import live_screen  # noqa: PLC0415  # it imports rich
-
-        with live_screen(context.stdout) as screen:
-            yield lambda watch: screen.show(_page(watch))
-
-
-def _page(watch: Poller) -> Page:
-    rows = [run_row(view) for view in watch.views]
-    page = status_page(launch_head(watch.launch), _most_telling(rows, watch), watch.context.now())
-    if len(rows) <= _SHOWN_LIVE or watch.over:
-        return page
-    return [*page, f"of all {count_line([row.state for row in rows])}"]
-
-
-def _most_telling(rows: list[RunRow], watch: Poller) -> list[RunRow]:
-    """Return the rows a screen can hold: while runs go on, those that run stand first."""
-    if len(rows) <= _SHOWN_LIVE or watch.over:
-        return rows
-    ranked = sorted(rows, key=lambda row: row.state is not RunState.running)
-    return ranked[:_SHOWN_LIVE]
+        yield _Lines(watch=watch, say=watch.context.say).show
 
 
 @dataclass(slots=True, kw_only=True)
 class _Lines:
     """Plain lines: one for each change of state, and a sign of life now and then."""
 
-    context: Context
+    watch: Poller
+    say: Callable[[str], None]
     states: dict[int, RunState] = field(default_factory=dict)
     said: str = ""
     said_at: datetime | None = None
 
-    def show(self, watch: Poller) -> None:
-        rows = [run_row(view) for view in watch.views]
+    def show(self) -> None:
+        rows = [run_row(view) for view in self.watch.views]
         for row in rows:
-            if self.states.get(row.index) is not row.state:
-                self.states[row.index] = row.state
-                self.context.say(_line(row))
-                self.said_at = watch.context.now()
-        if not watch.over:
+            self.tell(row)
+        if not self.watch.over:
             self._remark(rows)
 
+    def tell(self, row: RunRow) -> None:
+        """Say the state of a run, if it is another than before."""
+        if self.states.get(row.index) is not row.state:
+            self.states[row.index] = row.state
+            self.say(_line(row))
+            self.said_at = self.watch.context.now()
+
     def _remark(self, rows: list[RunRow]) -> None:
-        now = self.context.now()
+        now = self.watch.context.now()
         steps = [row.step for row in rows if row.state is RunState.running and row.step is not None]
         text = count_line([row.state for row in rows])
         text += f", step {min(steps)} to {max(steps)}" if steps else ""
         if text != self.said and self.said_at is not None and now - self.said_at >= _REMARK:
             self.said, self.said_at = text, now
-            self.context.say(text)
+            self.say(text)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Output:
+    """What the runs print, as `logs --follow` shows it, and their states on standard error."""
+
+    watch: Poller
+    printers: dict[int, LogPrinter] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    lines: _Lines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lines = _Lines(watch=self.watch, say=self.watch.context.note)
+
+    def show(self) -> None:
+        """Show the beginning of a run before its lines, and its end behind them."""
+        for view in self.watch.views:
+            index, row = view.record.index, run_row(view)
+            if index in self.ended:
+                continue
+            last = index in self.watch.settled
+            if not last:
+                self.lines.tell(row)
+            self._printer(index).print(_logs(self.watch.launch, view), last=last)
+            if last:
+                self.lines.tell(row)
+                self.ended.add(index)
+
+    def _printer(self, index: int) -> LogPrinter:
+        if index not in self.printers:
+            several = len(self.watch.known) > 1
+            self.printers[index] = LogPrinter(
+                context=self.watch.context,
+                as_json=False,
+                own=True,
+                run=f".{index}| " if several else "",
+            )
+        return self.printers[index]
+
+
+def _logs(launch: Launch, view: RunView) -> Sequence[LogFile]:
+    """Return the log of a run's first rank; before there is one and after the end, what says why.
+
+    What the local executor says concerns all runs, and is none of the output of one.
+    """
+    index = view.record.index
+    ranks = rank_logs(launch, index)
+    if ranks:
+        return [ranks[min(ranks)]]
+    return other_logs(launch, index, job=view.record.job) if view.state is RunState.failed else ()
 
 
 def _line(row: RunRow) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from hpckit.model.failure import Cause
+from hpckit.model.states import RequeueOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class AttemptLimits:
     """How long an attempt has: when it ends at the latest, and how long a notice leaves it.
 
     `end_s` is in seconds of the monotonic clock of the host that asked; `kill_wait` is the time
@@ -31,7 +32,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class AllocationEnding:
     """Why an allocation is being ended, as far as its scheduler tells; null where it does not.
 
     `runs_on` is whether it says that no end is to be seen.
@@ -43,7 +44,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class AttemptRequest:
     """A new attempt: without the nodes `excluded`, and with those `lost` given up at once."""
 
     excluded: tuple[str, ...] = ()
@@ -51,9 +52,19 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requeued:
-    """What came of asking for a new attempt: one word, its explanation, the nodes left out."""
+class RequeueResult:
+    """The result of asking for a new attempt, and the explanation of it.
 
-    outcome: str
+    `excluded` are all nodes that the next attempt leaves out; `warning` says why some that should
+    be left out are not.
+    """
+
+    outcome: RequeueOutcome
     message: str = ""
     excluded: tuple[str, ...] = ()
+    warning: str = ""
+
+    @property
+    def text(self) -> str:
+        """The explanation with its warning."""
+        return "; ".join(words for words in (self.message, self.warning) if words)

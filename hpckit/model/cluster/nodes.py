@@ -16,7 +16,7 @@ _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?\Z")
 _TAIL = re.compile(r"(?P<head>.*?)(?P<digits>[0-9]+)\Z", re.DOTALL)
 
 
-def expand(hostlist: str) -> tuple[str, ...]:
+def expand_nodes(hostlist: str) -> tuple[str, ...]:
     """Expand a hostlist in its own order; several brackets in a name are multiplied out.
 
     Raises ValueError with the offending part when the text is not a hostlist.
@@ -63,7 +63,7 @@ def _expand_ranges(ranges: str) -> Iterator[str]:
         yield from (f"{number:0{width}d}" for number in range(int(first), int(last) + 1))
 
 
-def compress(names: Iterable[str]) -> str:
+def compress_nodes(names: Iterable[str]) -> str:
     """Write names as a hostlist; `expand(compress(names)) == tuple(names)`, order kept."""
     items: list[str] = []
     for (head, width), group in itertools.groupby(names, key=_shape):

@@ -11,9 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from hpckit.model.cluster.gres import read_gres
-from hpckit.model.cluster.site import Association, NodeGroup, Partition, Site
-from hpckit.model.counted import counted
+from hpckit.model.cluster.site import Association, Partition, Site
 from hpckit.model.finding import Finding, Severity, error, warning
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import (
@@ -25,6 +23,7 @@ from hpckit.planning.checks.limits import (
     qos_in_order,
     submit_limits,
 )
+from hpckit.planning.checks.node_shape import shape_findings
 from hpckit.planning.checks.sbatch_options import contradictions
 
 _SHOWN = 12
@@ -50,17 +49,15 @@ def _job_findings(job: JobSpec, site: Site) -> Iterator[Finding]:
     yield from _account(resources, site)
     yield from _qos(resources, site)
     if site.partitions is not None:
-        yield from _partitions(site.partitions, resources, site)
+        yield from _partitions(site.partitions, job, site)
 
 
-def _partitions(
-    known: Mapping[str, Partition], resources: ResourceSpec, site: Site
-) -> Iterator[Finding]:
+def _partitions(known: Mapping[str, Partition], job: JobSpec, site: Site) -> Iterator[Finding]:
     """Yield what stands against each partition; of several, one that fits is enough."""
     against: list[list[Finding]] = []
-    for name in filter(None, partition_names(site, chosen_of(resources))):
+    for name in filter(None, partition_names(site, chosen_of(job.resources))):
         if name in known:
-            against.append(list(_against(known[name], resources, site)))
+            against.append(list(_against(known[name], job, site)))
             continue
         yield error(
             "resources.partition",
@@ -73,12 +70,13 @@ def _partitions(
         yield replace(finding, severity=Severity.warning) if fits else finding
 
 
-def _against(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
+def _against(place: Partition, job: JobSpec, site: Site) -> Iterator[Finding]:
+    resources = job.resources
     yield from _state(place)
     yield from _allowed(place, resources, site)
     yield from _time(place, resources, site)
     yield from _nodes(place, resources, site)
-    yield from _devices(place, resources, site)
+    yield from _shape(place, job, site)
 
 
 def _state(place: Partition) -> Iterator[Finding]:
@@ -209,32 +207,10 @@ def _nodes(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Fi
     )
 
 
-def _devices(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
-    """Look for enough nodes that have, each, what a job asks of one."""
+def _shape(place: Partition, job: JobSpec, site: Site) -> Iterator[Finding]:
     groups = [one for one in site.nodes or () if one.partition == place.name]
-    if not groups:
-        return
-    for key, value, gres, count in _wanted(resources):
-        having = sum(one.nodes for one in groups if one.gres.get(gres, 0) >= count)
-        if having < resources.allocated_nodes <= sum(one.nodes for one in groups):
-            yield error(
-                key,
-                value,
-                f"{counted(resources.allocated_nodes, 'node')} with {count} x {gres} asked for; "
-                f"partition {place.name} has {having} such: {_offer(groups)}",
-                f"lower {key}, or choose another partition with resources.partition=NAME",
-            )
-
-
-def _wanted(resources: ResourceSpec) -> Iterator[tuple[str, object, str, int]]:
-    """Yield what each node has to have: key, its value, gres by name or `name:type`, count."""
-    if resources.gpus_per_node:
-        yield "resources.gpus_per_node", resources.gpus_per_node, "gpu", resources.gpus_per_node
-    asked = read_gres(resources.gres or "")
-    for name, count in asked.items():
-        # Of a type that is asked for, the name alone says nothing more.
-        if not any(other.startswith(f"{name}:") for other in asked):
-            yield "resources.gres", resources.gres, name, count
+    if groups:
+        yield from shape_findings(place.name, groups, job)
 
 
 def _counts(plan: LaunchPlan, site: Site) -> Iterator[Finding]:
@@ -249,14 +225,6 @@ def _counts(plan: LaunchPlan, site: Site) -> Iterator[Finding]:
                 f"this cluster does not take {what} from you: its limit is 0",
                 "choose another account, QOS or partition, or launch the points one by one",
             )
-
-
-def _offer(groups: Collection[NodeGroup]) -> str:
-    said = (
-        f"{one.nodes} with " + (" ".join(f"{name}={n}" for name, n in one.gres.items()) or "none")
-        for one in groups
-    )
-    return "; ".join(dict.fromkeys(said))
 
 
 def _enforced(site: Site) -> bool:

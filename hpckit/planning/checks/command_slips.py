@@ -6,24 +6,118 @@ that start ranks a second time; it must not look for files or programs.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 
+from hpckit.model.command import Invocation, invocation, shell_commands
 from hpckit.model.finding import Finding, warning
+from hpckit.model.launch import Resources
 
-_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
-_SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
-_VARIABLE = re.compile(r"\$(\w+|\{\w+\})|\A~/")
+_SIGNS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "&>", "|&"})
+_VARIABLE = re.compile(r"\$([A-Za-z_]\w*|\{[A-Za-z_]\w*\})|\A~/")
 _DOTTED = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)+)")
-_BRACED = re.compile(r"(?<!\$)\{[A-Za-z_][\w.]*\}")
-_LAUNCHERS = frozenset({"torchrun", "deepspeed", "mpirun", "mpiexec", "srun"})
-_LAUNCHING_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
+_BRACED = re.compile(r"(?<![${])\{([A-Za-z_][\w.]*)\}(?!\})")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_NODE_LAUNCHERS = frozenset({"torchrun", "deepspeed", "horovodrun"})
+_RANK_LAUNCHERS = frozenset({"mpirun", "mpiexec", "srun"})
+_MODULES = {
+    "torch.distributed.run": "torch.distributed.run",
+    "torch.distributed.launch": "torch.distributed.launch",
+    "accelerate.commands.launch": "accelerate launch",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+_MEETING = ("--rdzv", "--master", "--main_process_ip", "--hostfile", "--node_rank", "--node-rank")
+"""Options by which launchers on several nodes find each other."""
 
 
-def command_slips(words: Sequence[str], tasks_per_node: int) -> Iterator[Finding]:
-    """Yield warnings about the words of a command that each of so many tasks a node runs."""
-    if not _is_shell_line(words):
+def command_slips(
+    words: Sequence[str], resources: Resources, keys: Collection[str] = ()
+) -> Iterator[Finding]:
+    """Yield warnings about the words of a command; `keys` are those of the configuration, dotted.
+
+    A value that a script itself fills, such as `--format {epoch}.pt`, is none.
+    """
+    started = invocation(words)
+    if started.code is None:
         yield from _shell_signs(words)
+        yield from _placeholders(words, keys)
+    elif started.is_shell:
+        yield from _dotted(words)
+    yield from _launchers(words, started, resources)
+
+
+def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
+    sign = next(filter(_is_sign, words[1:]), None)
+    found = sign or next((word for word in words if _is_variable(word)), None)
+    if found is not None:
+        yield warning(
+            "command",
+            found,
+            f"{found} in command stays as it is: no shell reads it",
+            _shell_cure(words, found),
+        )
+    elif _ASSIGNMENT.match(words[0]):
+        name, _, value = words[0].partition("=")
+        yield warning(
+            "command",
+            words[0],
+            f"{words[0]} in command is taken for a program: no shell reads it",
+            f"set the variable in the configuration, +env.{name}={value}; or put the word env "
+            "before it",
+        )
+
+
+def _shell_cure(words: Sequence[str], found: str) -> str:
+    line = " ".join(word if _is_sign(word) else _quoted(word) for word in words)
+    cure = f"let one read it: hpckit launch -- bash -c {shlex.quote(line)}"
+    variable = _VARIABLE.search(found)
+    if variable is None or variable[1] is None:
+        return cure
+    name = variable[1].strip("{}")
+    return f"{cure}; or insert your own value at launch: ${{oc.env:{name}}}"
+
+
+def _quoted(word: str) -> str:
+    # A shell still has to expand variables.
+    return word if _VARIABLE.search(word) else shlex.quote(word)
+
+
+def _is_sign(word: str) -> bool:
+    return word in _SIGNS or word.endswith(";")
+
+
+def _is_variable(word: str) -> bool:
+    return _VARIABLE.search(_DOTTED.sub("", word)) is not None
+
+
+def _placeholders(words: Sequence[str], keys: Collection[str]) -> Iterator[Finding]:
+    yield from _dotted(words)
+    for word in words:
+        for braced in _BRACED.finditer(word):
+            key = _meant(braced[1], keys)
+            whole = word.rpartition("=")[2] == braced[0]
+            if key is None and not whole:
+                continue
+            yield warning(
+                "command",
+                word,
+                f"{braced[0]} in command stays as it is: a value of the configuration is ${{key}}",
+                f"write ${{{key or braced[1]}}}, in quotes that keep your shell from reading it",
+            )
+
+
+def _meant(name: str, keys: Collection[str]) -> str | None:
+    """Return the key of the configuration that a name in braces means, None where it is none."""
+    if name in keys:
+        return name
+    ends = [key for key in keys if key.endswith(f".{name}")]
+    near = difflib.get_close_matches(f"params.{name}", ends, n=1, cutoff=0)
+    return near[0] if near else None
+
+
+def _dotted(words: Sequence[str]) -> Iterator[Finding]:
     for word in words:
         if dotted := _DOTTED.search(word):
             yield warning(
@@ -32,49 +126,65 @@ def command_slips(words: Sequence[str], tasks_per_node: int) -> Iterator[Finding
                 f"{dotted[0]} in command stays as it is: a value of the configuration is ${{key}}",
                 f"write ${{{dotted[1]}}}, in quotes that keep your shell from reading it",
             )
-        if braced := _BRACED.search(word):
-            yield warning(
-                "command",
-                word,
-                f"{braced[0]} in command stays as it is: a value of the configuration is ${{key}}",
-                f"write ${braced[0]}, in quotes that keep your shell from reading it",
-            )
-    launcher = _launcher(words)
-    if launcher and tasks_per_node > 1:
-        yield warning(
-            "command",
-            launcher,
-            f"{launcher} starts its own ranks, in each of the {tasks_per_node} tasks a node "
-            "that hpckit starts: every rank would be there several times",
-            "leave it out (hpckit starts the ranks and sets RANK, WORLD_SIZE …), or set "
-            "resources.tasks_per_node=1",
-        )
 
 
-def _is_shell_line(words: Sequence[str]) -> bool:
-    return words[0].rpartition("/")[2] in _SHELLS and any(
-        re.fullmatch(r"-\w*c", word) for word in words[1:3]
-    )
-
-
-def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
-    sign = next((word for word in words[1:] if word in _SIGNS or word.endswith(";")), None)
-    found = sign or next((word for word in words if _is_variable(word)), None)
-    if found is not None:
-        yield warning(
-            "command",
-            found,
-            f"{found} in command stays as it is: no shell reads it",
-            f"let one read it: 'command=[bash,-c,\"{' '.join(words)}\"]'",
-        )
-
-
-def _is_variable(word: str) -> bool:
-    return _VARIABLE.search(_DOTTED.sub("", word)) is not None
+def _launchers(
+    words: Sequence[str], started: Invocation, resources: Resources
+) -> Iterator[Finding]:
+    commands = [tuple(words)]
+    if started.is_shell and started.code is not None:
+        commands = list(shell_commands(started.code))
+    for command in commands:
+        launcher = _launcher(command)
+        why = _twice(launcher, command, resources) if launcher else ""
+        if why:
+            yield warning("command", launcher, f"{launcher} {why}", _without_launcher(command))
 
 
 def _launcher(words: Sequence[str]) -> str:
-    program = words[0].rpartition("/")[2]
-    if program in _LAUNCHERS or (program == "accelerate" and "launch" in words[1:2]):
-        return program
-    return next((word for word in words[1:3] if word in _LAUNCHING_MODULES), "")
+    started = invocation(words)
+    if started.program in _NODE_LAUNCHERS | _RANK_LAUNCHERS:
+        return started.program
+    if started.program == "accelerate" and started.arguments[:1] == ("launch",):
+        return "accelerate launch"
+    return _MODULES.get(started.module or "", "")
+
+
+def _twice(launcher: str, words: Sequence[str], resources: Resources) -> str:
+    """Return why ranks would be there several times, or would not meet; empty if they do."""
+    if resources.tasks_per_node > 1:
+        return (
+            f"starts its own ranks, in each of the {resources.tasks_per_node} tasks a node that "
+            "hpckit starts: every rank would be there several times"
+        )
+    if resources.nodes > 1 and launcher in _RANK_LAUNCHERS:
+        return (
+            f"starts its own ranks on all nodes, from each of the {resources.nodes} nodes: every "
+            "rank would be there several times"
+        )
+    meets = any(word.startswith(_MEETING) for word in words)
+    if resources.nodes > 1 and not meets:
+        return (
+            f"starts its own ranks on each of the {resources.nodes} nodes, and is not told of the "
+            "other nodes: each would train alone"
+        )
+    return ""
+
+
+def _without_launcher(words: Sequence[str]) -> str:
+    line = " ".join(map(shlex.quote, _own_words(words)))
+    return (
+        f"leave it out: hpckit launch -- {line}; hpckit starts resources.tasks_per_node ranks on "
+        "each node, and sets RANK, WORLD_SIZE … for them"
+    )
+
+
+def _own_words(words: Sequence[str]) -> Sequence[str]:
+    """Return the command without its launcher, as far as that is plain to read."""
+    script = next((n for n, word in enumerate(words) if word.endswith(".py")), None)
+    if script is not None:
+        return ["python", *words[script:]]
+    module = [
+        n for n, word in enumerate(words[:-1]) if word == "-m" and words[n + 1] not in _MODULES
+    ]
+    return ["python", *words[module[-1] :]] if module else ["python", "train.py"]

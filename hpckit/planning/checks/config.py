@@ -21,7 +21,7 @@ SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep")
 """What all runs of one launch have in common: one folder, one snapshot, one scheduler,
 one budget and one throttle."""
 
-_ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
+_ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
 _LARGEST_SEED = 2**32 - 1
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -86,27 +86,44 @@ def _check_task(settings: LaunchConfig) -> None:
         raise ConfigError(
             f"both entry_point={settings.entry_point!r} and command={settings.command!r} are set; "
             "a run has exactly one of them",
-            hint="experiment=command runs the command alone; experiment=function the function",
+            hint="for a command alone, choose no other experiment: hpckit launch -- python "
+            "train.py; for the experiment's function, leave the command out",
         )
     if settings.command is not None:
         command_words(settings.command)
     elif settings.entry_point is None:
         raise ConfigError(
             "nothing to run: neither entry_point nor command is set",
-            hint="experiment=digits, entry_point=package.module:function, or "
-            'experiment=command command="python train.py"',
+            hint="a program: hpckit launch -- python train.py; a function: experiment=function "
+            "entry_point=package.module:function; an example: experiment=digits",
         )
-    elif settings.entry_point.partition(":")[0].endswith(".py"):
-        meant = settings.entry_point.replace(".py:", ":").removesuffix(".py").replace("/", ".")
+    elif _names_file(settings.entry_point) or not _ENTRY_POINT.match(settings.entry_point):
         raise ConfigError(
-            f"entry_point {settings.entry_point!r} names a file; a module is named without .py",
-            hint=f"write entry_point={meant if ':' in meant else f'{meant}:main'}",
+            f"entry_point {settings.entry_point!r} {_slip_in(settings.entry_point)}",
+            hint=f"write entry_point={_meant(settings.entry_point)}",
         )
-    elif not _ENTRY_POINT.match(settings.entry_point):
-        raise ConfigError(
-            f"entry_point {settings.entry_point!r} is not of the form package.module:function",
-            hint="for example entry_point=train:main for the function main of train.py",
-        )
+
+
+def _names_file(text: str) -> bool:
+    return text.partition(":")[0].endswith(".py")
+
+
+def _slip_in(text: str) -> str:
+    if _names_file(text):
+        return "names a file; a module is named without .py, and by dots"
+    if "/" in text:
+        return "names a path; a module is named by dots"
+    return "is not of the form package.module:function"
+
+
+def _meant(text: str) -> str:
+    """Return the entry point that a file, a path or a dotted name was probably meant to be."""
+    module, colon, function = text.partition(":")
+    parts = [part for part in module.removesuffix(".py").replace("/", ".").split(".") if part]
+    if not colon and len(parts) > 1 and not module.endswith(".py") and "/" not in module:
+        *parts, function = parts
+    meant = f"{'.'.join(parts)}:{function or 'main'}"
+    return meant if _ENTRY_POINT.match(meant) else "train:main for the function main of train.py"
 
 
 def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
@@ -169,7 +186,8 @@ def _check_nodes(resources: Resources, cluster: Cluster) -> None:
     if local and resources.nodes > 1:
         raise ConfigError(
             f"resources.nodes is {resources.nodes}, but the local executor has this one machine",
-            hint="use resources.tasks_per_node for several ranks here, or cluster=slurm",
+            hint="here: resources=cpu (one rank), or resources.tasks_per_node for several; else "
+            "cluster=slurm",
         )
     if local and resources.spare_nodes:
         raise ConfigError(

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.site import Site
-from hpckit.model.finding import Estimate, Finding, error
+from hpckit.model.finding import CostEstimate, Finding, error
 from hpckit.model.launch import Budget, ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.limits import Chosen, partition_names
@@ -21,7 +21,7 @@ from hpckit.planning.jobs.shared_jobs import merged_resources
 _HOUR = timedelta(hours=1)
 
 
-def estimate(plan: LaunchPlan, site: Site) -> Estimate:
+def estimate_cost(plan: LaunchPlan, site: Site) -> CostEstimate:
     """Return the most that these runs take; spare nodes count, restarts do not.
 
     Without a time limit of its own a job has its partition's, where that is known.
@@ -35,10 +35,10 @@ def estimate(plan: LaunchPlan, site: Site) -> Estimate:
         hours = _hours(plan, job, site)
         gpu_hours.append(hours * gpus if hours is not None else (None if gpus else 0.0))
         cpu_hours.append(hours * cpus if hours is not None else (None if cpus else 0.0))
-    return Estimate(gpu_hours=_sum(gpu_hours), cpu_hours=_sum(cpu_hours))
+    return CostEstimate(gpu_hours=_sum(gpu_hours), cpu_hours=_sum(cpu_hours))
 
 
-def over_budget(plan: LaunchPlan, expected: Estimate) -> Iterator[Finding]:
+def over_budget(plan: LaunchPlan, expected: CostEstimate) -> Iterator[Finding]:
     """Yield an error where the launch may take more than `budget.gpu_hours`.
 
     This machine's own GPUs are nobody's budget.

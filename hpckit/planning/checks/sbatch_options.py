@@ -1,4 +1,4 @@
-"""Options of sbatch that exclude each other. Pure.
+"""Options of sbatch that exclude each other, or are given twice. Pure.
 
 Responsible for what sbatch itself refuses before it asks the controller, so that it can be said
 without one; only what a release of Slurm was seen to refuse stands here (22.05, --test-only).
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.model.cluster.nodes import expand
+from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.finding import Finding, error
 from hpckit.model.plan import ResourceSpec
 
@@ -19,6 +20,17 @@ EXCLUSIVE = (
     ("core-spec", "thread-spec"),
 )
 """Of each of these, at most one may be given."""
+
+_FIELDS = {"mem": "mem_gb", "time": "timeout"}
+"""Names of sbatch's options that differ from those of our fields."""
+
+_KEYS = {"timeout": "resources.timeout_min"}
+_OVERRIDDEN = frozenset(
+    {"mem_gb", "timeout", "partition", "account", "qos", "constraint", "nodelist", "exclude"}
+    | {"reservation", "gres", "dependency", "comment", "mail_type", "mail_user", "exclusive"}
+)
+"""What a script states before the additional parameters: of an option given twice sbatch takes the
+last."""
 
 _OURS = {"mem": "resources.mem_gb", "cpus-per-task": "resources.cpus_per_task"}
 
@@ -39,6 +51,8 @@ def contradictions(resources: ResourceSpec) -> Iterator[Finding]:
             _remedy(given, last),
         )
     yield from _both_wanted_and_not(resources)
+    yield from _stated_twice(resources)
+    yield from _gpus_twice(resources)
 
 
 def _stated(resources: ResourceSpec) -> Iterator[tuple[str, str]]:
@@ -57,6 +71,34 @@ def _remedy(given: list[str], last: str) -> str:
     return f"take {last} out" + (", or set resources.mem_gb=null" if given[0] == "mem" else "")
 
 
+def _stated_twice(resources: ResourceSpec) -> Iterator[Finding]:
+    for name, value in resources.additional_parameters:
+        field = _FIELDS.get(name.replace("-", "_"), name.replace("-", "_"))
+        own = getattr(resources, field, None) if field in _OVERRIDDEN else None
+        if own and value is not None and value is not False:
+            key = _KEYS.get(field, f"resources.{field}")
+            yield error(
+                f"resources.additional_parameters.{name}",
+                value,
+                f"{key} and resources.additional_parameters.{name} ({value}) are both set, and "
+                "sbatch takes the second alone",
+                f"put what you want into {key}, and take "
+                f"resources.additional_parameters.{name} out",
+            )
+
+
+def _gpus_twice(resources: ResourceSpec) -> Iterator[Finding]:
+    gres, gpus = resources.gres or "", resources.gpus_per_node
+    if gpus and "gpu" in read_gres(gres):
+        yield error(
+            "resources.gres",
+            gres,
+            f"resources.gpus_per_node={gpus} and resources.gres={gres} both ask for GPUs",
+            f"for GPUs of that type: resources.gpus_per_node=0 resources.gres={gres}; for GPUs of "
+            f"any type: take gpu out of resources.gres",
+        )
+
+
 def _both_wanted_and_not(resources: ResourceSpec) -> Iterator[Finding]:
     both = sorted(_names(resources.nodelist) & _names(resources.exclude))
     if both:
@@ -70,6 +112,6 @@ def _both_wanted_and_not(resources: ResourceSpec) -> Iterator[Finding]:
 
 def _names(hostlist: str | None) -> set[str]:
     try:
-        return set(expand(hostlist or ""))
+        return set(expand_nodes(hostlist or ""))
     except ValueError:
         return set()

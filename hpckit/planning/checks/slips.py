@@ -6,63 +6,132 @@ or the cluster, and refuses nothing.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
 
 from hpckit.model.command import command_words
 from hpckit.model.counted import counted
 from hpckit.model.finding import Finding, warning
-from hpckit.model.launch import ClusterKind, LaunchConfig, Sampler
-from hpckit.model.plan import LaunchPlan
+from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig, Sampler
+from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.planning.checks.command_slips import command_slips
 
-_CLUSTER_ONLY = ("modules", "setup", "partition", "account", "qos", "srun_args")
-_RESOURCES_ONLY = (
-    *("mem_gb", "timeout_min", "partition", "account", "qos", "constraint", "nodelist", "exclude"),
-    *("reservation", "gres", "exclusive", "dependency", "mail_type", "additional_parameters"),
+_SHOWN = 5
+_HARMLESS = frozenset(
+    {"cluster.bin_dir", "cluster.template", "cluster.service_partition", "cluster.service_qos"}
+    | {"resources.comment", "resources.mail_user", "resources.min_nodes"}
 )
-"""What only Slurm reads."""
+"""Keys without which a run on this machine lacks nothing."""
+
+_RUNS_LOOKED_AT = 200
+"""In the words of this many runs of a sweep slips are looked for: beyond, they hardly differ."""
+
+_OF_SHELLS = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_]\w*\})|\A~/")
+
+_STAGE = re.compile(r"\A\w+:(?=[^=]*=)")
+"""The stage that a word is for."""
 
 
 def plan_slips(plan: LaunchPlan) -> tuple[Finding, ...]:
     """Return warnings about a plan, each once."""
     found: dict[Finding, None] = {}
-    for run in plan.runs:
-        found.update(dict.fromkeys(_in_command(run.settings)))
-        if plan.cluster.kind is ClusterKind.local:
-            found.update(dict.fromkeys(_ignored_here(run.settings)))
+    for run in islice(plan.runs, _RUNS_LOOKED_AT):
+        found.update(dict.fromkeys(_in_command(run)))
+        found.update(dict.fromkeys(_in_variables(run.settings)))
+    if plan.cluster.kind is ClusterKind.local:
+        found.update(dict.fromkeys(_ignored_here(plan.arguments)))
     found.update(dict.fromkeys(_equal_runs(plan)))
     return tuple(found)
 
 
-def _in_command(settings: LaunchConfig) -> Iterator[Finding]:
+def _in_command(run: RunSpec) -> Iterator[Finding]:
+    settings = run.settings
     if settings.command is not None:
         words = command_words(settings.command)
-        yield from command_slips(words, settings.resources.tasks_per_node)
+        yield from command_slips(words, settings.resources, dotted_keys(run.config))
 
 
-def _ignored_here(settings: LaunchConfig) -> Iterator[Finding]:
-    given = [f"cluster.{name}" for name in _CLUSTER_ONLY if getattr(settings.cluster, name)]
-    given += [f"resources.{name}" for name in _RESOURCES_ONLY if getattr(settings.resources, name)]
+def slurm_only(settings: LaunchConfig) -> list[str]:
+    """Return the keys with a value that only Slurm reads."""
+    sections = {"cluster": settings.cluster, "resources": settings.resources}
+    return [
+        f"{section}.{name}"
+        for section, _, name in (key.partition(".") for key in SLURM_ONLY)
+        if section in sections and f"{section}.{name}" not in _HARMLESS
+        if getattr(sections[section], name)
+    ]
+
+
+def dotted_keys(config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the keys of a configuration that hold values, such as `params.lr`."""
+    return frozenset(_dotted(config, ""))
+
+
+def _dotted(config: Mapping[str, Any], above: str) -> Iterator[str]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}"
+
+
+def _in_variables(settings: LaunchConfig) -> Iterator[Finding]:
+    for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
+        for name, value in variables.items():
+            shown = _OF_SHELLS.search(value)
+            if shown is not None:
+                yield _kept_variable(f"{key}.{name}", name, value, shown[0])
+
+
+def _kept_variable(key: str, name: str, value: str, shown: str) -> Finding:
+    variable = "HOME" if shown == "~/" else shown.strip("${}")
+    return warning(
+        key,
+        value,
+        f"{shown} in {key} stays as it is: no shell reads it",
+        f"insert its value at launch: ${{oc.env:{variable}}}; or let each node's shell do it: "
+        f"cluster.setup=['export {name}={value}']",
+    )
+
+
+def _ignored_here(words: Sequence[str]) -> Iterator[Finding]:
+    """Warn of what was typed for a scheduler: what files say is for whichever cluster is chosen."""
+    typed = [_STAGE.sub("", word) for word in words]
+    keys = [word.lstrip("+").partition("=")[0] for word in typed if "=" in word]
+    given = [key for key in SLURM_ONLY if any(f"{one}.".startswith(f"{key}.") for one in keys)]
     if given:
         yield warning(
             given[0],
             "",
             f"on this machine nothing reads {', '.join(given)}: there is no scheduler",
-            "they count with cluster=slurm; to prepare the environment here, do it in your shell",
+            "with cluster=slurm they count; to prepare the environment here, do it in your shell",
         )
 
 
 def _equal_runs(plan: LaunchPlan) -> Iterator[Finding]:
-    sampled = any(run.settings.sweep.sampler is Sampler.optuna for run in plan.runs)
-    times = Counter(run.signature for run in plan.runs)
-    more = sum(number - 1 for number in times.values())
-    if more and not sampled:
-        first = next(run for run in plan.runs if times[run.signature] > 1)
-        yield warning(
-            "sweep",
-            " ".join(first.overrides),
-            f"{counted(more, 'run')} of this sweep {'is' if more == 1 else 'are'} the same as "
-            f"another one of it, such as {' '.join(first.overrides)}",
-            "take values out that are there twice, or set different seeds",
-        )
+    if any(run.settings.sweep.sampler is Sampler.optuna for run in plan.runs):
+        return
+    alike: dict[str, list[RunSpec]] = {}
+    for run in plan.runs:
+        alike.setdefault(run.signature, []).append(run)
+    equal = [runs for runs in alike.values() if len(runs) > 1]
+    if not equal:
+        return
+    more = sum(len(runs) - 1 for runs in equal)
+    shown = "; ".join(map(_named, equal[:_SHOWN]))
+    rest = f"; and {len(equal) - _SHOWN} more such groups" if len(equal) > _SHOWN else ""
+    yield warning(
+        "sweep",
+        " ".join(equal[0][0].overrides),
+        f"{counted(more, 'run')} of this sweep {'is' if more == 1 else 'are'} the same as "
+        f"another one of it: {shown}{rest}",
+        "take values or points out that are there twice, or set different seeds",
+    )
+
+
+def _named(runs: Sequence[RunSpec]) -> str:
+    indices = ", ".join(str(run.index) for run in runs[:_SHOWN])
+    more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+    return f"runs {indices}{more} ({' '.join(runs[-1].overrides)})"

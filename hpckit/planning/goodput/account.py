@@ -1,6 +1,7 @@
 """The account of a run: what its wall time went to, from the events of all its attempts. Pure.
 
-Responsible for the arithmetic of docs/cli.md, "Goodput"; it must not read files or know the time.
+Responsible for the arithmetic of docs/reference/cli.md, "Goodput"; it must not read files or know
+the time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from datetime import datetime, timedelta
 from statistics import median_low
 
 from hpckit.model import events
-from hpckit.model.goodput import Goodput, Measured, Parts, Progress
+from hpckit.model.goodput import Goodput, MeasuredTimes, StepProgress, TimeParts
 from hpckit.model.plan import JobSpec
 from hpckit.planning.goodput.ettr import expected_ettr
 from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, utc
@@ -26,7 +27,7 @@ def account(
     attempts: Attempts,
     *,
     submissions: Iterable[datetime] = (),
-    progress: Mapping[int, Progress] | None = None,
+    progress: Mapping[int, StepProgress] | None = None,
     until: datetime | None = None,
     alive: bool = False,
 ) -> Goodput:
@@ -74,7 +75,7 @@ def _given(jobs: Sequence[JobSpec], event: events.Event) -> Iterable[int]:
 def _balance(timeline: Timeline) -> Goodput:
     worth = [_worth(one, floor) for one, floor in _with_floors(timeline.rounds)]
     spent = timeline.spent
-    parts = Parts(
+    parts = TimeParts(
         productive=sum((productive for productive, _, _ in worth), ZERO),
         checkpoint=sum((_stall(one) for one in timeline.rounds), ZERO),
         lost=sum((lost for _, lost, _ in worth), ZERO),
@@ -127,12 +128,12 @@ def _stall(one: RoundTime) -> timedelta:
     return min(one.stalled, one.trained)
 
 
-def _measured(timeline: Timeline, parts: Parts) -> Measured:
+def _measured(timeline: Timeline, parts: TimeParts) -> MeasuredTimes:
     failures = sum(not one.planned for one in timeline.interruptions)
     planned = len(timeline.interruptions) - failures
     waited = parts.queue + parts.idle - timeline.first_wait
     restart = _per(timeline.spent[Phase.restart], timeline.restarts)
-    return Measured(
+    return MeasuredTimes(
         mtbf=_per(parts.running, failures),
         stall=_per(sum(timeline.stalls, ZERO), len(timeline.stalls)),
         interval=median_low(timeline.intervals) if timeline.intervals else None,

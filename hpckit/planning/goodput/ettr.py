@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 
-from hpckit.model.goodput import Measured
+from hpckit.model.goodput import MeasuredTimes
 
 
-def expected_ettr(measured: Measured) -> float | None:
+def expected_ettr(measured: MeasuredTimes) -> float | None:
     """Return the expected ETTR, null where nothing was saved, so that there is no interval.
 
     dt / (M e^(u0/M) (e^((dt+w)/M) - 1)) / (1 + (q+d)/M), in the limit dt/(dt+w) without a failure;

@@ -65,7 +65,7 @@ def utc(at: datetime) -> datetime:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def duration(seconds: float) -> timedelta:
+def recorded_duration(seconds: float) -> timedelta:
     """Return a recorded duration; what cannot be one is none."""
     believable = math.isfinite(seconds) and seconds > 0
     return timedelta(seconds=min(seconds, _LONGEST_S)) if believable else ZERO

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
-from hpckit.model.goodput import Interruption, Progress
+from hpckit.model.goodput import Interruption, StepProgress
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, duration, utc
+from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, recorded_duration, utc
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Timeline:
     """
 
     submissions: Sequence[datetime]
-    progress: Mapping[int, Progress]
+    progress: Mapping[int, StepProgress]
     spent: dict[Phase, timedelta] = field(default_factory=lambda: dict.fromkeys(Phase, ZERO))
     rounds: list[RoundTime] = field(default_factory=list)
     interruptions: list[Interruption] = field(default_factory=list)
@@ -150,7 +150,7 @@ class Timeline:
     def _lose_node(self, event: events.NodeLost) -> None:
         now = self._round
         if now is not None and (event.node in now.nodes or not now.nodes):
-            self._notice_trouble(duration(event.silent_s))
+            self._notice_trouble(recorded_duration(event.silent_s))
 
     def _notice_trouble(self, since: timedelta) -> None:
         """Take back what passed for training since the trouble began."""
@@ -164,7 +164,7 @@ class Timeline:
         self._phase = Phase.trouble
 
     def _save(self, event: events.CheckpointSaved) -> None:
-        stall, took = duration(event.stall_s), duration(event.duration_s)
+        stall, took = recorded_duration(event.stall_s), recorded_duration(event.duration_s)
         self.stalls.append(stall)
         self.saved_bytes += max(event.size, 0)
         self.writing += took
@@ -179,7 +179,7 @@ class Timeline:
 
     def _end_round(self, event: events.RoundEnded) -> None:
         completed = event.failure is None and event.action is RoundAction.completed
-        self._notice_trouble(duration(event.silent_s))
+        self._notice_trouble(recorded_duration(event.silent_s))
         now = self._ended_round(event, completed=completed)
         if now is not None and completed:
             self._complete(now)

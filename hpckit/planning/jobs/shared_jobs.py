@@ -15,6 +15,7 @@ from statistics import fmean
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.limits import SubmitLimits
+from hpckit.model.counted import counted
 from hpckit.model.failure import Cause
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind, LaunchConfig
@@ -29,7 +30,7 @@ _OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})
 _NEARLY = 0.95
 """A run that used this share of its time limit timed out by itself, not because its job did."""
 
-_TOLD = frozenset({Cause.notice, Cause.preempted})
+_STOPPED_WITH_JOB = frozenset({Cause.notice, Cause.preempted})
 
 
 def shares_jobs(settings: LaunchConfig) -> bool:
@@ -227,16 +228,25 @@ def _merged_device(word: str, slots: int, per_gpu: int) -> str:
 
 
 def _check_node(spec: SharedJobSpec, settings: LaunchConfig) -> None:
-    """Raise ConfigError where a node has fewer GPUs than the runs of one job."""
-    each, has = spec.each.gpus_per_node, settings.cluster.gpus_per_node
-    wanted = _shared(spec.slots, each, spec.runs_per_gpu)
-    if each and wanted > has:
-        fitting = has // each * spec.runs_per_gpu
+    """Raise ConfigError where a node has fewer GPUs or CPUs than the runs of one job."""
+    each, cluster = spec.each, settings.cluster
+    gpus = _shared(spec.slots, each.gpus_per_node, spec.runs_per_gpu) if each.gpus_per_node else 0
+    if gpus > cluster.gpus_per_node:
+        fitting = cluster.gpus_per_node // each.gpus_per_node * spec.runs_per_gpu
         raise ConfigError(
-            f"{spec.slots} runs that share a job (sweep.runs_per_job) ask for {wanted} GPUs, but a "
-            f"node of this cluster has {has} (cluster.gpus_per_node)",
+            f"{spec.slots} runs that share a job (sweep.runs_per_job) ask for {gpus} GPUs, but a "
+            f"node of this cluster has {cluster.gpus_per_node} (cluster.gpus_per_node)",
             hint=f"set sweep.runs_per_job={fitting}, or let more runs share a GPU: "
             "sweep.runs_per_gpu=N",
+        )
+    own = each.tasks_per_node * each.cpus_per_task
+    has = cluster.cpus_per_node
+    if has is not None and own * spec.slots > has:
+        raise ConfigError(
+            f"{spec.slots} runs that share a job (sweep.runs_per_job) ask for {spec.slots} x "
+            f"{counted(own, 'CPU')} = {own * spec.slots}, but a node of this cluster has {has} "
+            "(cluster.cpus_per_node)",
+            hint=f"set sweep.runs_per_job={max(1, has // own)} or less",
         )
 
 
@@ -277,4 +287,4 @@ def comes_back(ended: EndedAttempt, spec: SharedJobSpec) -> bool:
         # At its own limit it has had its chance, as a run with a job of its own has.
         limit = spec.each.timeout
         return ended.stopped and limit is not None and ended.took < limit * _NEARLY
-    return ended.stopped and ended.cause in _TOLD
+    return ended.stopped and ended.cause in _STOPPED_WITH_JOB

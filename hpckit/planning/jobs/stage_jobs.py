@@ -12,7 +12,7 @@ from dataclasses import replace
 from hpckit.errors import ConfigError
 from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.plan import JobSpec, ResourceSpec, SweepPoint
-from hpckit.model.stages import DependencyType, Follows, Stage, place_of
+from hpckit.model.stages import DependencyType, Stage, StageDependency, place_of
 from hpckit.planning.jobs.arrays import chunks
 from hpckit.planning.jobs.shared_jobs import shares_jobs
 
@@ -81,7 +81,7 @@ def _share(limit: int | None, count: int) -> int | None:
 
 def waited_for(
     job: JobSpec, stages: Sequence[Stage], jobs: Sequence[JobSpec]
-) -> tuple[Follows, ...]:
+) -> tuple[StageDependency, ...]:
     """Return which of these jobs, those of the stage before, a job waits for."""
     place = place_of(stages, job.runs[0])
     if not place:
@@ -91,7 +91,7 @@ def waited_for(
     if kind is DependencyType.aftercorr:
         wanted = {before.first + run - own.first for run in job.runs}
     return tuple(
-        Follows(job=one.index, kind=kind) for one in jobs if not wanted.isdisjoint(one.runs)
+        StageDependency(job=one.index, kind=kind) for one in jobs if not wanted.isdisjoint(one.runs)
     )
 
 

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.final_event import lost, missing_final_event
+from hpckit.model.final_event import lost, missing_final_event, round_lost
 from hpckit.model.launch import Recovery
 from hpckit.model.run import RunRecord, RunView
-from hpckit.model.states import BaseState, RoundAction, RunState
+from hpckit.model.states import BaseState, RunState
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
 
@@ -85,12 +85,7 @@ def _never_began(view: RunView) -> Failure:
 
 def _with(ledger: Ledger, record: RunRecord, failure: Failure, attempt: int) -> Ledger:
     at = ledger.entries[-1].at if ledger.entries else record.started_at or _BEFORE_ALL
-    ended = events.RoundEnded(
-        at=record.ended_at or at,
-        round=record.round or 0,
-        first_step=None,
-        step=record.step,
-        action=RoundAction.end,
-        failure=failure,
+    ended = round_lost(
+        failure, at=record.ended_at or at, number=record.round or 0, step=record.step
     )
     return ledger.after(ended, attempt)

@@ -160,7 +160,7 @@ def _chain(exit_: RankExit) -> Iterator[tuple[str, str]]:
         yield head.rpartition(".")[2], message
 
 
-def signature(exit_: RankExit) -> str:
+def failure_signature(exit_: RankExit) -> str:
     """Return what is the same where the same failure happened again, and only there.
 
     The class, then what sets the failure apart within it: the signal or the exit code; of an

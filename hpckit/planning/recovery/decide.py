@@ -16,7 +16,7 @@ from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.ends import (
-    End,
+    RoundOutcome,
     first_failure,
     left_unasked,
     left_unsaved,
@@ -29,7 +29,7 @@ from hpckit.planning.recovery.node_choice import placed, without
 NOTICE_CODE = 143
 """Exit code of an attempt that was told to stop: 128 + SIGTERM."""
 
-_COMPLETE = frozenset({End.completed, End.pruned})
+_COMPLETE = frozenset({RoundOutcome.completed, RoundOutcome.pruned})
 _SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.notice, Cause.left})
 """Ends that say nothing of the run, however alike they are."""
 
@@ -45,7 +45,7 @@ _NOTICES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class StopNotice:
     """That the attempt will be stopped: the signal that said so, and why, as far as is known."""
 
     signal: str
@@ -53,7 +53,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class CheckpointLoad:
     """The checkpoint that a round began to load; `others` are left that no run has died of."""
 
     checkpoint: str
@@ -82,9 +82,9 @@ class RoundView:
     first_step: int | None = None
     step: int | None = None
     saved: bool = False
-    notice: Notice | None = None
-    dismissed: Notice | None = None
-    load: Load | None = None
+    notice: StopNotice | None = None
+    dismissed: StopNotice | None = None
+    load: CheckpointLoad | None = None
     cut_short: bool = False
     cancelled: bool = False
     failure: Failure | None = None
@@ -145,7 +145,7 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         return _completed(view, end)
     if view.notice is not None:
         return _stopped(view, view.notice, policy, past)
-    if failure is None and view.dismissed is None and end is End.left and view.cut_short:
+    if failure is None and view.dismissed is None and end is RoundOutcome.left and view.cut_short:
         return _left_for_drain(view, policy, past)
     failure = _with_checkpoint(view, failure or _failure_of(view, end), past)
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
@@ -157,12 +157,12 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     return _restart(view, failure, policy, ledger, left_out)
 
 
-def _completed(view: RoundView, end: End) -> EndAttempt:
-    reason = PRUNED if end is End.pruned else returned_early(view.exits)
+def _completed(view: RoundView, end: RoundOutcome) -> EndAttempt:
+    reason = PRUNED if end is RoundOutcome.pruned else returned_early(view.exits)
     return EndAttempt(state=RunState.completed, exit_code=0, reason=reason)
 
 
-def _failure_of(view: RoundView, end: End) -> Failure:
+def _failure_of(view: RoundView, end: RoundOutcome) -> Failure:
     """Return the failure of a round that no rank of it failed."""
     if view.dismissed is not None:
         return Failure(
@@ -171,9 +171,9 @@ def _failure_of(view: RoundView, end: End) -> Failure:
             step=view.step,
             signature=Cause.left,
         )
-    if end is End.left:
+    if end is RoundOutcome.left:
         return left_unasked(view.exits, view.step)
-    if end is End.unsaved:
+    if end is RoundOutcome.unsaved:
         return left_unsaved(view.exits, view.step)
     return Failure(cause=Cause.unknown, message="all ranks were stopped, and the reason is unknown")
 
@@ -340,7 +340,7 @@ def _failed(view: RoundView, failure: Failure) -> EndAttempt:
     return EndAttempt(state=RunState.failed, exit_code=_exit_code(view, failure), failure=failure)
 
 
-def _stopped(view: RoundView, notice: Notice, policy: Recovery, past: Ledger) -> EndAttempt:
+def _stopped(view: RoundView, notice: StopNotice, policy: Recovery, past: Ledger) -> EndAttempt:
     if view.cancelled:
         return EndAttempt(state=RunState.cancelled, exit_code=NOTICE_CODE)
     failure = Failure(

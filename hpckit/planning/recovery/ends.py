@@ -12,8 +12,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from hpckit.model.failure import Cause, Failure, Farewell, Kept, RankExit, Reason, ToldBy
-from hpckit.planning.recovery.classify import FROM_OUTSIDE, classify, signature
+from hpckit.model.failure import (
+    Cause,
+    ExitReason,
+    ExitStatement,
+    Failure,
+    RankExit,
+    StateKept,
+    ToldBy,
+)
+from hpckit.planning.recovery.classify import FROM_OUTSIDE, classify, failure_signature
 
 _LAST = datetime.max.replace(tzinfo=UTC)
 _FELT_EARLIER = timedelta(seconds=1)
@@ -26,7 +34,7 @@ Not 0, so that nothing takes an unfinished run for a finished one: a shell's `&&
 """
 
 
-class End(StrEnum):
+class RoundOutcome(StrEnum):
     """What a round came to, from the best to the worst: that of its worst rank."""
 
     completed = "completed"
@@ -36,33 +44,33 @@ class End(StrEnum):
     failed = "failed"
 
 
-_WORST = {end: place for place, end in enumerate(End)}
+_WORST = {end: place for place, end in enumerate(RoundOutcome)}
 
 _ENDS = {
-    Reason.left: End.left,
-    Reason.pruned: End.pruned,
-    Reason.raised: End.failed,
-    Reason.exited: End.failed,
-    Reason.killed: End.failed,
+    ExitReason.left: RoundOutcome.left,
+    ExitReason.pruned: RoundOutcome.pruned,
+    ExitReason.raised: RoundOutcome.failed,
+    ExitReason.exited: RoundOutcome.failed,
+    ExitReason.killed: RoundOutcome.failed,
 }
 
 
-def read_end(exits: Sequence[RankExit], *, told: bool) -> End:
+def read_end(exits: Sequence[RankExit], *, told: bool) -> RoundOutcome:
     """Return what these exit records come to; `told` is whether the ranks were told to leave."""
     ends = [_read(exit_, told=told) for exit_ in exits]
-    return max(ends, key=_WORST.__getitem__, default=End.failed)
+    return max(ends, key=_WORST.__getitem__, default=RoundOutcome.failed)
 
 
-def _read(exit_: RankExit, *, told: bool) -> End:
-    if exit_.reason is Reason.returned:
-        return End.unsaved if exit_.kept is Kept.unsaved else End.completed
-    if exit_.reason is Reason.ended:
+def _read(exit_: RankExit, *, told: bool) -> RoundOutcome:
+    if exit_.reason is ExitReason.returned:
+        return RoundOutcome.unsaved if exit_.kept is StateKept.unsaved else RoundOutcome.completed
+    if exit_.reason is ExitReason.ended:
         # Many a script ends with exit code 0 when it is told to stop.
-        return End.left if told else End.completed
+        return RoundOutcome.left if told else RoundOutcome.completed
     return _ENDS[exit_.reason]
 
 
-def with_farewell(seen: RankExit, said: Farewell | None, *, is_command: bool) -> RankExit:
+def with_farewell(seen: RankExit, said: ExitStatement | None, *, is_command: bool) -> RankExit:
     """Return the record of a process's end with why its rank left, by what the rank said of it.
 
     Who has left a step loop as it was told has left, however its process ended after that. Of a
@@ -82,19 +90,19 @@ def with_farewell(seen: RankExit, said: Farewell | None, *, is_command: bool) ->
     )
 
 
-def _reason(seen: RankExit, said: Farewell | None, *, is_command: bool) -> Reason:
-    if said is not None and said.reason is Reason.left:
-        return Reason.left
+def _reason(seen: RankExit, said: ExitStatement | None, *, is_command: bool) -> ExitReason:
+    if said is not None and said.reason is ExitReason.left:
+        return ExitReason.left
     if seen.signal is not None:
-        return Reason.killed
+        return ExitReason.killed
     if seen.exception is not None:
-        return Reason.raised
+        return ExitReason.raised
     if said is None and is_command:
-        return _OF_COMMANDS.get(seen.code, Reason.exited)
-    return Reason.exited if said is None or seen.code != 0 else said.reason
+        return _OF_COMMANDS.get(seen.code, ExitReason.exited)
+    return ExitReason.exited if said is None or seen.code != 0 else said.reason
 
 
-_OF_COMMANDS: Mapping[int | None, Reason] = {0: Reason.ended, LEFT_CODE: Reason.left}
+_OF_COMMANDS: Mapping[int | None, ExitReason] = {0: ExitReason.ended, LEFT_CODE: ExitReason.left}
 
 
 def returned_early(exits: Sequence[RankExit]) -> str:
@@ -102,7 +110,9 @@ def returned_early(exits: Sequence[RankExit]) -> str:
     early = [
         (exit_.step, exit_.total)
         for exit_ in exits
-        if exit_.reason is Reason.returned and exit_.step is not None and exit_.total is not None
+        if exit_.reason is ExitReason.returned
+        and exit_.step is not None
+        and exit_.total is not None
     ]
     step, total = min(early, default=(0, 0))
     return f"returned at step {step} of {total}" if step + 1 < total else ""
@@ -110,12 +120,12 @@ def returned_early(exits: Sequence[RankExit]) -> str:
 
 def left_unasked(exits: Sequence[RankExit], step: int | None) -> Failure:
     """Return what to call it when ranks have left, and nobody asked the attempt to end."""
-    left = [exit_ for exit_ in exits if exit_.reason is Reason.left]
+    left = [exit_ for exit_ in exits if exit_.reason is ExitReason.left]
     first = min(left, key=lambda one: (_HEARD.index(one.told_by), one.rank))
     words = f"rank {first.rank} {_told(first)}, which was not said of the run"
-    if any(exit_.kept is Kept.unsaved for exit_ in left):
+    if any(exit_.kept is StateKept.unsaved for exit_ in left):
         words += "; its state could not be saved"
-    elif first.kept is Kept.saved:
+    elif first.kept is StateKept.saved:
         words += "; its state was saved"
     return Failure(
         cause=Cause.left,
@@ -140,7 +150,7 @@ def _told(exit_: RankExit) -> str:
 
 def left_unsaved(exits: Sequence[RankExit], step: int | None) -> Failure:
     """Return what to call it when ranks returned, and what they registered is not saved."""
-    first = next(exit_ for exit_ in exits if exit_.kept is Kept.unsaved)
+    first = next(exit_ for exit_ in exits if exit_.kept is StateKept.unsaved)
     return Failure(
         cause=Cause.unsaved,
         message=f"rank {first.rank} came to its end, and what it registered could not be saved",
@@ -183,7 +193,7 @@ def first_failure(exits: Sequence[RankExit]) -> Failure | None:
         node=guilty.node,
         step=guilty.step,
         traceback=guilty.traceback,
-        signature=signature(guilty),
+        signature=failure_signature(guilty),
     )
 
 

@@ -25,7 +25,7 @@ _FRAMES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stall:
+class StalledRank:
     """That a rank has stood still after `step` for longer than its limit; in seconds.
 
     `step` is null before the first one; `over` is whether the last one is behind the rank.
@@ -38,7 +38,7 @@ class Stall:
     over: bool = False
 
 
-def blame(stall: Stall, stacks: Sequence[RankStack]) -> Failure:
+def blame(stall: StalledRank, stacks: Sequence[RankStack]) -> Failure:
     """Return the failure that a hang is recorded as, with the guilty rank where there is one."""
     guilty = _guilty(stacks)
     words = f"{_stood_still(stall)} (limit {stall.limit_s:.1f} s)"
@@ -57,7 +57,7 @@ def blame(stall: Stall, stacks: Sequence[RankStack]) -> Failure:
     )
 
 
-def _stood_still(stall: Stall) -> str:
+def _stood_still(stall: StalledRank) -> str:
     if stall.over:
         return (
             f"rank {stall.rank} did not come to its end for {stall.silent_s:.1f} s after its steps"

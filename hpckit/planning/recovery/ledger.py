@@ -23,13 +23,12 @@ _OF_A_NODE = frozenset(
 """Causes that may be a node's fault."""
 _LOST = frozenset({Cause.node_lost, Cause.agents_missing})
 """Causes that speak against a node at once, not only when they come again."""
-_TOLD = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
 _EXCLUDED_FOR = timedelta(hours=12)
 """A node is given another chance after this: it may have been rebooted or repaired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LedgerEntry:
     """One failure. `progressed` is whether the run had got further than ever before it.
 
     One that counts for the `checkpoint` it loaded counts for nothing else.
@@ -52,7 +51,7 @@ class Ledger:
     `save_cost` is what the latest save cost.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LedgerEntry, ...] = ()
     best_step: int | None = None
     ran: timedelta = timedelta()
     save_cost: SaveCost | None = None
@@ -76,7 +75,7 @@ class Ledger:
         The expectation weighs as much as one failure after that time (the mean of a gamma prior
         with one event). Being told to stop is no failure: it costs no work.
         """
-        count = sum(entry.cause not in _TOLD for entry in self.entries)
+        count = sum(not entry.cause.planned for entry in self.entries)
         return (expected + self.ran) / (1 + count)
 
     def at_step(self, step: int) -> Ledger:
@@ -87,7 +86,7 @@ class Ledger:
         return step is not None and (self.best_step is None or step > self.best_step)
 
     @property
-    def without_progress(self) -> Sequence[Entry]:
+    def without_progress(self) -> Sequence[LedgerEntry]:
         """The failures since the run last got further, the one that ended that included."""
         latest = [place for place, entry in enumerate(self.entries) if entry.progressed]
         return self.entries[latest[-1] if latest else 0 :]
@@ -122,7 +121,7 @@ class Ledger:
                 continue
             if (entry.signature, entry.cause) == (latest.signature, latest.cause):
                 count += 1
-            elif entry.cause not in _TOLD:
+            elif not entry.cause.planned:
                 break
         return count
 
@@ -137,8 +136,8 @@ class Ledger:
         return frozenset(node for node, count in strikes.items() if count >= policy.node_failures)
 
 
-def _entry(failure: Failure, attempt: int, at: datetime, *, progressed: bool) -> Entry:
-    return Entry(
+def _entry(failure: Failure, attempt: int, at: datetime, *, progressed: bool) -> LedgerEntry:
+    return LedgerEntry(
         attempt=attempt,
         cause=failure.cause,
         signature=failure.signature,

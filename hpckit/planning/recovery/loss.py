@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
@@ -23,7 +23,7 @@ _TOGETHER = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Absence:
+class NodeSilence:
     """What was not heard in a round on these nodes.
 
     `silent` are the ranks without an exit record; `lost` says of the places of nodes whose agent is
@@ -39,7 +39,7 @@ class Absence:
     step: int | None = None
 
 
-def loss(absence: Absence, exits: Sequence[RankExit]) -> Failure | None:
+def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
     """Name the nodes of the ranks that nothing was heard of, where that is what ended the round."""
     if not absence.silent or _failed_first(absence, exits):
         return None
@@ -50,7 +50,7 @@ def loss(absence: Absence, exits: Sequence[RankExit]) -> Failure | None:
     together = len(names) >= _TOGETHER and 2 * len(names) > len(absence.nodes)
     nodes = None if together else ", ".join(names)
     words = "lost the agent of" if absence.lost else "no exit record came from"
-    words += f" {compress(names)} (rank {ranges(_ranks(places, absence))})"
+    words += f" {compress_nodes(names)} (rank {ranges(_ranks(places, absence))})"
     return Failure(
         cause=Cause.node_lost,
         message=f"{words}; this many at once were lost by something they share"
@@ -62,7 +62,7 @@ def loss(absence: Absence, exits: Sequence[RankExit]) -> Failure | None:
     )
 
 
-def _ranks(places: Collection[int], absence: Absence) -> Sequence[int]:
+def _ranks(places: Collection[int], absence: NodeSilence) -> Sequence[int]:
     """Return the silent ranks of these nodes."""
     return [rank for rank in absence.silent if rank // absence.tasks_per_node in places]
 
@@ -78,7 +78,7 @@ def missing_agents(
     missing = [name for name in names if name not in came]
     none_of_several = not came and wanted > 1
     words = f"{why}: {len(came)} of {wanted} nodes reported"
-    words += f"; missing: {compress(missing)}" if missing else ""
+    words += f"; missing: {compress_nodes(missing)}" if missing else ""
     if none_of_several and not told:
         words += " (they share the file system of the launch, cluster.python and cluster.setup)"
     return Failure(
@@ -89,7 +89,7 @@ def missing_agents(
     )
 
 
-def _failed_first(absence: Absence, exits: Sequence[RankExit]) -> bool:
+def _failed_first(absence: NodeSilence, exits: Sequence[RankExit]) -> bool:
     """Whether a rank failed by itself while all nodes that are lost by now still spoke.
 
     The ranks of other nodes fail of a lost one, too: of a connection, or of a signal.

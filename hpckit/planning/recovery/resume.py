@@ -1,6 +1,6 @@
 """Which runs to submit again, and as which jobs. Pure: same views, same answer.
 
-Responsible for telling runs that are over from those that may still go on, and for grouping; it
+Responsible for telling runs that are over from those that are still under way, and for grouping; it
 must not look at files, clock or scheduler.
 """
 
@@ -13,6 +13,7 @@ from datetime import timedelta
 from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunView
 from hpckit.model.stages import Stage
+from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import RunState
 from hpckit.planning.jobs.shared_jobs import longest_first, merged_job, shared_again
 from hpckit.planning.jobs.stage_jobs import Asked, added_stage_jobs
@@ -20,12 +21,6 @@ from hpckit.planning.recovery.resume_stages import with_stages
 
 _SINGLETON = "singleton"
 """The one dependency that is about the moment, not about a job that is over by now."""
-
-
-_WAITS = "it waits already"
-_RUNS = "it is running"
-_UNSETTLED = "Slurm may still start it again by itself"
-_GOING_ON = frozenset({_WAITS, _RUNS, _UNSETTLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +42,12 @@ class Skipped:
     run: str
     index: int
     state: RunState
-    reason: str
+    why: Judgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The runs to submit again (indices), and all others; `open` are those that still go on."""
+    """The runs to submit again (indices), and all others; `open` are those under way."""
 
     resumed: tuple[int, ...]
     skipped: tuple[Skipped, ...]
@@ -63,36 +58,46 @@ def choose(
     views: Iterable[RunView], known: Known, *, cancelled: bool, stages: Sequence[Stage] = ()
 ) -> Choice:
     """Return which runs are to be submitted again; `cancelled` is whether those count, too."""
-    reasons = {
-        view.record.index: (view, _reason(view, known, cancelled=cancelled)) for view in views
-    }
+    judged = {view.record.index: (view, _judge(view, known, cancelled=cancelled)) for view in views}
     if stages:
-        reasons = with_stages(reasons, stages, _GOING_ON)
+        judged = with_stages(judged, stages)
     return Choice(
-        resumed=tuple(index for index, (_, reason) in reasons.items() if reason is None),
-        skipped=tuple(
-            Skipped(run=view.record.id, index=index, state=view.state, reason=reason)
-            for index, (view, reason) in reasons.items()
-            if reason is not None
+        resumed=tuple(
+            index for index, (_, why) in judged.items() if why.standing is Standing.resumable
         ),
-        open=tuple(index for index, (_, reason) in reasons.items() if reason in _GOING_ON),
+        skipped=tuple(
+            Skipped(run=view.record.id, index=index, state=view.state, why=why)
+            for index, (view, why) in judged.items()
+            if why.standing is not Standing.resumable
+        ),
+        open=tuple(index for index, (_, why) in judged.items() if why.standing.under_way),
     )
 
 
-def _reason(view: RunView, known: Known, *, cancelled: bool) -> str | None:
-    """Return why a run is left alone, or None where it is to be submitted again."""
-    index = view.record.index
-    if view.state is RunState.completed:
-        return "completed"
+def _judge(view: RunView, known: Known, *, cancelled: bool) -> Judgement:
+    standing = standing_of(view, known, cancelled=cancelled)
+    detail = known.spent[view.record.index] if standing is Standing.spent else ""
+    return Judgement(standing=standing, detail=detail)
+
+
+def standing_of(view: RunView, known: Known, *, cancelled: bool) -> Standing:
+    """Return how a run stands by itself, whatever it follows."""
+    index, state = view.record.index, view.state
+    if state is RunState.completed:
+        return Standing.completed
     if index in known.doubtful:
-        return "it is not known whether Slurm accepted it: see `hpckit doctor`"
-    if view.state is RunState.cancelled and not cancelled:
-        return "it was cancelled: name the run, or add --cancelled"
-    if view.state is RunState.pending and index in known.unsubmitted:
-        return None
-    if view.state in {RunState.pending, RunState.running}:
-        return _WAITS if view.state is RunState.pending else _RUNS
-    return known.spent.get(index) if view.settled else _UNSETTLED
+        return Standing.unconfirmed
+    if state is RunState.cancelled and not cancelled:
+        return Standing.cancelled
+    if state is RunState.pending:
+        return Standing.resumable if index in known.unsubmitted else Standing.waiting
+    return Standing.running if state is RunState.running else _standing_of_ended(view, known)
+
+
+def _standing_of_ended(view: RunView, known: Known) -> Standing:
+    if not view.settled:
+        return Standing.unsettled
+    return Standing.spent if view.record.index in known.spent else Standing.resumable
 
 
 def added_jobs_of_stages(

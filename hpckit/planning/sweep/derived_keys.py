@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpckit.errors import ConfigError
-from hpckit.model.search import Follower
+from hpckit.model.search import DerivedKey
 
 FIXED = frozenset(
     {"name", "output_dir", "entry_point", "cluster", "resources", "checkpoint", "recovery"}
@@ -34,7 +34,7 @@ class Probe:
     config: Mapping[str, Any]
 
 
-def followers(base: Mapping[str, Any], probes: list[Probe]) -> tuple[Follower, ...]:
+def followers(base: Mapping[str, Any], probes: list[Probe]) -> tuple[DerivedKey, ...]:
     """Return the places that follow; `base` has all keys at their `before`. Raises ConfigError."""
     found: dict[_Path, list[Probe]] = {}
     for probe in probes:
@@ -64,16 +64,16 @@ def check_same(expected: Mapping[str, Any], applied: Mapping[str, Any]) -> None:
         raise _computed(path, "the searched keys")
 
 
-def _follower(base: Mapping[str, Any], path: _Path, moved: list[Probe]) -> Follower:
+def _follower(base: Mapping[str, Any], path: _Path, moved: list[Probe]) -> DerivedKey:
     before = _get(base, path)
     for probe in moved:
         check_free(path, probe.key)
     first = moved[0]
     if len(moved) == 1 and _same(before, first.before):
         if _same(_get(first.config, path), first.after):
-            return Follower(path=path, copies=first.key)
+            return DerivedKey(path=path, copies=first.key)
     elif isinstance(before, str):
-        follower = Follower(path=path, pieces=_pieces(before, moved))
+        follower = DerivedKey(path=path, pieces=_pieces(before, moved))
         values = {probe.key: probe.before for probe in moved}
         if all(
             follower.value({**values, probe.key: probe.after}) == _get(probe.config, path)

@@ -298,7 +298,7 @@ def _link(path: Path, root: Path) -> str:
     return str(target if there.is_relative_to(root) and not target.is_absolute() else there)
 
 
-def describe(snapshot: CodeSnapshot) -> Mapping[str, object]:
+def describe_code(snapshot: CodeSnapshot) -> Mapping[str, object]:
     """Return what code.json says of a snapshot."""
     git = snapshot.git
     return {

@@ -9,18 +9,23 @@ import ast
 import difflib
 import importlib.machinery
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _SOURCES = (".py",)
+_GIVEN = 2
+"""An entry point is called with a configuration and a run."""
+
+_HYDRA = re.compile(r"(hydra\.)?main\(.*(config_name|config_path|version_base)|hydra\.main\b")
 _UNSEEN = frozenset({"exec", "globals"})
 """What may bind names that reading does not see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Module:
+class FoundModule:
     """A module that was found. `file` is null for a namespace, or where it has no file."""
 
     file: Path | None
@@ -32,7 +37,7 @@ class Module:
         return self.file is not None and self.file.suffix in _SOURCES
 
 
-def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> Module | None:
+def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> FoundModule | None:
     """Return the module of this dotted name; None where it is not to be found.
 
     `folders` come first, as on PYTHONPATH; `installed`: what this very Python has comes after.
@@ -75,17 +80,56 @@ def names_like(source: str, attribute: str) -> list[str]:
     return difflib.get_close_matches(attribute, dict(_bound(ast.parse(source).body)), n=2)
 
 
-def runs_nothing(source: str, name: str) -> bool:
-    """Return whether calling this function of a module runs none of its lines.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slip:
+    """Why a function cannot be an entry point, and what to do."""
 
-    So it is for `async def` and for generators, unless a decorator makes something else of them.
+    why: str
+    cure: str
+
+
+def uncallable(source: str, name: str) -> Slip | None:
+    """Return why `function(config, run)` would fail or run nothing; None if it is not certain.
+
+    Of names that are bound once, by a plain `def`: a decorator makes something else of it, but for
+    Hydra's own, which never takes two arguments.
     """
-    named = dict(_bound(ast.parse(source).body)).get(name)
-    if isinstance(named, ast.AsyncFunctionDef):
-        return not named.decorator_list
-    if not isinstance(named, ast.FunctionDef) or named.decorator_list:
-        return False
-    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(named))
+    named = [node for bound, node in _bound(ast.parse(source).body) if bound == name]
+    if len(named) != 1 or not isinstance(named[0], ast.FunctionDef | ast.AsyncFunctionDef):
+        return None
+    function = named[0]
+    decorators = [ast.unparse(one) for one in function.decorator_list]
+    if any(_HYDRA.match(one) for one in decorators):
+        return Slip(
+            why="is a Hydra application: @hydra.main composes a configuration by itself",
+            cure=f"take the decorator off, as hpckit composes: def {name}(config, run)",
+        )
+    if decorators:
+        return None
+    if isinstance(function, ast.AsyncFunctionDef) or _is_generator(function):
+        return Slip(
+            why="is a coroutine or generator function: calling it runs none of it",
+            cure="make it a plain `def` without `yield`; inside it, asyncio.run() runs a coroutine",
+        )
+    if _takes_two(function.args):
+        return None
+    return Slip(
+        why=f"is {name}({ast.unparse(function.args)}), which cannot be called with a "
+        "configuration and a run",
+        cure=f"let it take both: def {name}(config, run)",
+    )
+
+
+def _takes_two(arguments: ast.arguments) -> bool:
+    """Whether two positional arguments are neither too few nor too many."""
+    places = len(arguments.posonlyargs) + len(arguments.args)
+    wanted = places - len(arguments.defaults)
+    named = any(default is None for default in arguments.kw_defaults)
+    return wanted <= _GIVEN <= (_GIVEN if arguments.vararg else places) and not named
+
+
+def _is_generator(function: ast.FunctionDef) -> bool:
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(function))
 
 
 def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
@@ -98,12 +142,12 @@ def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _find(name: str, locations: Sequence[str]) -> Module | None:
+def _find(name: str, locations: Sequence[str]) -> FoundModule | None:
     spec = importlib.machinery.PathFinder.find_spec(name, locations)
     return None if spec is None else _module(spec)
 
 
-def _installed(name: str) -> Module | None:
+def _installed(name: str) -> FoundModule | None:
     # Beside PathFinder there are the built-in modules and finders of editable installations.
     for finder in sys.meta_path:
         found = getattr(finder, "find_spec", None)
@@ -113,9 +157,9 @@ def _installed(name: str) -> Module | None:
     return None
 
 
-def _module(spec: importlib.machinery.ModuleSpec) -> Module:
+def _module(spec: importlib.machinery.ModuleSpec) -> FoundModule:
     file = Path(spec.origin) if spec.has_location and spec.origin else None
-    return Module(file=file, locations=tuple(spec.submodule_search_locations or ()))
+    return FoundModule(file=file, locations=tuple(spec.submodule_search_locations or ()))
 
 
 def _bound(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:

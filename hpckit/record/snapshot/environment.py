@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ _DRIVER_VERSION = re.compile(r"\b\d{3}\.\d+(\.\d+)?\b")
 _PATIENCE_S = 60.0
 _ASK = """\
 import json, os
-from hpckit.record.snapshot.environment import capture
-print(json.dumps(capture(os.environ)))
+from hpckit.record.snapshot.environment import capture_environment
+print(json.dumps(capture_environment(os.environ)))
 """
 
 
-def capture(environ: Mapping[str, str]) -> dict[str, object]:
+def capture_environment(environ: Mapping[str, str]) -> dict[str, object]:
     """Return the content of environment.json."""
     packages = _packages()
     return {
@@ -46,9 +47,9 @@ def capture(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | None:
-    """Return what `capture` gives in another interpreter; None where it cannot be asked."""
+    """Return what `capture_environment` gives in another Python; None if that cannot be asked."""
     if python == sys.executable:
-        return capture(environ)
+        return capture_environment(environ)
     try:
         done = subprocess.run(
             [python, "-c", _ASK],
@@ -65,11 +66,31 @@ def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | N
     return answer if isinstance(answer, dict) else None
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what differs between two environments, a phrase each; none where nothing does."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentDifference:
+    """What differs between two environments; null is not recorded, or not there."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+    @property
+    def words(self) -> str:
+        """The difference as a phrase about then and now."""
+        if self.old is None:
+            return f"{self.name}: {self.new}, and none was recorded"
+        if self.new is None:
+            return f"{self.name}: was {self.old}, and is not here"
+        return f"{self.name}: was {self.old}, is {self.new}"
+
+
+def environment_differences(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[EnvironmentDifference, ...]:
+    """Return what differs between two environments; none where nothing does."""
     return (
-        *_differing(_flat(then), _flat(now), ""),
-        *_differing(then.get("packages") or {}, now.get("packages") or {}, "package "),
+        *_differing(_flat(old), _flat(new), ""),
+        *_differing(old.get("packages") or {}, new.get("packages") or {}, "package "),
     )
 
 
@@ -88,15 +109,12 @@ def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value is not None}
 
 
-def _differing(then: Mapping[str, str], now: Mapping[str, str], what: str) -> Iterator[str]:
-    for name in sorted(then.keys() | now.keys(), key=str.lower):
-        was, is_now = then.get(name), now.get(name)
-        if was is None:
-            yield f"{what}{name}: {is_now}, and none was recorded"
-        elif is_now is None:
-            yield f"{what}{name}: was {was}, and is not here"
-        elif was != is_now:
-            yield f"{what}{name}: was {was}, is {is_now}"
+def _differing(
+    old: Mapping[str, str], new: Mapping[str, str], what: str
+) -> Iterator[EnvironmentDifference]:
+    for name in sorted(old.keys() | new.keys(), key=str.lower):
+        if old.get(name) != new.get(name):
+            yield EnvironmentDifference(name=f"{what}{name}", old=old.get(name), new=new.get(name))
 
 
 def _driver() -> str | None:

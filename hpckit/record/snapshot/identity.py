@@ -26,7 +26,7 @@ _ENDING_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class EarlierLaunch:
     """A launch that holds runs with wanted signatures: their indices, in order."""
 
     paths: LaunchPaths
@@ -37,7 +37,7 @@ class Holding:
         return tuple(sorted(i for one, held in self.runs.items() if one in wanted for i in held))
 
 
-def holdings(output_dir: Path, wanted: Collection[str]) -> Iterator[Holding]:
+def holdings(output_dir: Path, wanted: Collection[str]) -> Iterator[EarlierLaunch]:
     """Yield the launches below a folder that hold runs with these signatures, newest first."""
     for folder in list_launches(output_dir):
         paths = LaunchPaths(folder)
@@ -47,7 +47,7 @@ def holdings(output_dir: Path, wanted: Collection[str]) -> Iterator[Holding]:
                 found.setdefault(signature, []).append(index)
         if found:
             runs = {signature: tuple(indices) for signature, indices in found.items()}
-            yield Holding(paths=paths, runs=runs)
+            yield EarlierLaunch(paths=paths, runs=runs)
 
 
 def write_signatures(paths: LaunchPaths, signatures: Iterable[str]) -> None:

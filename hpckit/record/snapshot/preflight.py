@@ -17,23 +17,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hpckit.model.command import invocation
 from hpckit.model.finding import Finding, error, warning
-from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFolder
 from hpckit.model.plan import LaunchPlan
-from hpckit.record.named_paths import Project, commanded_paths, configured_paths
+from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
-    Module,
+    FoundModule,
     defines,
     find_module,
     names_like,
-    runs_nothing,
+    uncallable,
 )
+from hpckit.record.snapshot.frozen_files import FrozenFiles
+from hpckit.record.snapshot.torch_build import cpu_build
 
 _RUNS_LOOKED_AT = 200
 """Paths are looked for in this many runs of a sweep: beyond, they hardly differ."""
-
-_SHELLS = frozenset({"bash", "sh"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +53,17 @@ class Machine:
     def findings(self) -> tuple[Finding, ...]:
         """Return what is missing; `unchecked` then says what could not be looked at."""
         found: dict[Finding, None] = {}
-        seen: set[tuple[str, str]] = set()
-        for run in self.plan.runs:
+        seen: set[tuple[str, str, WorkingFolder]] = set()
+        for run in islice(self.plan.runs, _RUNS_LOOKED_AT):
             settings = run.settings
-            task = (str(settings.entry_point), str(settings.command))
+            task = (str(settings.entry_point), str(settings.command), settings.runtime.cwd)
             if task not in seen:
                 seen.add(task)
                 found.update(dict.fromkeys(self._task(settings)))
-        for run in islice(self.plan.runs, _RUNS_LOOKED_AT):
-            found.update(dict.fromkeys(_checkpoints(run.settings)))
-            found.update(dict.fromkeys(configured_paths(run.config, self._project)))
+            found.update(dict.fromkeys(_checkpoints(settings)))
+            found.update(dict.fromkeys(self._devices(settings)))
+            project = self._project(in_place=_is_in_place(settings))
+            found.update(dict.fromkeys(configured_paths(run.config, project)))
         return tuple(found)
 
     @cached_property
@@ -70,12 +72,9 @@ class Machine:
         return self.snapshot.root / self.snapshot.working_dir
 
     @cached_property
-    def frozen(self) -> frozenset[Path] | None:
-        """The files that the nodes will have of the project; null where they use it as it is."""
-        files = self.snapshot.files
-        return (
-            None if files is None else frozenset(self.snapshot.root / file.path for file in files)
-        )
+    def frozen(self) -> FrozenFiles:
+        """The files that the nodes will have of the project."""
+        return FrozenFiles(snapshot=self.snapshot, output_dir=Path(self.plan.folder).parent)
 
     @property
     def here(self) -> bool:
@@ -87,13 +86,44 @@ class Machine:
         """Whether ranks run the very Python that runs this."""
         return Path(self.plan.python) == Path(sys.executable)
 
+    def _project(self, *, in_place: bool) -> ProjectFolder:
+        return self._in_place if in_place else self._apart
+
+    @cached_property
+    def _in_place(self) -> ProjectFolder:
+        return ProjectFolder(folder=self.working_dir, missing=self.frozen.unreached, in_place=True)
+
+    @cached_property
+    def _apart(self) -> ProjectFolder:
+        return ProjectFolder(folder=self.working_dir, missing=self.frozen.unreached)
+
+    def _devices(self, settings: LaunchConfig) -> Iterator[Finding]:
+        """Warn if GPUs are asked for, and the PyTorch that is to use them cannot."""
+        asked, wanted = settings.resources.gpus_per_node, settings.runtime.device
+        if not asked or wanted is DeviceKind.cpu or not self.same_python:
+            return
+        command = settings.command
+        if command is not None and not self._is_own_python(self.split(command)):
+            return
+        build = cpu_build()
+        if build is not None:
+            yield warning(
+                "resources.gpus_per_node",
+                asked,
+                f"resources.gpus_per_node is {asked}, and the PyTorch of {self.plan.python} is a "
+                f"CPU build ({build}): with this environment no rank finds a GPU",
+                "install a CUDA or ROCm build into it, name another Python with cluster.python, or "
+                "choose resources=cpu",
+            )
+
     def _task(self, settings: LaunchConfig) -> Iterator[Finding]:
         if settings.entry_point is not None:
             yield from self._entry_point(settings.entry_point, settings.env)
         elif settings.command is not None:
             words = self.split(settings.command)
-            yield from self._command(words)
-            yield from commanded_paths(words, self._project)
+            in_place = _is_in_place(settings)
+            yield from self._command(words, in_place=in_place)
+            yield from commanded_paths(words, self._project(in_place=in_place))
 
     def _entry_point(self, text: str, env: Mapping[str, str]) -> Iterator[Finding]:
         name, _, attribute = text.partition(":")
@@ -110,8 +140,8 @@ class Machine:
         module = find_module(name, folders, installed=self.same_python)
         if module is None:
             yield from self._no_module(text, name, folders)
-        elif module.file is not None and not self._is_frozen(module.file):
-            yield _left_out("entry_point", text, module.file)
+        elif module.file is not None and (why := self.frozen.missing(module.file)):
+            yield _left_out("entry_point", text, module.file, why)
         elif module.is_source:
             yield from self._attribute(text, attribute, module)
 
@@ -135,12 +165,12 @@ class Machine:
             "start hpckit in the project's folder, name its folders in code.paths, or install it",
         )
 
-    def _attribute(self, text: str, attribute: str, module: Module) -> Iterator[Finding]:
+    def _attribute(self, text: str, attribute: str, module: FoundModule) -> Iterator[Finding]:
         assert module.file is not None  # noqa: S101  # is_source says so
         try:
             source = module.file.read_bytes().decode("utf-8", errors="replace")
             there = defines(source, attribute)
-            lazy = runs_nothing(source, attribute)
+            slip = uncallable(source, attribute)
         except OSError as problem:
             yield warning("entry_point", text, f"{module.file} cannot be read: {problem.strerror}")
         except (SyntaxError, ValueError) as problem:
@@ -152,15 +182,8 @@ class Machine:
                 "correct it: every rank would fail at its import",
             )
         else:
-            if lazy:
-                yield error(
-                    "entry_point",
-                    text,
-                    f"entry_point {text} is a coroutine or generator function: calling it runs "
-                    "none of it",
-                    "make it a plain `def` without `yield`; inside it, asyncio.run() runs a "
-                    "coroutine",
-                )
+            if slip is not None:
+                yield error("entry_point", text, f"entry_point {text} {slip.why}", slip.cure)
             if not there:
                 near = " or ".join(
                     f"entry_point={text.partition(':')[0]}:{name}"
@@ -173,10 +196,10 @@ class Machine:
                     f"did you mean {near}?" if near else "name a function of it: module:function",
                 )
 
-    def _command(self, words: tuple[str, ...]) -> Iterator[Finding]:
+    def _command(self, words: tuple[str, ...], *, in_place: bool) -> Iterator[Finding]:
         program = words[0]
         if "/" in program and not Path(program).is_absolute():
-            yield from self._project_file(program, runs=True)
+            yield from self._project_file(program, runs=True, in_place=in_place)
         elif self._which(program) is None:
             # Nodes may have what this machine has not, and modules bring more.
             say = error if self.here else warning
@@ -187,52 +210,56 @@ class Machine:
                 "look for a typing mistake; on the nodes it has to be on PATH (cluster.modules, "
                 "cluster.setup, cluster.env)",
             )
-        yield from self._script(Path(program).name, words[1:])
+        started = invocation(words)
+        script = started.script if started.program != "torchrun" else _python_file(words)
+        if started.module is not None:
+            yield from self._module(words, started.module, in_place=in_place)
+        elif script is not None and (started.is_shell or script.endswith(".py")):
+            yield from self._project_file(script, in_place=in_place)
 
-    def _script(self, program: str, words: tuple[str, ...]) -> Iterator[Finding]:
-        """Look for what an interpreter is to run: a file, or with `-m` a module."""
-        python = program.startswith("python")
-        if python and "-m" in words[:-1]:
-            name = words[words.index("-m") + 1]
-            if find_module(name, [self.working_dir], installed=True) is None:
-                yield (error if self.here and self.same_python else warning)(
-                    "command",
-                    name,
-                    f"module {name} of the command is neither in {self.working_dir} nor installed "
-                    f"for {self.plan.python}",
-                    "look for a typing mistake, or install it",
-                )
-            return
-        if "-c" in words:
-            return
-        ends = ".py" if python or program == "torchrun" else ""
-        plain = (word for word in words if not word.startswith("-"))
-        # Options of an interpreter hardly take a value; those of torchrun do.
-        script = next((word for word in plain if word.endswith(ends) or program != "torchrun"), "")
-        known = (ends and script.endswith(ends)) or program in _SHELLS
-        if known and script and not Path(script).is_absolute():
-            yield from self._project_file(script)
+    def _is_own_python(self, words: tuple[str, ...]) -> bool:
+        """Whether a command runs the very Python that runs this: by its name alone."""
+        started = invocation(words)
+        by_name = started.is_python or started.program == "torchrun"
+        return self.same_python and by_name and "/" not in words[0]
+
+    def _module(self, words: tuple[str, ...], name: str, *, in_place: bool) -> Iterator[Finding]:
+        """Look for the module that `python -m` is to run."""
+        folders = [self.working_dir, *(self.snapshot.root / one for one in self._search)]
+        module = find_module(name, folders, installed=True)
+        if module is None:
+            yield (error if self.here and self._is_own_python(words) else warning)(
+                "command",
+                name,
+                f"module {name} of the command is neither in {self.working_dir} nor installed "
+                f"for {self.plan.python}",
+                "look for a typing mistake, or install it",
+            )
+        elif module.file is not None and not in_place and (why := self.frozen.missing(module.file)):
+            yield _left_out("command", name, module.file, why)
 
     def _which(self, program: str) -> str | None:
         beside_python = str(Path(self.plan.python).parent)
         path = os.pathsep.join([beside_python, self.environ.get("PATH", os.defpath)])
         return shutil.which(program, path=path)
 
-    @property
-    def _project(self) -> Project:
-        return Project(folder=self.working_dir, frozen=self._is_frozen)
-
-    def _project_file(self, name: str, *, runs: bool = False) -> Iterator[Finding]:
+    def _project_file(
+        self, name: str, *, runs: bool = False, in_place: bool = False
+    ) -> Iterator[Finding]:
         file = self.working_dir / name
+        if Path(name).is_absolute():
+            return
         if not file.is_file():
             yield error(
                 "command",
                 name,
-                f"there is no file {name} in {self.working_dir}, where the command starts",
+                f"{file} is a folder, which a command cannot start"
+                if file.is_dir()
+                else f"there is no file {name} in {self.working_dir}, where the command starts",
                 "give its path from the folder in which you call hpckit",
             )
-        elif not self._is_frozen(file):
-            yield _left_out("command", name, file)
+        elif not in_place and (why := self.frozen.missing(file)):
+            yield _left_out("command", name, file, why)
         elif runs and not os.access(file, os.X_OK):
             yield error(
                 "command",
@@ -241,24 +268,24 @@ class Machine:
                 f"chmod +x {name}, or name what runs it, for example: python {name}",
             )
 
-    def _is_frozen(self, file: Path) -> bool:
-        """Whether the nodes will have this file: it is outside the project, or in its copy."""
-        file = Path(os.path.normpath(file))
-        if self.frozen is None or not file.is_relative_to(self.snapshot.root):
-            return True
-        if file.is_dir() and any(one.is_relative_to(file) for one in self.frozen):
-            return True
-        above = [file, *file.parents]
-        # An installation inside the project (`.venv`) is used where it is.
-        return "site-packages" in file.parts or any(one in self.frozen for one in above)
+
+def _is_in_place(settings: LaunchConfig) -> bool:
+    return settings.runtime.cwd is WorkingFolder.project
 
 
-def _left_out(key: str, value: str, file: Path) -> Finding:
+def _python_file(words: tuple[str, ...]) -> str | None:
+    """Return the script among the words of torchrun, whose options take values."""
+    return next((word for word in words if word.endswith(".py")), None)
+
+
+def _left_out(key: str, value: str, file: Path, why: str) -> Finding:
     return error(
         key,
         value,
-        f"{file} exists, but is not part of the frozen code: git ignores it",
-        "git add -f it, take it out of .gitignore, or set code.snapshot=false",
+        f"{file} exists, but is not part of the frozen code: {why}",
+        "git add -f it, take it out of .gitignore, or set code.snapshot=false"
+        if "git" in why
+        else "put it elsewhere in the project, or set code.snapshot=false",
     )
 
 

@@ -25,7 +25,7 @@ _TODAY = "leave --exact out to run the same configuration with today's code"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class RestoredCode:
     """Code as it was: `source` says where it is from, `doubt` what may be missing all the same."""
 
     snapshot: CodeSnapshot
@@ -33,14 +33,14 @@ class Restored:
     doubt: str | None = None
 
 
-def restore(paths: LaunchPaths, git: Git, scratch: Path) -> Restored:
+def restore(paths: LaunchPaths, git: Git, scratch: Path) -> RestoredCode:
     """Return the code of a launch; a commit is written to `scratch`, an empty folder.
 
     Raises UsageError where the code is not to be had, or not as it was.
     """
     frozen = _Frozen.read(paths)
     if frozen.of_snapshot and paths.code.is_dir():
-        return Restored(snapshot=_from_snapshot(frozen, git), source="its own snapshot")
+        return RestoredCode(snapshot=_from_snapshot(frozen, git), source="its own snapshot")
     return _from_commit(frozen, git, scratch)
 
 
@@ -136,7 +136,7 @@ def _files(root: Path, sums: Mapping[str, str] | None) -> Iterator[CodeFile]:
                 yield CodeFile(path=inside, size=status.st_size, executable=executable)
 
 
-def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> Restored:
+def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> RestoredCode:
     commit, project = frozen.commit, frozen.project
     why = "its snapshot is gone" if frozen.of_snapshot else "it was launched without a snapshot"
     if commit is None:
@@ -155,7 +155,7 @@ def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> Restored:
     sums = dict(frozen_sums(frozen.paths)) if frozen.of_snapshot else None
     _check_sums(frozen, root, sums or {})
     unsure = sums is None and bool(frozen.record.get("dirty"))
-    return Restored(
+    return RestoredCode(
         snapshot=frozen.snapshot(root, _files(root, sums)),
         source=f"commit {commit} of {project}" + (", with its changes" if frozen.diff else ""),
         doubt="what git did not track was not recorded" if unsure else None,

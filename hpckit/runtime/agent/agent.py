@@ -21,17 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
+from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.rank import RankInfo
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
 from hpckit.runtime.agent.local_ranks import LocalRanks, RankOutlook
-from hpckit.runtime.agent.silence import Silence
+from hpckit.runtime.agent.silence import SilenceTimer
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST, environment, rank_info
+from hpckit.runtime.foreground import in_foreground
+from hpckit.runtime.signals import NOTICES
 
 FOLDER_WAIT_S = 30.0
 """How long a node may take to see files that another has just written (NFS attribute caches
@@ -39,10 +42,6 @@ hold up to 30 s)."""
 
 SUPERVISOR_LOST = 70
 """Exit code of an agent whose supervisor is gone (EX_SOFTWARE)."""
-
-UNREADABLE = 66
-"""Exit code where the frozen folder cannot be read (EX_NOINPUT of sysexits.h)."""
-
 
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
 """At most so long an agent waits before it calls once more; the last call is the last."""
@@ -58,7 +57,7 @@ class Agent:
     outlook: RankOutlook
     ranks: LocalRanks | None = None
     reserved: socket.socket | None = None
-    _silence: Silence = field(default_factory=lambda: Silence(tick_s=BEAT_S), init=False)
+    _silence: SilenceTimer = field(default_factory=lambda: SilenceTimer(tick_s=BEAT_S), init=False)
     _alone: bool = field(default=False, init=False)
     _said_at: float = field(default=0.0, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
@@ -209,6 +208,7 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     run = LaunchPaths(launch.folder).run(index)
     settings, _ = load_settings(launch, index)
     secrets = read_secrets(launch.paths, index, settings)
+    settings = in_foreground(settings, environment())
     paths = run.attempt(attempt)
     info = rank_info(environment())
     channel = await call_supervisor(paths)
@@ -223,7 +223,7 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     )
     agent = Agent(info=info, channel=channel, outlook=outlook)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    for number in NOTICES:
         loop.add_signal_handler(number, agent.hear, number)
     try:
         code = await agent.serve()
@@ -255,8 +255,8 @@ def main(arguments: list[str]) -> int:
         allow_many_files()
         return asyncio.run(attend(load_launch(Path(folder)), int(index), int(attempt)))
     except (FrozenFolderError, NotFoundError) as error:
-        say(f"node {node_name()} cannot read its frozen folder: {error.message}", error.hint)
-        return UNREADABLE
+        say(f"node {node_name()} {FROZEN_FOLDER_UNREADABLE}: {error.message}", error.hint)
+        return FROZEN_FOLDER_EXIT
     except HpckitError as error:
         say(error.message, error.hint)
         return error.exit_code

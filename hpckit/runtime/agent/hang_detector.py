@@ -40,7 +40,7 @@ class HangLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
+class SilentRank:
     """A rank that has been silent for longer than its limit, since it began `step`.
 
     `step` is null before the first one; `over` is whether the last one is behind it.
@@ -143,7 +143,7 @@ class StepWatch:
             self._ranks[rank].at = at
         self._paused.discard(rank)
 
-    def stalled(self, now: float) -> Silence | None:
+    def stalled(self, now: float) -> SilentRank | None:
         """Return the rank that is silent for longest beyond its limit, None where none is.
 
         Call it at a steady pace: where one call comes much too late, the judge was stopped itself,
@@ -159,10 +159,12 @@ class StepWatch:
         over = [stall for stall in stalls if stall[0] > stall[2]]
         return self._silence(*max(over)) if over else None
 
-    def _silence(self, silent_s: float, rank: int, limit_s: float) -> Silence:
+    def _silence(self, silent_s: float, rank: int, limit_s: float) -> SilentRank:
         heard = self._ranks[rank]
         silence, limit = timedelta(seconds=silent_s), timedelta(seconds=limit_s)
-        return Silence(rank=rank, step=heard.step, silent_for=silence, limit=limit, over=heard.over)
+        return SilentRank(
+            rank=rank, step=heard.step, silent_for=silence, limit=limit, over=heard.over
+        )
 
     def _limit_s(self, heard: _Heard, learned: float) -> float:
         first = max(learned, self.limits.first.total_seconds() or math.inf)

@@ -38,8 +38,9 @@ from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.pace import BEAT_S, pace_s
 from hpckit.runtime.channel.tcp import LINE_LIMIT
 from hpckit.runtime.clock import now
-from hpckit.runtime.environ import environment, rank_variables, without_agent
-from hpckit.runtime.stages import stage_variables
+from hpckit.runtime.environ import TERMINAL, environment, rank_variables
+from hpckit.runtime.foreground import RELAY_S
+from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.threads import aside
 
 _TELL_S = 0.5
@@ -76,33 +77,18 @@ class RankOutlook:
 
     def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
         """Return the environment all ranks of this node share."""
-        threads = str(self.settings.resources.cpus_per_task)
-        code = self.launch.code
-        cluster = {**self.launch.cluster.env, **self.secrets.cluster}
-        merged = {**without_agent(environ), **cluster, **self.settings.env, **self.secrets.env}
-        search = [*code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
-        cost = order.save_cost
-        defaults = {"OMP_NUM_THREADS": threads, "PYTHONHASHSEED": str(self.settings.seed)}
-        if order.num_nodes == 1:
-            # Else gloo listens where the host's name leads, which others reach.
-            defaults["GLOO_SOCKET_IFNAME"] = "lo"
+        index, cost = int(self.run.folder.name), order.save_cost
+        # Without it, gloo listens where the host's name leads, which others reach.
+        defaults = {"GLOO_SOCKET_IFNAME": "lo"} if order.num_nodes == 1 else {}
         return {
             **defaults,
-            **merged,
-            "PYTHONPATH": os.pathsep.join(search),
-            "PATH": os.pathsep.join([str(Path(self.launch.python).parent), merged.get("PATH", "")]),
-            "PYTHONUNBUFFERED": "1",
+            **run_variables(self.launch, index, self.settings, self.secrets, environ),
             "TORCHELASTIC_RUN_ID": self.run.folder.name,
             "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
-            "HPCKIT_LAUNCH_DIR": str(self.launch.folder),
-            "HPCKIT_RUN_DIR": str(self.run.folder),
             "HPCKIT_ATTEMPT_DIR": str(self.attempt.folder),
-            "HPCKIT_RUN_INDEX": str(int(self.run.folder.name)),
-            "HPCKIT_PROJECT": code.project,
             "HPCKIT_ROUND": str(order.round),
             "HPCKIT_FAILURE_HOURS": str(order.mtbf_hours),
             "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
-            **stage_variables(self.launch, int(self.run.folder.name)),
         }
 
 
@@ -188,10 +174,15 @@ class LocalRanks:
         }
         flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.log(info.rank)
         log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
+        terminal = environment().get(TERMINAL)
+        if terminal is not None:
+            # Whoever shows the terminal writes the log, too.
+            os.close(log)
+            log = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "hpckit.runtime.rank.process"),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.DEVNULL if terminal is None else log,
                 stdout=log,
                 stderr=log,
                 env={**variables, **handed},
@@ -211,7 +202,7 @@ class LocalRanks:
         reader, writer = await asyncio.open_unix_connection(sock=line, limit=LINE_LIMIT)
         with contextlib.suppress(ChannelError, ConnectionError, ValueError):
             while data := await reader.readline():
-                await self._heed(rank, messages.decode(data))
+                await self._heed(rank, messages.decode_message(data))
         writer.close()
 
     async def _heed(self, rank: int, message: messages.Message) -> None:
@@ -312,6 +303,8 @@ class LocalRanks:
         # Its final events came before its end; what holds the line open now is none of the rank.
         await asyncio.wait({listening}, timeout=0.2)
         listening.cancel()
+        if TERMINAL in environment():
+            await asyncio.sleep(RELAY_S)
         record = await self._exit_record(rank, code, ended_at)
         os.close(self._boards.pop(rank))
         os.close(self._answers.pop(rank))
@@ -377,7 +370,7 @@ class LocalRanks:
         """Tell every rank what the supervisor says."""
         for line in self._lines.values():
             with contextlib.suppress(OSError):
-                line.send(messages.encode(message) + b"\n")
+                line.send(messages.encode_message(message) + b"\n")
 
     async def stop(self, grace_s: float) -> None:
         """End all ranks and their children: SIGTERM, then SIGKILL after the grace period."""

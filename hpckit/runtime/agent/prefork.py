@@ -20,7 +20,8 @@ from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.agent import agent
 from hpckit.runtime.assignment import ReadyAgent
 from hpckit.runtime.environ import become
-from hpckit.runtime.forked import NOTICES, Forked
+from hpckit.runtime.forked import Forked
+from hpckit.runtime.signals import NOTICES
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ _OVERSLEPT_TICKS = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Silence:
+class SilenceTimer:
     """Silence of one speaker, looked at every `tick_s` seconds by a monotonic clock."""
 
     tick_s: float

@@ -94,13 +94,14 @@ class StoreAddress(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBegun(Message):
-    """Rank → its agent → supervisor: this step has begun.
+    """Rank → its agent → supervisor: this step has begun, of `total` if the loop has an end.
 
     The agent adds what steps usually take, in seconds, without compilation and pauses.
     """
 
     rank: int
     step: int
+    total: int | None = None
     usual_s: float = 0.0
 
 
@@ -227,16 +228,16 @@ class Noticed(Message):
 _TYPES: Mapping[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """Return the message as one line of JSON, without a newline."""
     body = {"type": type(message).__name__, **to_plain(message)}
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-_BEAT = encode(Beat())
+_BEAT = encode_message(Beat())
 
 
-def decode(line: bytes) -> Message:
+def decode_message(line: bytes) -> Message:
     """Return the message of a line; raises ChannelError for anything else."""
     if line == _BEAT:  # most of what a supervisor hears
         return Beat()

@@ -20,9 +20,9 @@ from datetime import timedelta
 from typing import TypeVar
 
 from hpckit.errors import RendezvousError
-from hpckit.model.failure import Farewell
+from hpckit.model.failure import ExitStatement
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.runtime.channel.messages import Message, decode, encode
+from hpckit.runtime.channel.messages import Message, decode_message, encode_message
 
 VARIABLE = "HPCKIT_LINK_FD"
 """Names the inherited file descriptor of the line."""
@@ -48,14 +48,14 @@ class AgentLink:
     def send(self, message: Message) -> None:
         """Send one message; silently nothing where the agent is gone (it ends us anyway)."""
         with self._lock, contextlib.suppress(OSError):
-            self.connection.sendall(encode(message) + b"\n")
+            self.connection.sendall(encode_message(message) + b"\n")
 
     def note_step(self, step: int) -> None:
         """Put on the board that this step begins; one system call, so every step can be noted."""
         if self.board is not None:
             os.pwrite(self.board, _STEP.pack(step + 1), 0)
 
-    def note_farewell(self, farewell: Farewell) -> None:
+    def note_farewell(self, farewell: ExitStatement) -> None:
         """Put on the board what this rank says of its leaving; the latest word counts."""
         if self.board is not None:
             text = json.dumps(to_plain(farewell)).encode()
@@ -66,7 +66,7 @@ class AgentLink:
         self.connection.settimeout(timeout.total_seconds())
         try:
             while True:
-                message = decode(self._line())
+                message = decode_message(self._line())
                 if isinstance(message, kind):
                     return message
         except TimeoutError:
@@ -86,7 +86,7 @@ class AgentLink:
         if not ended:
             return None
         self._rest = rest
-        return decode(line)
+        return decode_message(line)
 
     def _line(self) -> bytes:
         while b"\n" not in self._rest:
@@ -135,10 +135,10 @@ def read_board(board: int) -> int | None:
     return None if begun < 0 else begun
 
 
-def read_farewell(board: int) -> Farewell | None:
+def read_farewell(board: int) -> ExitStatement | None:
     """Return what a rank last said of its leaving, None where it said nothing."""
     try:
         text = os.pread(board, _FAREWELL_BYTES, _FAREWELL_AT)
-        return from_plain(Farewell, json.loads(text))
+        return from_plain(ExitStatement, json.loads(text))
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from hpckit.errors import ChannelError
 from hpckit.runtime.channel.listen import plain_address
-from hpckit.runtime.channel.messages import Message, decode, encode
+from hpckit.runtime.channel.messages import Message, decode_message, encode_message
 
 LINE_LIMIT = 1 << 20
 HANDSHAKE_S = 10.0
@@ -62,7 +62,7 @@ class Channel:
 
     def post(self, message: Message) -> None:
         """Send one small message without waiting until the other side takes it."""
-        self.post_body(encode(message))
+        self.post_body(encode_message(message))
 
     def post_body(self, body: bytes) -> None:
         """Post a message that is encoded already: many are told the same."""
@@ -86,7 +86,7 @@ class Channel:
         if not hmac.compare_digest(mac, wanted):
             raise ChannelError(f"a line from {self.peer} is not signed by this attempt's secret")
         self._heard += 1
-        return decode(body)
+        return decode_message(body)
 
     def unread(self) -> bool:
         """Whether the other side has said something that this process has not read yet."""

@@ -1,7 +1,8 @@
 """What a run uses: restore, save, prove, close.
 
 Responsible for keeping at most one save in flight and for telling what became of it; it must not
-decide when to save. docs/checkpoints.md says how a checkpoint lies on disk and what is promised.
+decide when to save. docs/reference/checkpoints.md says how a checkpoint lies on disk and what is
+promised.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group
-from hpckit.runtime.checkpoint.loading import Loader, OnAttempt, Restored
+from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, Loader, OnAttempt
 from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
 from hpckit.runtime.checkpoint.staging import Stager
-from hpckit.runtime.checkpoint.state import Capture, capture
+from hpckit.runtime.checkpoint.state import StateCapture, capture_state
 from hpckit.runtime.checkpoint.writer import WriterThread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CheckpointSettings:
     """How a run's checkpoints are kept.
 
     `epoch` is the number of the attempt; `keep` how many checkpoints stay, at least two; `seed`
@@ -55,7 +56,7 @@ class Checkpointer:
     def __init__(
         self,
         folder: Path,
-        settings: Settings,
+        settings: CheckpointSettings,
         *,
         may_commit: Callable[[], bool] = lambda: True,
         shared: Path | None = None,
@@ -79,11 +80,11 @@ class Checkpointer:
         self._stager = Stager()
         self._flight: Future[SaveOutcome] | None = None
         self._stall = timedelta()
-        self._restored: Restored | None = None
+        self._restored: LoadedCheckpoint | None = None
 
     def restore(
         self, objects: Mapping[str, Any], on_attempt: OnAttempt = lambda _name, _others: None
-    ) -> Restored | None:
+    ) -> LoadedCheckpoint | None:
         """Load the newest checkpoint that can be loaded into the objects, and the generators.
 
         Collective. `on_attempt` hears on rank 0 of each one before it is loaded: its name, and how
@@ -117,7 +118,7 @@ class Checkpointer:
         """
         begun = time.monotonic()
         before = self.wait()
-        taken = capture(objects, (step, samples), self._group.rank, self._group.size)
+        taken = capture_state(objects, (step, samples), self._group.rank, self._group.size)
         if wait:
             outcome = self._saver.save(taken, patience)
             return replace(outcome, stall=timedelta(seconds=time.monotonic() - begun))
@@ -166,7 +167,7 @@ class Checkpointer:
             self._stager.close()
             self._group.close()
 
-    def _begin(self, taken: Capture) -> Future[SaveOutcome]:
+    def _begin(self, taken: StateCapture) -> Future[SaveOutcome]:
         # A daemon: a rank whose peers are gone must be able to end without waiting for them.
         future: Future[SaveOutcome] = Future()
         thread = WriterThread(
@@ -179,7 +180,7 @@ class Checkpointer:
         return future
 
 
-def _fulfil(future: Future[SaveOutcome], saver: Saver, taken: Capture) -> None:
+def _fulfil(future: Future[SaveOutcome], saver: Saver, taken: StateCapture) -> None:
     try:
         future.set_result(saver.save(taken))
     except (Exception, CheckpointException) as error:  # noqa: BLE001  # raised again by wait()

@@ -108,7 +108,7 @@ def _refused(path: str, value: Any) -> StateError:
     )
 
 
-def encode(path: str, value: Any) -> dict[str, torch.Tensor]:
+def encode_state(path: str, value: Any) -> dict[str, torch.Tensor]:
     """Return the tensors of a state by key, all below `path`, its skeleton among them.
 
     Raises StateError for a value that has no exact form.
@@ -119,7 +119,7 @@ def encode(path: str, value: Any) -> dict[str, torch.Tensor]:
     return {path + SKELETON: packed} | encoder.tensors
 
 
-def decode(path: str, tensors: Mapping[str, torch.Tensor]) -> Any:
+def decode_state(path: str, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the state that `encode` was given, from its tensors."""
     skeleton = json.loads(tensors[path + SKELETON].numpy().tobytes())
     return _decode(skeleton, tensors)

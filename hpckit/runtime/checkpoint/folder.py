@@ -17,14 +17,14 @@ from hpckit.record.store import make_folder
 from hpckit.runtime.checkpoint import manifest as manifests
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.manifest import Manifest, sync_folder
-from hpckit.runtime.checkpoint.ownership import check_one, check_own, make_own
+from hpckit.runtime.checkpoint.ownership import check_checkpoint_owner, check_one, make_own
 
 _NAME = re.compile(r"step-(\d{8,})\.e(\d+)\.([0-9a-f]{8})")
 _REMOVED = ".removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CheckpointEntry:
     """One folder: committed (with its manifest), damaged (with the reason) or torn (neither)."""
 
     folder: Path
@@ -64,7 +64,9 @@ class CheckpointFolder:
 
     folder: Path
     shared: Path | None = None
-    _whole: dict[str, tuple[tuple[int, int, int], Entry]] = field(default_factory=dict, init=False)
+    _whole: dict[str, tuple[tuple[int, int, int], CheckpointEntry]] = field(
+        default_factory=dict, init=False
+    )
 
     @property
     def journal(self) -> Path:
@@ -79,9 +81,9 @@ class CheckpointFolder:
         sync_folder(self.folder)
         return path
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CheckpointEntry]:
         """Return all checkpoint folders, newest first; raises OSError, ForeignFolderError."""
-        check_own(self.folder, self._shared)
+        check_checkpoint_owner(self.folder, self._shared)
         if not self.folder.is_dir():
             return []
         matches = [(path, _NAME.fullmatch(path.name)) for path in self.folder.iterdir()]
@@ -96,7 +98,7 @@ class CheckpointFolder:
     def _shared(self) -> Path:
         return self.folder.parent if self.shared is None else self.shared
 
-    def _entry(self, folder: Path, step: int, epoch: int) -> Entry:
+    def _entry(self, folder: Path, step: int, epoch: int) -> CheckpointEntry:
         check_one(folder)
         try:
             stamp = _stamp(folder)
@@ -111,7 +113,9 @@ class CheckpointFolder:
 
     def know(self, folder: Path, manifest: Manifest) -> None:
         """Remember a checkpoint that was just committed: its files were measured when written."""
-        entry = Entry(folder=folder, step=manifest.step, epoch=manifest.epoch, manifest=manifest)
+        entry = CheckpointEntry(
+            folder=folder, step=manifest.step, epoch=manifest.epoch, manifest=manifest
+        )
         with contextlib.suppress(OSError):
             self._whole[folder.name] = _stamp(folder), entry
 
@@ -135,17 +139,19 @@ def _stamp(folder: Path) -> tuple[int, int, int]:
     return about.st_ino, about.st_mtime_ns, about.st_size
 
 
-def _entry(folder: Path, step: int, epoch: int) -> Entry:
+def _entry(folder: Path, step: int, epoch: int) -> CheckpointEntry:
     try:
-        manifest = manifests.read(folder)
+        manifest = manifests.read_manifest(folder)
     except FileNotFoundError:
-        return Entry(folder=folder, step=step, epoch=epoch)
+        return CheckpointEntry(folder=folder, step=step, epoch=epoch)
     except (CheckpointError, OSError) as error:
-        return Entry(folder=folder, step=step, epoch=epoch, damage=str(error))
+        return CheckpointEntry(folder=folder, step=step, epoch=epoch, damage=str(error))
     if (manifest.step, manifest.epoch) != (step, epoch):
         said = f"step {manifest.step} of attempt {manifest.epoch}"
-        return Entry(folder=folder, step=step, epoch=epoch, damage=f"the manifest is of {said}")
+        return CheckpointEntry(
+            folder=folder, step=step, epoch=epoch, damage=f"the manifest is of {said}"
+        )
     damage = manifests.check_sizes(folder, manifest)
     if damage:
-        return Entry(folder=folder, step=step, epoch=epoch, damage=damage)
-    return Entry(folder=folder, step=step, epoch=epoch, manifest=manifest)
+        return CheckpointEntry(folder=folder, step=step, epoch=epoch, damage=damage)
+    return CheckpointEntry(folder=folder, step=step, epoch=epoch, manifest=manifest)

@@ -20,7 +20,7 @@ FATAL_ATTEMPTS = 2
 """Loads without progress after which a checkpoint is taken for what stops the run."""
 
 
-class Fate(StrEnum):
+class CheckpointFate(StrEnum):
     """What a line of the journal says of a checkpoint."""
 
     attempted = "attempted"
@@ -30,7 +30,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class CheckpointHistory:
     """The journal as a whole, by names of checkpoints.
 
     `attempts` are the loads but those after which the ranks left in order before a step proved it:
@@ -50,7 +50,7 @@ class History:
         return name in self.proved or not (self.fatal(name) or name in self.rejected)
 
 
-def record(path: Path, fate: Fate, name: str, *, epoch: int, reason: str = "") -> None:
+def record(path: Path, fate: CheckpointFate, name: str, *, epoch: int, reason: str = "") -> None:
     """Append one line."""
     line = {
         "fate": fate,
@@ -62,15 +62,15 @@ def record(path: Path, fate: Fate, name: str, *, epoch: int, reason: str = "") -
         append_line(path, line | ({"reason": reason} if reason else {}))
 
 
-def read(path: Path) -> History:
+def read_journal(path: Path) -> CheckpointHistory:
     """Return the history; lines that are damaged or of no known kind are left out."""
-    fates: dict[str, list[str]] = {fate: [] for fate in Fate}
+    fates: dict[str, list[str]] = {fate: [] for fate in CheckpointFate}
     for line in read_lines(path):
         name, fate = line.get("checkpoint"), line.get("fate")
         if isinstance(name, str) and isinstance(fate, str) and fate in fates:
             fates[fate].append(name)
-    return History(
-        attempts=Counter(fates[Fate.attempted]) - Counter(fates[Fate.left]),
-        proved=tuple(fates[Fate.proved]),
-        rejected=frozenset(fates[Fate.rejected]),
+    return CheckpointHistory(
+        attempts=Counter(fates[CheckpointFate.attempted]) - Counter(fates[CheckpointFate.left]),
+        proved=tuple(fates[CheckpointFate.proved]),
+        rejected=frozenset(fates[CheckpointFate.rejected]),
     )

@@ -14,16 +14,16 @@ from typing import Any
 
 from hpckit.runtime.checkpoint import journal, manifest, rng, sharding, state, storage
 from hpckit.runtime.checkpoint.errors import NoCheckpointError, StateError
-from hpckit.runtime.checkpoint.folder import CheckpointFolder, Entry
+from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group, Problem, first_problem
-from hpckit.runtime.checkpoint.journal import Fate, History
+from hpckit.runtime.checkpoint.journal import CheckpointFate, CheckpointHistory
 from hpckit.runtime.checkpoint.manifest import Manifest
 
 OnAttempt = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class RejectedCheckpoint:
     """A checkpoint that was passed over, and why."""
 
     name: str
@@ -31,7 +31,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class LoadedCheckpoint:
     """What was loaded.
 
     `world_size` is that of the save; where it differs from now, the generators were `reseeded`.
@@ -46,15 +46,15 @@ class Restored:
     world_size: int
     reseeded: bool
     last_resort: bool
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedCheckpoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Folders newest first; those to try, in this order; reasons against the rest, by name."""
 
-    entries: tuple[Entry, ...]
-    candidates: tuple[tuple[Entry, Manifest], ...]
+    entries: tuple[CheckpointEntry, ...]
+    candidates: tuple[tuple[CheckpointEntry, Manifest], ...]
     fatal: frozenset[str]
     reasons: dict[str, str]
 
@@ -68,7 +68,7 @@ class Loader:
     epoch: int
     seed: int
 
-    def load(self, objects: Mapping[str, Any], on_attempt: OnAttempt) -> Restored | None:
+    def load(self, objects: Mapping[str, Any], on_attempt: OnAttempt) -> LoadedCheckpoint | None:
         """Load the newest checkpoint that can be loaded; collective; None where there is none.
 
         `on_attempt` hears on rank 0 of each one before it is loaded: its name, and how many others
@@ -94,16 +94,18 @@ class Loader:
         """Record that training went on from this checkpoint."""
         if self.group.rank == 0:
             journal.record(
-                self.checkpoint_folder.journal, Fate.proved, folder.name, epoch=self.epoch
+                self.checkpoint_folder.journal, CheckpointFate.proved, folder.name, epoch=self.epoch
             )
 
     def excuse(self, folder: Path) -> None:
         """Record that the ranks left in order before it could be seen whether training goes on."""
         if self.group.rank == 0:
-            journal.record(self.checkpoint_folder.journal, Fate.left, folder.name, epoch=self.epoch)
+            journal.record(
+                self.checkpoint_folder.journal, CheckpointFate.left, folder.name, epoch=self.epoch
+            )
 
     def _choose(self) -> _Choice:
-        history = journal.read(self.checkpoint_folder.journal)
+        history = journal.read_journal(self.checkpoint_folder.journal)
         entries = self.checkpoint_folder.entries()
         fatal = frozenset(one.name for one in entries if history.fatal(one.name))
         whole = [(one, one.manifest) for one in entries if one.manifest is not None]
@@ -117,7 +119,7 @@ class Loader:
 
     def _load(
         self,
-        entry: Entry,
+        entry: CheckpointEntry,
         record: Manifest,
         objects: Mapping[str, Any],
         attempting: Callable[[], None],
@@ -129,7 +131,7 @@ class Loader:
         if verified is not None:
             return self._reject(entry, verified, damaged=True)
         self.group.first(attempting)
-        self.group.first(lambda: self._record(Fate.attempted, entry))
+        self.group.first(lambda: self._record(CheckpointFate.attempted, entry))
         for stage in (loading.prepare, loading.read, loading.give):
             problem = first_problem(self.group.each(stage))
             if problem is not None:
@@ -140,19 +142,21 @@ class Loader:
             rng.reseed(self.seed, record.step)
         return None
 
-    def _reject(self, entry: Entry, problem: Problem, *, damaged: bool) -> str:
+    def _reject(self, entry: CheckpointEntry, problem: Problem, *, damaged: bool) -> str:
         reason = f"{problem.text} (rank {problem.rank})"
         if damaged:
-            self.group.first(lambda: self._record(Fate.rejected, entry, reason))
+            self.group.first(lambda: self._record(CheckpointFate.rejected, entry, reason))
         return reason
 
-    def _record(self, fate: Fate, entry: Entry, reason: str = "") -> None:
+    def _record(self, fate: CheckpointFate, entry: CheckpointEntry, reason: str = "") -> None:
         journal.record(
             self.checkpoint_folder.journal, fate, entry.name, epoch=self.epoch, reason=reason
         )
 
-    def _restored(self, entry: Entry, record: Manifest, choice: _Choice) -> Restored:
-        return Restored(
+    def _restored(
+        self, entry: CheckpointEntry, record: Manifest, choice: _Choice
+    ) -> LoadedCheckpoint:
+        return LoadedCheckpoint(
             step=record.step,
             samples=record.samples,
             folder=entry.folder,
@@ -178,20 +182,20 @@ class _Loading:
     def verify(self) -> None:
         """Check this rank's share of the files."""
         sizes = {name: one.size for name, one in self.record.files.items()}
-        owners = sharding.share_out(sizes, self.group.size)
+        owners = sharding.assign_shares(sizes, self.group.size)
         mine = [name for name in sizes if owners[name] == self.group.rank]
         manifest.check_content(self.folder, self.record, mine)
 
     def prepare(self) -> None:
         """Make room for what this rank needs."""
         paths = self._paths()
-        self.tensors = storage.prepare(
+        self.tensors = storage.prepare_tensors(
             self.folder, partial(state.below, paths), partial(state.like, self.objects)
         )
 
     def read(self) -> None:
         """Read it, away from the user's objects."""
-        storage.read(self.folder, self.tensors, self.group)
+        storage.read_tensors(self.folder, self.tensors, self.group)
         self.states = state.rebuild(self._paths(), self.tensors)
 
     def give(self) -> None:
@@ -204,16 +208,16 @@ class _Loading:
         return [*self.objects, *([state.rng_path(self.group.rank)] if same else [])]
 
 
-def _why_not(entry: Entry, history: History) -> str:
+def _why_not(entry: CheckpointEntry, history: CheckpointHistory) -> str:
     if entry.torn:
         return "it was never committed"
     attempts = history.attempts[entry.name]
     return entry.damage or f"it was loaded {attempts} times and training never continued"
 
 
-def _rejected(choice: _Choice, loaded: Entry) -> tuple[Rejected, ...]:
+def _rejected(choice: _Choice, loaded: CheckpointEntry) -> tuple[RejectedCheckpoint, ...]:
     return tuple(
-        Rejected(name=one.name, reason=choice.reasons[one.name])
+        RejectedCheckpoint(name=one.name, reason=choice.reasons[one.name])
         for one in choice.entries
         if one.order > loaded.order and one.name in choice.reasons
     )

@@ -57,7 +57,7 @@ class Manifest:
         return sum(one.size for one in self.files.values())
 
 
-def render(manifest: Manifest) -> str:
+def render_manifest(manifest: Manifest) -> str:
     """Return the manifest as text, with its own checksum."""
     body = {"version": VERSION} | asdict(manifest)
     document = {"checksum": _checksum(body), "manifest": body}
@@ -68,7 +68,7 @@ def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def parse(text: str) -> Manifest:
+def parse_manifest(text: str) -> Manifest:
     """Return the manifest of a text; raises CheckpointError where it is damaged or too new."""
     try:
         document = json.loads(text)
@@ -86,10 +86,10 @@ def parse(text: str) -> Manifest:
         raise CheckpointError(f"the manifest cannot be read: {error!r}") from None
 
 
-def read(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder; raises CheckpointError where it is damaged, OSError."""
     try:
-        return parse((folder / NAME).read_text(encoding="utf-8"))
+        return parse_manifest((folder / NAME).read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise CheckpointError(f"the manifest is no text: {error}") from None
 
@@ -103,7 +103,7 @@ def commit(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> 
     part = folder / f".{NAME}.part"
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(render(manifest))
+        file.write(render_manifest(manifest))
         file.flush()
         os.fsync(file.fileno())
     sync_folder(folder)

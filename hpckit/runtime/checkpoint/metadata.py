@@ -67,7 +67,7 @@ def read_metadata(folder: Path) -> Metadata:
     return found
 
 
-class Reader(FileSystemReader):
+class MetadataReader(FileSystemReader):
     """torch's reader, which would unpickle whatever `.metadata` names."""
 
     def read_metadata(self, *_args: Any, **_named: Any) -> Metadata:

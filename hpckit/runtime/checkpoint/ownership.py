@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from hpckit.record.ownership import Stranger, judge, look, place_stranger
+from hpckit.record.ownership import ForeignFolder, judge, path_status, place_stranger
 from hpckit.record.store import PRIVATE_FOLDER
 from hpckit.runtime.checkpoint.errors import ForeignFolderError
 
@@ -25,10 +25,10 @@ def make_own(folder: Path, shared: Path) -> None:
     shared.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     for level in _levels(folder, shared):
         level.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-        check_own(level, shared)
+        check_checkpoint_owner(level, shared)
 
 
-def check_own(folder: Path, shared: Path) -> None:
+def check_checkpoint_owner(folder: Path, shared: Path) -> None:
     """Raise ForeignFolderError unless a folder, and the levels up to `shared`, are the caller's.
 
     What does not exist yet is nobody's. Raises OSError, too.
@@ -42,9 +42,9 @@ def check_own(folder: Path, shared: Path) -> None:
 
 def check_one(folder: Path) -> None:
     """Raise ForeignFolderError unless this folder itself, or what one's own link names, is own."""
-    caller, seen = os.geteuid(), look(folder)
+    caller, seen = os.geteuid(), path_status(folder)
     if stat.S_ISLNK(seen.mode) and seen.uid == caller:
-        seen = look(Path(os.path.realpath(folder)))
+        seen = path_status(Path(os.path.realpath(folder)))
     _refuse(judge(seen, caller))
 
 
@@ -54,7 +54,7 @@ def _levels(folder: Path, shared: Path) -> list[Path]:
     return [*reversed(above), folder]
 
 
-def _refuse(stranger: Stranger | None) -> None:
+def _refuse(stranger: ForeignFolder | None) -> None:
     if stranger is not None:
         raise ForeignFolderError(
             f"checkpoints are kept in folders of one's own alone: {stranger.reason}",

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from hpckit.runtime.checkpoint.folder import Entry
-from hpckit.runtime.checkpoint.journal import History
+from hpckit.runtime.checkpoint.folder import CheckpointEntry
+from hpckit.runtime.checkpoint.journal import CheckpointHistory
 
 FEWEST = 2
 """Committed checkpoints that always stay: the newest, and one to fall back on."""
 
 
-def superfluous(entries: Sequence[Entry], history: History, keep: int) -> list[Entry]:
+def superfluous(
+    entries: Sequence[CheckpointEntry], history: CheckpointHistory, keep: int
+) -> list[CheckpointEntry]:
     """Return the checkpoints that `keep` newer, healthy ones make superfluous; oldest first.
 
     `entries` come newest first. Torn, damaged, rejected and fatal ones do not count, and the one
@@ -28,7 +30,9 @@ def superfluous(entries: Sequence[Entry], history: History, keep: int) -> list[E
     return spare[::-1]
 
 
-def abandoned(entries: Sequence[Entry], epoch: int, found: frozenset[Path]) -> list[Entry]:
+def abandoned(
+    entries: Sequence[CheckpointEntry], epoch: int, found: frozenset[Path]
+) -> list[CheckpointEntry]:
     """Return torn folders nobody writes any more.
 
     Those are of older attempts, or were `found` when this process began.
@@ -40,7 +44,7 @@ def abandoned(entries: Sequence[Entry], epoch: int, found: frozenset[Path]) -> l
     ]
 
 
-class Extent(StrEnum):
+class RetentionExtent(StrEnum):
     """How much of a run that is over may go.
 
     `unproved` is what no load would take (torn, damaged, rejected or fatal); `old` also what is
@@ -52,18 +56,20 @@ class Extent(StrEnum):
     all = "all"
 
 
-def clearable(entries: Sequence[Entry], history: History, extent: Extent) -> list[Entry]:
+def clearable(
+    entries: Sequence[CheckpointEntry], history: CheckpointHistory, extent: RetentionExtent
+) -> list[CheckpointEntry]:
     """Return the checkpoints that may go once nobody writes any more; `entries` newest first.
 
     Short of `all`, the two newest that were committed stay whatever is wrong with them, the two
     newest that are healthy, and the one that was proved last.
     """
-    if extent is Extent.all:
+    if extent is RetentionExtent.all:
         return list(entries)
     committed = [one.name for one in entries if not one.torn]
     healthy = [
         one.name for one in entries if one.manifest is not None and history.healthy(one.name)
     ]
-    kept = {*committed[:FEWEST], *healthy[: FEWEST if extent is Extent.old else None]}
+    kept = {*committed[:FEWEST], *healthy[: FEWEST if extent is RetentionExtent.old else None]}
     kept.update(history.proved[-1:])
     return [one for one in entries if one.name not in kept]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 
-def take() -> dict[str, Any]:
+def capture_rng() -> dict[str, Any]:
     """Return the states of all generators in use."""
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     numpy = sys.modules.get("numpy")

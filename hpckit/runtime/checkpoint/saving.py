@@ -20,7 +20,7 @@ from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
-from hpckit.runtime.checkpoint.state import Capture
+from hpckit.runtime.checkpoint.state import StateCapture
 from hpckit.runtime.clock import now
 
 _HOPELESS = frozenset({ProblemKind.fenced, ProblemKind.state})
@@ -62,7 +62,7 @@ class Saver:
     found: frozenset[Path] = frozenset()
     _serial: int = field(default=0)
 
-    def save(self, capture: Capture, patience: timedelta | None = None) -> SaveOutcome:
+    def save(self, capture: StateCapture, patience: timedelta | None = None) -> SaveOutcome:
         """Write and commit; collective. Raises CheckpointError, its kinds included, on all ranks.
 
         On a full disk what retention allows is removed and the save tried once more; then, and
@@ -89,7 +89,7 @@ class Saver:
         given_up = _given_up(capture, outcome, removed)
         return replace(given_up, duration=timedelta(seconds=time.monotonic() - begun))
 
-    def _try(self, capture: Capture, begun: float) -> SaveOutcome | Problem:
+    def _try(self, capture: StateCapture, begun: float) -> SaveOutcome | Problem:
         made = self.group.first(lambda: self.checkpoint_folder.new(capture.step, self.epoch))
         if made.problem is not None:
             return made.problem
@@ -100,7 +100,7 @@ class Saver:
             self.found |= {folder}  # of whatever is left of it, once the disk answers again
         return outcome
 
-    def _write(self, folder: Path, capture: Capture, begun: float) -> SaveOutcome | Problem:
+    def _write(self, folder: Path, capture: StateCapture, begun: float) -> SaveOutcome | Problem:
         layouts = self.group.gather(capture.layout)
         if len(set(layouts)) > 1:
             return _unlike(layouts)
@@ -125,12 +125,12 @@ class Saver:
             warning=warning,
         )
 
-    def _write_own(self, folder: Path, capture: Capture) -> dict[str, FileSum]:
-        written = storage.write(folder, capture, self.group)
+    def _write_own(self, folder: Path, capture: StateCapture) -> dict[str, FileSum]:
+        written = storage.write_tensors(folder, capture, self.group)
         _check_own(written, self.group.rank)
         return written.sums
 
-    def _commit(self, folder: Path, capture: Capture, files: dict[str, FileSum]) -> None:
+    def _commit(self, folder: Path, capture: StateCapture, files: dict[str, FileSum]) -> None:
         kept = [one.manifest.serial for one in self.checkpoint_folder.entries() if one.manifest]
         self._serial = max([self._serial, *kept]) + 1
         record = Manifest(
@@ -160,14 +160,14 @@ class Saver:
         entries = self.checkpoint_folder.entries()
         for torn in retention.abandoned(entries, self.epoch, self.found):
             self.checkpoint_folder.remove(torn.folder)
-        history = journal.read(self.checkpoint_folder.journal)
+        history = journal.read_journal(self.checkpoint_folder.journal)
         spare = retention.superfluous(entries, history, keep)
         for entry in spare:
             self.checkpoint_folder.remove(entry.folder)
         return tuple(entry.name for entry in spare)
 
 
-def _check_own(written: storage.Written, rank: int) -> None:
+def _check_own(written: storage.WrittenFiles, rank: int) -> None:
     expected = {name for name in written.names if name.startswith(f"__{rank}_")}
     expected |= {".metadata"} if rank == 0 else set()
     if expected != set(written.sums):
@@ -204,7 +204,7 @@ def _tries(patience: timedelta | None) -> Iterator[bool]:
         yield True
 
 
-def _unsaved(capture: Capture, problem: Problem, patience: timedelta) -> UnsavedStateError:
+def _unsaved(capture: StateCapture, problem: Problem, patience: timedelta) -> UnsavedStateError:
     """Return the error of a last save that failed to the end."""
     kind = FullDiskError if problem.kind is ProblemKind.full else UnsavedStateError
     return kind(
@@ -216,7 +216,7 @@ def _unsaved(capture: Capture, problem: Problem, patience: timedelta) -> Unsaved
     )
 
 
-def _given_up(capture: Capture, problem: Problem, removed: tuple[str, ...]) -> SaveOutcome:
+def _given_up(capture: StateCapture, problem: Problem, removed: tuple[str, ...]) -> SaveOutcome:
     full = problem.kind is ProblemKind.full
     why = "the disk is full" if full else "its file system does not answer as it should"
     return SaveOutcome(

@@ -25,7 +25,7 @@ K = TypeVar("K", str, tuple[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TensorPiece:
     """Rows of a tensor, from `start` on; `shape` is that of the whole tensor."""
 
     key: str
@@ -39,7 +39,7 @@ def size(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def share_out(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
+def assign_shares(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
     """Return which of so many shares each key falls to, evenly by size; alike on every rank."""
     loads = [(0, share) for share in range(shares)]  # a heap: the least load, the first of equals
     owners: dict[K, int] = {}
@@ -49,16 +49,19 @@ def share_out(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
     return owners
 
 
-def own_pieces(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) -> list[Piece]:
+def own_pieces(
+    tensors: Mapping[str, torch.Tensor], rank: int, world_size: int
+) -> list[TensorPiece]:
     """Return the share of a rank in tensors that all ranks have: views of them, none copied."""
     extents = tuple(
-        Extent(key, one.shape[0] if one.dim() else None, size(one)) for key, one in tensors.items()
+        TensorExtent(key, one.shape[0] if one.dim() else None, size(one))
+        for key, one in tensors.items()
     )
     return [_view(at, tensors[at.key]) for at in own_rows(extents, rank, world_size)]
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class TensorExtent:
     """A tensor as far as shares go: `rows` is null where it has no dimension; `size` in bytes."""
 
     key: str
@@ -67,7 +70,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TensorRows:
     """Rows of a tensor, from `start` up to `stop`; `stop` is null where it is the whole tensor."""
 
     key: str
@@ -76,28 +79,30 @@ class Rows:
 
 
 @lru_cache(maxsize=2)
-def own_rows(extents: tuple[Extent, ...], rank: int, world_size: int) -> tuple[Rows, ...]:
+def own_rows(
+    extents: tuple[TensorExtent, ...], rank: int, world_size: int
+) -> tuple[TensorRows, ...]:
     """Return the share of a rank, as `own_pieces` does; kept, as every save asks for the same."""
     total = sum(one.size for one in extents)
     limit = max(LEAST, total // (world_size * _PER_RANK)) if world_size > 1 else total
     pieces = {(at.key, at.start): (at, size) for one in extents for at, size in _cut(one, limit)}
-    owners = share_out({at: size for at, (_, size) in pieces.items()}, world_size)
+    owners = assign_shares({at: size for at, (_, size) in pieces.items()}, world_size)
     return tuple(at for key, (at, _) in pieces.items() if owners[key] == rank)
 
 
-def _cut(extent: Extent, limit: int) -> Iterator[tuple[Rows, int]]:
+def _cut(extent: TensorExtent, limit: int) -> Iterator[tuple[TensorRows, int]]:
     """Yield the pieces of a tensor, and their bytes."""
     if extent.rows is None or extent.size <= limit:
-        yield Rows(extent.key), extent.size
+        yield TensorRows(extent.key), extent.size
         return
     count = min(extent.rows, -(-extent.size // limit))
     step = -(-extent.rows // count)
     row = extent.size // extent.rows
     for start in range(0, extent.rows, step):
         stop = min(start + step, extent.rows)
-        yield Rows(extent.key, start, stop), (stop - start) * row
+        yield TensorRows(extent.key, start, stop), (stop - start) * row
 
 
-def _view(at: Rows, tensor: torch.Tensor) -> Piece:
+def _view(at: TensorRows, tensor: torch.Tensor) -> TensorPiece:
     rows = tensor if at.stop is None else tensor[at.start : at.stop]
-    return Piece(key=at.key, start=at.start, tensor=rows, shape=tensor.shape)
+    return TensorPiece(key=at.key, start=at.start, tensor=rows, shape=tensor.shape)

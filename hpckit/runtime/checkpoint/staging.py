@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import staging
 
-from hpckit.runtime.checkpoint.sharding import Piece
-from hpckit.runtime.checkpoint.state import Capture
+from hpckit.runtime.checkpoint.sharding import TensorPiece
+from hpckit.runtime.checkpoint.state import StateCapture
 
 
 class Stager:
@@ -24,7 +24,7 @@ class Stager:
         self._stager: Any = None
         self._buffers: dict[tuple[str, int], torch.Tensor] = {}
 
-    def copy(self, taken: Capture) -> Capture:
+    def copy(self, taken: StateCapture) -> StateCapture:
         """Return the same with copies that later changes of the originals do not reach."""
         if self._stager is None:
             self._stager = _make()
@@ -34,7 +34,7 @@ class Stager:
             torch.cuda.synchronize()
         return replace(taken, tensors=tensors, pieces=pieces)
 
-    def _copy_rows(self, piece: Piece) -> torch.Tensor:
+    def _copy_rows(self, piece: TensorPiece) -> torch.Tensor:
         """Copy a piece into a buffer of its own: torch's stager would copy the whole tensor."""
         rows, at = piece.tensor, (piece.key, piece.start)
         buffer = self._buffers.get(at)

@@ -22,14 +22,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hpckit.runtime.checkpoint import rng
-from hpckit.runtime.checkpoint.encoding import SKELETON, decode, encode
-from hpckit.runtime.checkpoint.sharding import Piece, own_pieces
+from hpckit.runtime.checkpoint.encoding import SKELETON, decode_state, encode_state
+from hpckit.runtime.checkpoint.sharding import TensorPiece, own_pieces
 
 _COMPILED = "_orig_mod."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class StateCapture:
     """What one rank saves: its tensors, the names of all objects, and a digest of all keys.
 
     `pieces` are its rows of tensors that are cut over the ranks.
@@ -39,18 +39,18 @@ class Capture:
     samples: int
     objects: tuple[str, ...]
     tensors: Mapping[str, torch.Tensor]
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[TensorPiece, ...] = ()
     layout: str
 
 
-def capture(
+def capture_state(
     objects: Mapping[str, Any], position: tuple[int, int], rank: int, world_size: int
-) -> Capture:
+) -> StateCapture:
     """Take this rank's share of the state at a position (step, samples); raises StateError.
 
     The tensors are the live ones, not copies.
     """
-    encoded = {name: encode(name, state_of(one)) for name, one in objects.items()}
+    encoded = {name: encode_state(name, state_of(one)) for name, one in objects.items()}
     tensors = {key: one for part in encoded.values() for key, one in part.items()}
     names = _spread(objects, encoded)
     spread = {
@@ -62,11 +62,11 @@ def capture(
         for key, one in tensors.items()
         if isinstance(one, DTensor) or (rank == 0 and key not in spread)
     }
-    return Capture(
+    return StateCapture(
         step=position[0],
         samples=position[1],
         objects=tuple(sorted(objects)),
-        tensors=mine | encode(rng_path(rank), rng.take()),
+        tensors=mine | encode_state(rng_path(rank), rng.capture_rng()),
         pieces=tuple(one for one in shares if one.tensor.shape != one.shape),
         layout=_layout(tensors),
     )
@@ -180,4 +180,4 @@ def _live(value: Any, path: str) -> torch.Tensor | None:
 
 def rebuild(paths: Iterable[str], tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return the states at these paths, out of what was loaded."""
-    return {path: decode(path, tensors) for path in paths}
+    return {path: decode_state(path, tensors) for path in paths}

@@ -34,13 +34,13 @@ from hpckit.runtime.checkpoint.disk import SummingFileSystem
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.group import Group, passing
 from hpckit.runtime.checkpoint.manifest import FileSum
-from hpckit.runtime.checkpoint.metadata import Reader, read_metadata
-from hpckit.runtime.checkpoint.sharding import Piece
-from hpckit.runtime.checkpoint.state import Capture
+from hpckit.runtime.checkpoint.metadata import MetadataReader, read_metadata
+from hpckit.runtime.checkpoint.sharding import TensorPiece
+from hpckit.runtime.checkpoint.state import StateCapture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenFiles:
     """The names of all files of a save, and the sums of those that this rank wrote."""
 
     names: frozenset[str]
@@ -79,7 +79,7 @@ def _disk_named() -> Iterator[None]:
 class _Planner(DefaultSavePlanner):
     """Adds pieces of tensors, of which other ranks write the rest."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
+    def __init__(self, pieces: Iterable[TensorPiece]) -> None:
         super().__init__()
         self._pieces = {_index(one): one for one in pieces}
 
@@ -110,11 +110,11 @@ def _by_itself(rows: torch.Tensor) -> torch.Tensor:
     return flat.view(rows.dtype).view(rows.shape)
 
 
-def _index(piece: Piece) -> MetadataIndex:
+def _index(piece: TensorPiece) -> MetadataIndex:
     return MetadataIndex(piece.key, torch.Size([piece.start, *[0] * (len(piece.shape) - 1)]))
 
 
-def _item(piece: Piece) -> WriteItem:
+def _item(piece: TensorPiece) -> WriteItem:
     index = _index(piece)
     chunk = ChunkStorageMetadata(offsets=cast("torch.Size", index.offset), sizes=piece.tensor.shape)
     properties = TensorProperties.create_from_tensor(piece.tensor)
@@ -122,7 +122,7 @@ def _item(piece: Piece) -> WriteItem:
     return WriteItem(index=index, type=WriteItemType.SHARD, tensor_data=data)
 
 
-def write(folder: Path, capture: Capture, group: Group) -> Written:
+def write_tensors(folder: Path, capture: StateCapture, group: Group) -> WrittenFiles:
     """Put the tensors of all ranks on disk, in a folder.
 
     Collective. Raises CheckpointException (a BaseException) on every rank where one of them
@@ -140,7 +140,7 @@ def write(folder: Path, capture: Capture, group: Group) -> Written:
         )
         sums = files.settle()
     names = {one.relative_path for one in metadata.storage_data.values()}
-    return Written(names=frozenset(names), sums=sums)
+    return WrittenFiles(names=frozenset(names), sums=sums)
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def _without_inner_sums() -> Iterator[None]:
         set_crc32_options(before)
 
 
-def prepare(
+def prepare_tensors(
     folder: Path,
     wanted: Callable[[str], bool],
     like: Callable[[str, torch.Size, torch.dtype], torch.Tensor],
@@ -176,12 +176,12 @@ def prepare(
     return tensors
 
 
-def read(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> None:
+def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> None:
     """Fill the tensors; collective, with the same failures as `write`."""
     with _alone(group):
         load(
             dict(tensors),
-            storage_reader=Reader(folder),
+            storage_reader=MetadataReader(folder),
             process_group=group.process_group,
             no_dist=group.process_group is None,
         )

@@ -41,9 +41,9 @@ from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.rank import process_group
 from hpckit.runtime.rank.child_signals import shield_children
 from hpckit.runtime.rank.config import Config
-from hpckit.runtime.rank.exit_status import Leaving, failing_code, note_exits
+from hpckit.runtime.rank.exit_status import ExitStatus, failing_code, note_exits
 from hpckit.runtime.rank.fault_injector import open_injector
-from hpckit.runtime.rank.metric_reports import Reporting
+from hpckit.runtime.rank.metric_reports import MetricReports
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import RunStage
 
@@ -82,7 +82,7 @@ def make_run(
         checkpoint=replace(settings.checkpoint, mtbf_hours=float(environ["HPCKIT_FAILURE_HOURS"])),
         _stage=RunStage(launch=launch, index=index) if launch.stages else None,
         _link=link,
-        _reporting=Reporting(name=_judged_by(launch, settings)),
+        _reporting=MetricReports(name=_judged_by(launch, settings)),
         _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
     )
 
@@ -139,13 +139,13 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
     run.promise()
     note_exits()
     atexit.register(_detach, run)
-    leaving = Leaving()
+    leaving = ExitStatus()
     # Earlier than atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
     threading._register_atexit(_finish, run, os.getpid(), leaving)  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
     return run
 
 
-def _finish(run: Run, pid: int, leaving: Leaving) -> None:
+def _finish(run: Run, pid: int, leaving: ExitStatus) -> None:
     """Say that the script has come to its end, unless it failed; not in a child that it forked.
 
     The step in which it failed is not done: it must not be saved as if it were.

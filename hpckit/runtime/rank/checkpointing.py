@@ -16,7 +16,7 @@ from typing import Any
 from hpckit.model.save_cost import SaveCost
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
-from hpckit.runtime.checkpoint.loading import OnAttempt, Restored
+from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, OnAttempt
 from hpckit.runtime.checkpoint.saving import SaveOutcome
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Position
@@ -49,7 +49,7 @@ class StepCheckpoints:
         self.save_interval.began(position.step)
         return position
 
-    def _take_up(self, restored: Restored) -> Position:
+    def _take_up(self, restored: LoadedCheckpoint) -> Position:
         for rejected in restored.rejected:
             self.logger.warning("passed over a checkpoint: %s", rejected)
         self.logger.info(

@@ -33,8 +33,7 @@ from multiprocessing import util
 from types import FrameType
 from typing import Any
 
-NOTICES = frozenset({signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2})
-"""What Slurm and submitit tell a coming end with."""
+from hpckit.runtime.signals import RANK_NOTICES
 
 _WAKE = signal.SIGRTMIN + 4
 """Interrupts the main thread's system call, so that it runs a Python handler now."""
@@ -56,8 +55,8 @@ class _Shield:
         if self.process == os.getpid():
             return
         self.process = os.getpid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, NOTICES)
-        for number in NOTICES:
+        signal.pthread_sigmask(signal.SIG_BLOCK, RANK_NOTICES)
+        for number in RANK_NOTICES:
             # A rank's own handler, inherited over fork, would keep even the parent from ending it.
             if _is_ours(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
@@ -101,7 +100,7 @@ def _is_ours(handler: object) -> bool:
 def _take_signals(parent: int) -> None:
     """Judge every notice that reaches this process, for ever."""
     while True:
-        info = signal.sigwaitinfo(NOTICES)
+        info = signal.sigwaitinfo(RANK_NOTICES)
         if _from_family(info, parent):
             _obey(info.si_signo)
 
@@ -131,7 +130,7 @@ def _obey(number: int) -> None:
 
 def _free() -> None:
     """Undo the mask in a fork that `multiprocessing` may know nothing of: it has no such thread."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOTICES)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_NOTICES)
 
 
 def _start_programs_free() -> None:
@@ -139,7 +138,7 @@ def _start_programs_free() -> None:
 
     @functools.wraps(begin)
     def begin_free(process: subprocess.Popen[Any], *given: Any, **named: Any) -> None:
-        before = signal.pthread_sigmask(signal.SIG_UNBLOCK, NOTICES)
+        before = signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_NOTICES)
         try:
             begin(process, *given, **named)
         finally:

@@ -29,7 +29,7 @@ class NotedExit(SystemExit):
         _asked.clear()
 
 
-class Leaving:
+class ExitStatus:
     """How a rank leaves that did not return: soon, and with its own exit code.
 
     A thread may keep Python from ending, while the peers wait in a collective for minutes; and a

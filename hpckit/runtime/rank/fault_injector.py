@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from hpckit.model.fault import Fault, Kind
+from hpckit.model.fault import Fault, FaultKind
 from hpckit.planning.faults import plan_faults
 from hpckit.record.store import PRIVATE_FILE, make_folder
 from hpckit.runtime.clock import now
@@ -41,7 +41,7 @@ class InjectedFaultError(RuntimeError):
 
 
 @dataclass(slots=True, kw_only=True)
-class Injector:
+class FaultInjector:
     """The planned faults of one rank. `poisoned` says that metrics are to come out as NaN."""
 
     marks: Path
@@ -77,15 +77,15 @@ class Injector:
             return False
 
     def _inject(self, fault: Fault) -> None:
-        if fault.kind is Kind.nan:
+        if fault.kind is FaultKind.nan:
             self.poisoned = True
-        elif fault.kind is Kind.leak:
+        elif fault.kind is FaultKind.leak:
             self._leak_mb = fault.mb_per_step or _LEAK_MB
         else:
             _ACTS[fault.kind](fault)
 
 
-def open_injector(words: Iterable[str], marks: Path, rank: int) -> Injector:
+def open_injector(words: Iterable[str], marks: Path, rank: int) -> FaultInjector:
     """Return the injector of a rank; `marks` is the folder of its run's marks.
 
     Raises ConfigError for words that are no planned fault.
@@ -94,7 +94,7 @@ def open_injector(words: Iterable[str], marks: Path, rank: int) -> Injector:
     for number, fault in enumerate(plan_faults(words)):
         if fault.rank == rank and fault.step is not None:
             due[fault.step] = (*due.get(fault.step, ()), (number, fault))
-    return Injector(marks=marks, due=due)
+    return FaultInjector(marks=marks, due=due)
 
 
 def _mark(path: Path, fault: Fault) -> bool:
@@ -228,15 +228,15 @@ def _duration(fault: Fault) -> float:
     return _FOR_EVER_S if fault.seconds is None else fault.seconds
 
 
-_ACTS: Mapping[Kind, Callable[[Fault], None]] = {
-    Kind.kill: _kill,
-    Kind.stop: _stop,
-    Kind.hang: _hang,
-    Kind.hang_gil: _hang_gil,
-    Kind.segfault: _segfault,
-    Kind.abort: _abort,
-    Kind.raise_: _raise,
-    Kind.exit: _exit,
-    Kind.oom: _oom,
-    Kind.fill_disk: _fill_disk,
+_ACTS: Mapping[FaultKind, Callable[[Fault], None]] = {
+    FaultKind.kill: _kill,
+    FaultKind.stop: _stop,
+    FaultKind.hang: _hang,
+    FaultKind.hang_gil: _hang_gil,
+    FaultKind.segfault: _segfault,
+    FaultKind.abort: _abort,
+    FaultKind.raise_: _raise,
+    FaultKind.exit: _exit,
+    FaultKind.oom: _oom,
+    FaultKind.fill_disk: _fill_disk,
 }

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import signal
 
-from hpckit.runtime.rank.child_signals import NOTICES, ignore, shield_this_child
+from hpckit.runtime.rank.child_signals import ignore, shield_this_child
+from hpckit.runtime.signals import RANK_NOTICES
 
-for _number in NOTICES:
+for _number in RANK_NOTICES:
     signal.signal(_number, ignore)
 # At once: importing the main module, which a child does next, starts threads (OpenBLAS), and a mask
 # reaches only those that are started under it.

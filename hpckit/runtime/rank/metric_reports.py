@@ -18,7 +18,7 @@ _ALL_BELOW = 64
 
 
 @dataclass(slots=True, kw_only=True)
-class Reporting:
+class MetricReports:
     """The reports of one rank: of the metric `name`, None where nothing is to be reported."""
 
     name: str | None = None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpckit.errors import ConfigError, HpckitError
 from hpckit.model.command import command_words
-from hpckit.model.failure import RankExit, Reason
+from hpckit.model.failure import ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
@@ -35,8 +35,9 @@ from hpckit.runtime.channel.rank_pipe import open_link
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.foreground import take_terminal
 from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
-from hpckit.runtime.rank.exit_status import Leaving, exit_code
+from hpckit.runtime.rank.exit_status import ExitStatus, exit_code
 from hpckit.runtime.rank.user_function import call, load_function, loops_over_steps
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class RankProcess:
             rank=self.info.rank,
             node=self.info.node,
             code=1,
-            reason=Reason.raised,
+            reason=ExitReason.raised,
             step=None if self.run is None else self.run.step,
             exception=type(error).__name__,
             message=with_hint(str(told)[:_TRACEBACK_CHARACTERS]),
@@ -173,8 +174,9 @@ def _is_ours(trace: TracebackType) -> bool:
 def main() -> int:
     """Run this rank; returns its exit code. The user's own SystemExit keeps its code."""
     die_with_agent()
+    take_terminal()
     allow_many_files()
-    leaving = Leaving()
+    leaving = ExitStatus()
     environ = environment()
     rank = RankProcess(environ=environ, info=rank_info(environ))
     try:

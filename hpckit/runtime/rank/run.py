@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hpckit.errors import NonFiniteLossError, UsageError
-from hpckit.model.failure import Farewell, Kept, Reason
+from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
 from hpckit.model.save_cost import SaveCost
@@ -31,10 +31,10 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
 from hpckit.runtime.rank.config import Config
-from hpckit.runtime.rank.fault_injector import Injector
-from hpckit.runtime.rank.metric_reports import Reporting, plain_metric
+from hpckit.runtime.rank.fault_injector import FaultInjector
+from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
 from hpckit.runtime.rank.save_interval import SaveInterval
-from hpckit.runtime.rank.step_boundary import Boundary, Position
+from hpckit.runtime.rank.step_boundary import Position, StepBoundary
 from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved
 from hpckit.runtime.stages import EarlierRun, RunStage
 
@@ -78,11 +78,11 @@ class Run:
     _stage: RunStage | None = None
     _link: AgentLink | None = None
     _loop: StepLoop | None = None
-    _farewell: Farewell | None = None
+    _farewell: ExitStatement | None = None
     _expecting: bool = False
     _stepping: bool = False
-    _injector: Injector = field(default_factory=lambda: Injector(marks=Path(), due={}))
-    _reporting: Reporting = field(default_factory=Reporting)
+    _injector: FaultInjector = field(default_factory=lambda: FaultInjector(marks=Path(), due={}))
+    _reporting: MetricReports = field(default_factory=MetricReports)
     _told_at: float = 0.0
     _non_finite: int = 0
     _metrics: MetricsLog | None = None
@@ -181,7 +181,7 @@ class Run:
                 for step in loop.restore():
                     self.samples = loop.samples(step)
                     self._leave_if(loop.cross(step, veto=self._non_finite > 0))
-                    self._begin(step, last=step == total - 1)
+                    self._begin(step, total)
                     yield step
                 self._tell(messages.Working(over=True))
                 done = max(total, loop.start.step)
@@ -199,21 +199,21 @@ class Run:
         return StepLoop(
             total=total,
             samples_per_step=samples_per_step,
-            boundary=Boundary(info=self.info, link=self._link),
+            boundary=StepBoundary(info=self.info, link=self._link),
             checkpoints=self._checkpoints() if self.registered else None,
             logger=self.logger,
             grace=self.notice_grace,
             start=Position(step=start),
         )
 
-    def _leave_if(self, farewell: Farewell | None) -> None:
+    def _leave_if(self, farewell: ExitStatement | None) -> None:
         """Leave where that is what the ranks agreed on, and let the agent know why."""
         if farewell is None:
             return
-        if self._non_finite and farewell.kept is Kept.unsaved:
+        if self._non_finite and farewell.kept is StateKept.unsaved:
             self._warn("its state was not saved, as its last loss was not finite")
         self._say(farewell)
-        raise SystemExit(0 if farewell.reason is Reason.pruned else LEFT_CODE)
+        raise SystemExit(0 if farewell.reason is ExitReason.pruned else LEFT_CODE)
 
     def _vetoes_end(self) -> bool:
         """Whether the last state is not to be saved: the last loss was not finite."""
@@ -232,21 +232,21 @@ class Run:
         if self._loop is None:
             if self.registered and self._keeps_state:
                 raise never_saved(self.registered)
-            self._say(Farewell(reason=Reason.returned))
+            self._say(ExitStatement(reason=ExitReason.returned))
             return
         self._loop.break_off(veto=self._vetoes_end())
-        self._say(self._loop.farewell(Reason.returned))
+        self._say(self._loop.farewell(ExitReason.returned))
 
     def give_up(self) -> None:
         """Say that the user's code came to its end, and that its state could not be saved."""
-        self._say(Farewell(reason=Reason.returned, kept=Kept.unsaved, step=self.step))
+        self._say(ExitStatement(reason=ExitReason.returned, kept=StateKept.unsaved, step=self.step))
 
     def promise(self) -> None:
         """Say that this rank will tell when it has come to its end: not before, it has not."""
         if self._link is not None:
-            self._link.note_farewell(Farewell(reason=Reason.exited))
+            self._link.note_farewell(ExitStatement(reason=ExitReason.exited))
 
-    def _say(self, farewell: Farewell) -> None:
+    def _say(self, farewell: ExitStatement) -> None:
         if self._dropped:
             self._warn(f"{self._dropped} rows of metrics were dropped")
         self._farewell = farewell
@@ -264,7 +264,9 @@ class Run:
         from hpckit.runtime.checkpoint import checkpointer  # noqa: PLC0415
         from hpckit.runtime.rank.checkpointing import StepCheckpoints  # noqa: PLC0415
 
-        kept = checkpointer.Settings(epoch=self.attempt, keep=self.checkpoint.keep, seed=self.seed)
+        kept = checkpointer.CheckpointSettings(
+            epoch=self.attempt, keep=self.checkpoint.keep, seed=self.seed
+        )
         return StepCheckpoints(
             checkpointer=checkpointer.Checkpointer(
                 self.checkpoint_dir,
@@ -293,13 +295,13 @@ class Run:
             return False
         return is_latest(AttemptPaths(self.attempt_folder).rounds, self.round)
 
-    def _begin(self, step: int, *, last: bool) -> None:
-        first, self.step = self.step is None, step
+    def _begin(self, step: int, total: int) -> None:
+        first, last, self.step = self.step is None, step == total - 1, step
         if self._link is not None:
             self._link.note_step(step)
         at = time.monotonic()
         if first or last or at - self._told_at >= _STEP_INTERVAL_S:
-            self._tell(messages.StepBegun(rank=self.rank, step=step))
+            self._tell(messages.StepBegun(rank=self.rank, step=step, total=total))
             self._told_at = at
         self._injector.at(step)
 

@@ -26,8 +26,8 @@ from hpckit.model.rank import RankInfo
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.cpu_group import make_cpu_group
+from hpckit.runtime.signals import RANK_NOTICES
 
-_NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _INTERVAL_S = 0.25
 """Agreements are about this far apart: far less than any notice's time, and next to no cost."""
 _MOST_STEPS = 1000
@@ -51,7 +51,7 @@ class Agreement:
 
 
 @dataclass(slots=True, kw_only=True)
-class Boundary:
+class StepBoundary:
     """The step boundaries of one rank. Made on all ranks at once: it makes a group of its own."""
 
     info: RankInfo
@@ -87,7 +87,7 @@ class Boundary:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        ours = [number for number in _NOTICES if signal.getsignal(number) is signal.SIG_DFL]
+        ours = [number for number in RANK_NOTICES if signal.getsignal(number) is signal.SIG_DFL]
         for number in ours:
             signal.signal(number, self._on_signal)
         try:

@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from hpckit.errors import NonFiniteLossError, UsageError
-from hpckit.model.failure import Farewell, Kept, Reason
-from hpckit.runtime.rank.step_boundary import Boundary, Position
+from hpckit.model.failure import ExitReason, ExitStatement, StateKept
+from hpckit.runtime.rank.step_boundary import Position, StepBoundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ class StepLoop:
 
     total: int
     samples_per_step: int
-    boundary: Boundary
+    boundary: StepBoundary
     checkpoints: StepCheckpoints | None
     logger: logging.Logger
     grace: timedelta
@@ -53,7 +53,7 @@ class StepLoop:
         """Return how many samples all ranks together had seen before this step."""
         return self.start.samples + max(step - self.start.step, 0) * self.samples_per_step
 
-    def cross(self, step: int, *, veto: bool) -> Farewell | None:
+    def cross(self, step: int, *, veto: bool) -> ExitStatement | None:
         """Cross the boundary before a step: save as all ranks agree; what is returned is to leave.
 
         With a `veto` of any rank nothing is saved: the state is good for nothing.
@@ -65,7 +65,7 @@ class StepLoop:
         if agreed.prune and not agreed.leave:
             self.logger.info("left before step=%d: pruned", step)
             self._close(step)
-            return self.farewell(Reason.pruned)
+            return self.farewell(ExitReason.pruned)
         if agreed.save:
             self._save(step, wait=agreed.leave, patience=self.grace)
         if agreed.leave:
@@ -74,7 +74,7 @@ class StepLoop:
             self.ended_at = step
             if checkpoints is not None:
                 checkpoints.leave()
-            return self.farewell(Reason.left)
+            return self.farewell(ExitReason.left)
         self.begun = step
         return None
 
@@ -99,10 +99,10 @@ class StepLoop:
         if self.ended_at is None:
             self.end(self.start.step if self.begun is None else self.begun + 1, veto=veto)
 
-    def farewell(self, reason: Reason) -> Farewell:
+    def farewell(self, reason: ExitReason) -> ExitStatement:
         """Return what to say when the rank leaves for this reason."""
-        left = reason is Reason.left
-        return Farewell(
+        left = reason is ExitReason.left
+        return ExitStatement(
             reason=reason,
             told_by=self.boundary.told_by if left else None,
             signal=self.boundary.signal if left else None,
@@ -111,11 +111,11 @@ class StepLoop:
             total=self.total,
         )
 
-    def _kept(self) -> Kept:
+    def _kept(self) -> StateKept:
         if self.checkpoints is None:
-            return Kept.nothing
+            return StateKept.nothing
         safe = self.ended_at is not None and self.checkpoints.holds(self.ended_at)
-        return Kept.saved if safe else Kept.unsaved
+        return StateKept.saved if safe else StateKept.unsaved
 
     def _save(self, step: int, *, wait: bool, patience: timedelta | None = None) -> None:
         if self.checkpoints is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hpckit.errors import RunError
+from hpckit.errors import HpckitError, RunError
 from hpckit.record.launches import Launch
 
 if TYPE_CHECKING:
@@ -23,10 +23,13 @@ def ask(launch: Launch, index: int) -> None:
 
 
 def tell(launch: Launch, index: int) -> str:
-    """Tell the study how a run has ended, if it has; returns what the user should know."""
+    """Tell the study how a run has ended, if it has; returns what the user should know.
+
+    Nothing is lost if that fails: the next run that asks does it.
+    """
     try:
         warning: str = _study(launch).tell(launch, index)
-    except RunError as error:
+    except (HpckitError, OSError) as error:
         return f"the study does not know yet how the run ended: {error}"
     return warning
 

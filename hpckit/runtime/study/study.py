@@ -24,12 +24,12 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState, create_trial
 
-from hpckit.errors import HpckitError, RunError
+from hpckit.errors import RunError
 from hpckit.model.launch import Pruner
 from hpckit.model.run import PRUNED, RunRecord
 from hpckit.model.search import Axis, AxisKind, Search, Trial
 from hpckit.model.states import RunState
-from hpckit.planning.signature import signature
+from hpckit.planning.signature import run_signature
 from hpckit.record.launches import Launch, attempt_numbers, load_frozen, read_runs
 from hpckit.record.metrics import run_metrics
 from hpckit.record.trials import read_search, read_trial, write_trial
@@ -141,7 +141,7 @@ class OpenStudy:
         self, index: int, number: int, values: Mapping[str, Any], earlier: tuple[int, ...]
     ) -> Trial:
         config = self.search.applied(load_frozen(self.launch, index), values)
-        return Trial(number=number, values=values, signature=signature(config), earlier=earlier)
+        return Trial(number=number, values=values, signature=run_signature(config), earlier=earlier)
 
     def _trial(self, number: int) -> optuna.trial.FrozenTrial:
         return self.study.get_trials(deepcopy=False)[number]
@@ -228,16 +228,13 @@ def ask(launch: Launch, index: int) -> None:
 def tell(launch: Launch, index: int) -> str:
     """Tell the study how a run has ended, if it has; returns what the user should know.
 
-    Nothing is lost where that cannot be done: the next run that asks does it.
+    Raises RunError and OSError.
     """
-    try:
-        (record,) = read_runs(launch, [index])
-        if not record.state.ended or record.state in _MAY_GO_ON:
-            return ""
-        with open_study(launch) as study:
-            return study.tell(record)
-    except (HpckitError, OSError) as error:
-        return f"the study does not know yet how the run ended: {error}"
+    (record,) = read_runs(launch, [index])
+    if not record.state.ended or record.state in _MAY_GO_ON:
+        return ""
+    with open_study(launch) as study:
+        return study.tell(record)
 
 
 def open_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:

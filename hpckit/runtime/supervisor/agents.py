@@ -24,7 +24,7 @@ from hpckit.runtime.channel.listen import LOOPBACK, listener
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE, is_held_up, pace_s
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import files_allowed
-from hpckit.runtime.supervisor.callers import SPARE_FILES, Callers
+from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener
 from hpckit.runtime.supervisor.patience import patiently
 from hpckit.runtime.threads import aside
 
@@ -41,7 +41,7 @@ class AgentsError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost(messages.Message):
+class AgentLost(messages.Message):
     """Not sent by anybody: the connection to this node's agent ended, or it fell silent."""
 
     node_rank: int
@@ -91,7 +91,7 @@ class Agents:
     async def listen(self, paths: AttemptPaths, hosts: list[str]) -> None:
         """Bind first, then publish the address."""
         bound = listener(hosts[0] if hosts == [LOOPBACK] else "")
-        callers = Callers(bound=bound, secret=self.secret, attend=self._welcome)
+        callers = AgentListener(bound=bound, secret=self.secret, attend=self._welcome)
         port = int(bound.getsockname()[1])
         record = tcp.address_record(hosts, port)
         self._accepting = asyncio.create_task(callers.accept())
@@ -148,7 +148,7 @@ class Agents:
             self.left[peer.node] = rank
         else:
             self.record(events.NodeLost(at=now(), node=peer.node, silent_s=silent_s))
-        self.inbox.put_nowait((rank, Lost(node_rank=rank, silent_s=silent_s)))
+        self.inbox.put_nowait((rank, AgentLost(node_rank=rank, silent_s=silent_s)))
         peer.channel.abort()
 
     async def returned(self, step: Step, noticed: asyncio.Event, limit_s: float) -> None:
@@ -214,7 +214,7 @@ class Agents:
 
     def _speak(self, at: float) -> None:
         """Give those a sign of life whose turn it is: they wait longer than they may be silent."""
-        beat = messages.encode(messages.Beat())
+        beat = messages.encode_message(messages.Beat())
         pace = pace_s(len(self.peers), PATIENCE * self.settings.runtime.node_timeout_s)
         for peer in self.peers.values():
             if at - peer.told_at > pace - BEAT_S / 2:
@@ -283,7 +283,7 @@ class Agents:
 
     async def broadcast(self, message: messages.Message) -> None:
         """Send to every agent, and wait for none; one that is gone is noticed by its own reader."""
-        body = messages.encode(message)
+        body = messages.encode_message(message)
         for peer in list(self.peers.values()):
             with contextlib.suppress(OSError):
                 peer.channel.post_body(body)

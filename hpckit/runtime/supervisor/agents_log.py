@@ -1,7 +1,6 @@
 """What the step of agents printed, as an explanation of a failure.
 
-Responsible for what of it is worth quoting; it must not judge by it, but for the one line that an
-agent writes where it cannot read its folder.
+It quotes the lines that help, and recognises one: the line of an agent that cannot read its folder.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from hpckit.model.failure import Cause, Failure
+from hpckit.model.failure import FROZEN_FOLDER_UNREADABLE, Cause, Failure
 from hpckit.record.store import tail
 from hpckit.runtime.threads import aside
 
@@ -31,6 +30,6 @@ async def explained(failure: Failure, log: Path) -> Failure:
     lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]
     if not lines:
         return failure
-    cause = Cause.frozen_folder if "cannot read its frozen folder" in text else failure.cause
+    cause = Cause.frozen_folder if FROZEN_FOLDER_UNREADABLE in text else failure.cause
     words = "\n".join([failure.message, *lines[-_QUOTED:]])
     return replace(failure, cause=cause, message=words)

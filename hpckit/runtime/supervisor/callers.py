@@ -27,7 +27,7 @@ Attend = Callable[[tcp.Channel], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Callers:
+class AgentListener:
     """Those who call at the socket `bound`; `attend` is handed each that knows the secret."""
 
     bound: socket.socket

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from hpckit.model.cluster.allocation import Limits
+from hpckit.model.cluster.allocation import AttemptLimits
 
 _MARGIN = timedelta(seconds=5)
 """For leaving Python, for the agents and for the record, beside the save itself."""
@@ -34,7 +34,7 @@ class Deadline:
 
     lead: timedelta
     warn: Callable[[str], None]
-    limits: Limits = field(default_factory=Limits)
+    limits: AttemptLimits = field(default_factory=AttemptLimits)
     known: bool = False
     signal: str = ""
     _longest_save: timedelta | None = field(default=None, init=False)

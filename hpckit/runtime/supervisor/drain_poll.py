@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpckit.model.events import Event, NodeDraining, Warned
+from hpckit.model.states import DrainAction
 from hpckit.planning.recovery.decide import Action, NewRound, Stay
 from hpckit.runtime.clock import now
 from hpckit.runtime.threads import aside
@@ -67,33 +68,33 @@ def pause_s(interval_s: float, bad: int, chance: float) -> float:
 
 
 @dataclass(slots=True)
-class Drains:
+class DrainNews:
     """What is known of drained nodes, and what was told of it."""
 
     nodes: Drained = field(default_factory=dict, init=False)
-    _told: dict[str, str] = field(default_factory=dict, init=False)
+    _told: dict[str, DrainAction] = field(default_factory=dict, init=False)
 
     def take(self, found: Drained) -> None:
         """Take an answer; a node that is in use again is news when it is drained once more."""
         self.nodes = found
-        self._told = {node: word for node, word in self._told.items() if node in found}
+        self._told = {node: taken for node, taken in self._told.items() if node in found}
 
     def news(self, members: Sequence[str], action: Action | Stay) -> Iterator[Event]:
         """Yield what to record of a round's drained nodes, if it was not told just so before."""
-        word = _word(action)
+        taken = _drain_action(action)
         for node in members:
-            if node not in self.nodes or self._told.get(node) == word:
+            if node not in self.nodes or self._told.get(node) is taken:
                 continue
-            self._told[node] = word
+            self._told[node] = taken
             reason = self.nodes[node]
-            yield NodeDraining(at=now(), node=node, reason=reason, action=word)
+            yield NodeDraining(at=now(), node=node, reason=reason, action=taken)
             if isinstance(action, Stay):
                 why = f" ({reason})" if reason else ""
                 message = f"{node} is being drained{why}; the run continues there: {action.because}"
                 yield Warned(at=now(), message=message)
 
 
-def _word(action: Action | Stay) -> str:
+def _drain_action(action: Action | Stay) -> DrainAction:
     if isinstance(action, Stay):
-        return "stay"
-    return "move" if isinstance(action, NewRound) else "leave"
+        return DrainAction.stay
+    return DrainAction.move if isinstance(action, NewRound) else DrainAction.leave

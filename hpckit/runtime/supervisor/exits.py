@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hpckit.model import events
-from hpckit.model.failure import RankExit, Reason
+from hpckit.model.failure import ExitReason, RankExit
 from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import guilty_rank
 from hpckit.runtime.clock import now
@@ -21,7 +21,7 @@ TOLD_SINGLY = 32
 the same 8000 times, a kilobyte each, and every reader of the record reads it all."""
 
 
-_Alike = tuple[Reason, int | None, str | None, str | None, bool]
+_Alike = tuple[ExitReason, int | None, str | None, str | None, bool]
 
 
 @dataclass(slots=True, kw_only=True)

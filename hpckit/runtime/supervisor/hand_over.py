@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpckit.model import events
-from hpckit.model.cluster.allocation import Requeued, Wish
+from hpckit.model.cluster.allocation import AttemptRequest, RequeueResult
 from hpckit.model.states import RunState
 from hpckit.planning.recovery.decide import EndAttempt
 from hpckit.runtime.assignment import Assignment
@@ -40,7 +40,7 @@ class HandOver:
         # The next attempt reads what this one has come to.
         await self.journal.settle()
         lost = tuple(sorted({*self.assignment.agents.nodes} - {*standing}))
-        wish = Wish(excluded=end.excluded, lost=lost)
+        wish = AttemptRequest(excluded=end.excluded, lost=lost)
         if allocation.drop_successor is not None and end.state is not RunState.interrupted:
             await aside(allocation.drop_successor)
         elif allocation.hand_to_successor is not None:
@@ -56,11 +56,11 @@ class HandOver:
     def _may_requeue(self) -> bool:
         return self.attempt.owns_run() and not self.attempt.cancelled()
 
-    def _record(self, answer: Requeued) -> None:
+    def _record(self, answer: RequeueResult) -> None:
         self.journal.record(
             events.RequeueAsked(
-                at=now(), outcome=answer.outcome, message=answer.message, excluded=answer.excluded
+                at=now(), outcome=answer.outcome, message=answer.text, excluded=answer.excluded
             )
         )
-        if answer.message:
-            self.journal.say(f"requeue {answer.outcome}: {answer.message}")
+        if answer.text:
+            self.journal.say(f"requeue {answer.outcome}: {answer.text}")

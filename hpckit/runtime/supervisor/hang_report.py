@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hpckit.model.failure import Failure, RankStack
-from hpckit.planning.recovery.hang import Stall, blame
+from hpckit.planning.recovery.hang import StalledRank, blame
 from hpckit.runtime.channel import messages
 
 Told = messages.Hung | messages.StackSaved | messages.StacksSaved
 
 
 @dataclass(slots=True)
-class Hang:
+class HangReport:
     """The hang of a round, where there is one. `complete` are the nodes that have told all."""
 
     found: messages.Hung | None = field(default=None, init=False)
@@ -43,7 +43,7 @@ class Hang:
         if self.found is None:
             return None
         hung = self.found
-        stall = Stall(
+        stall = StalledRank(
             rank=hung.rank,
             step=hung.step,
             silent_s=hung.silent_s,

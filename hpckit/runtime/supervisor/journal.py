@@ -98,7 +98,7 @@ class Journal:
 
 def _fitting(told: Sequence[events.Event], size: int) -> list[events.Event]:
     """Return the latest of some events whose lines take no more bytes than this."""
-    sizes = [len(json.dumps(events.encode(event))) for event in told]
+    sizes = [len(json.dumps(events.encode_event(event))) for event in told]
     return [event for place, event in enumerate(told) if sum(sizes[place:]) <= size]
 
 

@@ -16,19 +16,17 @@ from datetime import UTC, datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause
-from hpckit.planning.recovery.decide import Notice
+from hpckit.planning.recovery.decide import StopNotice
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
+from hpckit.runtime.signals import NOTICES, WARNINGS
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.threads import aside
 
 TIME_LIMIT = "the time limit"
 """Stands for a signal's name where nobody sent one."""
 
-_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-"""What sbatch --signal is used with: a warning ahead of the time limit."""
-_WARNING_NAMES = frozenset(number.name for number in _WARNINGS)
-_NOTICES = (signal.SIGTERM, signal.SIGINT, *_WARNINGS)
+_WARNING_NAMES = frozenset(number.name for number in WARNINGS)
 _GRACE_AT_MOST_S = 900.0
 """How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
 _ANSWER_S = 3.0
@@ -55,8 +53,8 @@ class Notices:
     record: Callable[[events.Event], None]
     asked_to_cancel: Callable[[], bool]
     can_save: Callable[[], bool] = lambda: True
-    notice: Notice | None = field(default=None, init=False)
-    dismissed: Notice | None = field(default=None, init=False)
+    notice: StopNotice | None = field(default=None, init=False)
+    dismissed: StopNotice | None = field(default=None, init=False)
     cancelled: bool = field(default=False, init=False)
     over: bool = field(default=False, init=False)
     noticed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -67,7 +65,7 @@ class Notices:
     def listen(self) -> None:
         """Hear this process's own signals from now on."""
         loop = asyncio.get_running_loop()
-        for number in _NOTICES:
+        for number in NOTICES:
             loop.add_signal_handler(number, self.hear_self, number.name)
         for number in (signal.SIGCONT, signal.SIGHUP):
             loop.add_signal_handler(number, lambda: None)
@@ -79,7 +77,7 @@ class Notices:
         The event loop would hear them until it closes, by a pipe that it closes before.
         """
         loop = asyncio.get_running_loop()
-        for number in _NOTICES:
+        for number in NOTICES:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
 
@@ -95,7 +93,7 @@ class Notices:
             self._wished = False
             return
         cause = Cause.notice if self._wished else self._cause_of(name)
-        self.notice = Notice(signal=name, cause=cause)
+        self.notice = StopNotice(signal=name, cause=cause)
         self.noticed.set()
         self._heard_at = at = now()
         end = self._end(cause, at)
@@ -160,7 +158,7 @@ class Notices:
             if ending.runs_on and not self.told.is_set() and not self.cancelled:
                 self._dismiss(self.notice)
 
-    def _dismiss(self, notice: Notice) -> None:
+    def _dismiss(self, notice: StopNotice) -> None:
         """Take back a notice that ends nothing; the next one is heard as if it were the first."""
         self.dismissed, self.notice = notice, None
         self._wished = False

@@ -29,7 +29,7 @@ class ProgressFile:
     _began_at: float = field(default_factory=time.monotonic, init=False)
     _noted_at: float | None = field(default=None, init=False)
 
-    def note(self, round_: int, step: int, *, last: bool = False) -> None:
+    def note(self, round_: int, step: int, total: int | None, *, last: bool = False) -> None:
         """Have the latest step written, if it is time for that or the `last` of a round."""
         at = time.monotonic()
         pause_s = min(max(_SHORTEST_S, _SHARE * (at - self._began_at)), _LONGEST_S)
@@ -37,7 +37,7 @@ class ProgressFile:
             return
         self._noted_at = at
         said = now().isoformat(timespec="milliseconds")
-        text = json.dumps({"round": round_, "step": step, "at": said}) + "\n"
+        text = json.dumps({"round": round_, "step": step, "total": total, "at": said}) + "\n"
         self.files.put_latest(self.path.name, lambda: self._replace(text))
 
     def _replace(self, text: str) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class Judge:
+class TrialPruner:
     """The study's judge of one round of a run."""
 
     launch: Launch
@@ -70,8 +70,8 @@ class Judge:
         return trial.should_prune()
 
 
-def judge_of(launch: Launch, index: int, settings: LaunchConfig) -> Judge | None:
+def judge_of(launch: Launch, index: int, settings: LaunchConfig) -> TrialPruner | None:
     """Return the judge of a run, None where nothing is to end it early."""
     if not launch.searched or settings.sweep.pruner is Pruner.none:
         return None
-    return Judge(launch=launch, index=index)
+    return TrialPruner(launch=launch, index=index)

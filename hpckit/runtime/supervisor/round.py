@@ -14,19 +14,19 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from hpckit.model import events
-from hpckit.model.failure import Cause, Failure, RankExit, Reason
+from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.save_cost import SaveCost
-from hpckit.planning.recovery.decide import Load, RoundView
+from hpckit.planning.recovery.decide import CheckpointLoad, RoundView
 from hpckit.planning.recovery.ends import first_failure
-from hpckit.planning.recovery.loss import Absence, loss
+from hpckit.planning.recovery.loss import NodeSilence, loss
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.clock import now
-from hpckit.runtime.supervisor.agents import Agents, Lost, Peer
+from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
-from hpckit.runtime.supervisor.hang_report import Hang
+from hpckit.runtime.supervisor.hang_report import HangReport
 from hpckit.runtime.supervisor.progress_file import ProgressFile
-from hpckit.runtime.supervisor.pruning import Judge
+from hpckit.runtime.supervisor.pruning import TrialPruner
 
 _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that we have not heard yet."""
@@ -58,18 +58,19 @@ class Round:
     noticed: asyncio.Event
     record: Callable[[events.Event], None]
     on_saved: Callable[[messages.Saved], None]
-    judge: Judge | None = None
+    judge: TrialPruner | None = None
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
+    _total: int | None = field(default=None, init=False)
     usual_step: timedelta = field(default=timedelta(), init=False)
     _began_at: float = field(default_factory=time.monotonic, init=False)
     _exits: RankExits = field(init=False)
     _failed_at: float = field(default=math.inf, init=False)
     _lost: dict[int, float] = field(default_factory=dict, init=False)
     """By the place of a member that is lost: since when nothing had been heard of it."""
-    _hang: Hang = field(default_factory=Hang, init=False)
+    _hang: HangReport = field(default_factory=HangReport, init=False)
     _silent_s: float = field(default=0.0, init=False)
-    _load: Load | None = field(default=None, init=False)
+    _load: CheckpointLoad | None = field(default=None, init=False)
     _asked: bool = field(default=False, init=False)
     _watching: bool = field(default=False, init=False)
     _cut_short: bool = field(default=False, init=False)
@@ -96,7 +97,7 @@ class Round:
         await self._look_closer()
         self._exits.settle()
         if self.step is not None:
-            self.progress.note(self.number, self.step, last=True)
+            self.progress.note(self.number, self.step, self._total, last=True)
         return self.view()
 
     @property
@@ -239,9 +240,9 @@ class Round:
                 await self.agents.broadcast(messages.StoreAddress(host=host, port=message.port))
             case messages.StepBegun():
                 self.usual_step = timedelta(seconds=message.usual_s)
-                self._advance(message.step)
+                self._advance(message.step, message.total)
             case messages.Restoring():
-                self._load = Load(checkpoint=message.checkpoint, others=message.others)
+                self._load = CheckpointLoad(checkpoint=message.checkpoint, others=message.others)
             case messages.Saved():
                 self._saved(message)
             case messages.Warn():
@@ -254,7 +255,7 @@ class Round:
                 self._hang.take(sender, message)
             case messages.RankEnded() if message.round == self.number:
                 self._end_rank(message.exit)
-            case Lost():
+            case AgentLost():
                 self._lose(sender, message.silent_s)
             case _:
                 pass
@@ -266,7 +267,7 @@ class Round:
             self._failed_at = min(self._failed_at, time.monotonic())
         self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
         if exit_.step is not None:
-            self._advance(exit_.step)
+            self._advance(exit_.step, exit_.total)
 
     def _lose(self, node_rank: int, silent_s: float) -> None:
         """Count a member's node as lost; spare nodes do not matter."""
@@ -289,13 +290,14 @@ class Round:
             )
         )
 
-    def _advance(self, step: int) -> None:
+    def _advance(self, step: int, total: int | None) -> None:
+        self._total = total or self._total
         if self.first_step is None:
             self.first_step = step
             self.record(events.StepReached(at=now(), round=self.number, step=step))
         if self.step is None or step > self.step:
             self.step = step
-        self.progress.note(self.number, self.step)
+        self.progress.note(self.number, self.step, self._total)
 
     def _over(self) -> bool:
         return self._exits.complete or self._troubled() or self._hang.found is not None
@@ -360,14 +362,14 @@ class Round:
         if failure is not None and failure.cause is Cause.communication:
             limit_s = self.agents.settings.runtime.node_timeout_s + 2.0
             await self._wait(limit_s, lambda: bool(self._lost) or self.noticed.is_set())
-        elif not self._asked and any(one.signal or one.reason is Reason.left for one in ends):
+        elif not self._asked and any(one.signal or one.reason is ExitReason.left for one in ends):
             await self._wait(_NOTICE_WAIT_S, self.noticed.is_set)
 
     def _loss(self) -> Failure | None:
         """Return the failure of agents that left, or were lost, if there is one."""
         if self.agents.given_up_s and self._exits.missing():
             return self._given_up()
-        absence = Absence(
+        absence = NodeSilence(
             nodes=[peer.node for peer in self.members],
             tasks_per_node=self._tasks_per_node,
             silent=self._exits.missing(),

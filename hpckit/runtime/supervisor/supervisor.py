@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.model import events
-from hpckit.model.cluster.nodes import compress
+from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy
 from hpckit.model.save_cost import SaveCost
@@ -26,6 +26,7 @@ from hpckit.planning.recovery.decide import (
     NewRound,
     RoundView,
     Stay,
+    StopNotice,
     attempt_ended,
     decide,
     on_drain,
@@ -38,12 +39,14 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.listen import LOOPBACK, own_addresses
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
+from hpckit.runtime.environ import TERMINAL
+from hpckit.runtime.foreground import ended_by_keyboard
 from hpckit.runtime.supervisor.agent_step import Steps
 from hpckit.runtime.supervisor.agents import Agents, AgentsError, Peer
 from hpckit.runtime.supervisor.agents_log import explained
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
-from hpckit.runtime.supervisor.drain_poll import Drained, DrainPoll, Drains
+from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
@@ -87,7 +90,7 @@ class _Supervisor:
     round: Round | None = field(default=None, init=False)
     queueing: asyncio.Task[None] | None = field(default=None, init=False)
     standing: tuple[str, ...] = field(default=(), init=False)
-    drains: Drains = field(default_factory=Drains, init=False)
+    drains: DrainNews = field(default_factory=DrainNews, init=False)
 
     def __post_init__(self) -> None:
         paths = self.attempt.paths
@@ -289,7 +292,7 @@ class _Supervisor:
             return view
         failure = Failure(
             cause=Cause.launcher_lost,
-            message=f"the agent of {compress(came)} ended, and was started again there",
+            message=f"the agent of {compress_nodes(came)} ended, and was started again there",
             step=view.step,
             signature=f"{Cause.launcher_lost} agent",
         )
@@ -320,13 +323,16 @@ class _Supervisor:
     def _known(self, view: RoundView) -> RoundView:
         """Add to what a round knows of itself what is known beside it."""
         settings, allocation = self.assignment.settings, self.assignment.allocation
+        ended = filter(None, map(ended_by_keyboard, view.exits))
+        by_keyboard = next(ended, None) if TERMINAL in self.assignment.environ else None
+        notice = self.notices.notice or (by_keyboard and StopNotice(signal=by_keyboard)) or None
         return replace(
             view,
             attempt=self.attempt.number,
             saved=self.deadline.saved_any,
-            notice=self.notices.notice,
+            notice=notice,
             dismissed=self.notices.dismissed,
-            cancelled=self.notices.notice is not None and self.notices.cancelled,
+            cancelled=bool(notice and (by_keyboard or self.notices.cancelled)),
             draining=self.drains.nodes,
             wanted=settings.resources.nodes,
             fewest=settings.resources.min_nodes or settings.resources.nodes,

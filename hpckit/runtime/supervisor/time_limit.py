@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from hpckit.model.cluster.allocation import Limits
+from hpckit.model.cluster.allocation import AttemptLimits
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import pause_s
 from hpckit.runtime.threads import aside
@@ -36,7 +36,7 @@ class TimeLimit:
     """Watches the limit of one attempt. `ask` blocks; it returns None where there is no answer."""
 
     deadline: Deadline
-    ask: Callable[[], Limits | None]
+    ask: Callable[[], AttemptLimits | None]
     _answered_at: float | None = field(default=None, init=False)
 
     async def learn(self) -> bool:

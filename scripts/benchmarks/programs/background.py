@@ -23,8 +23,8 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from torch.nn.parallel import DistributedDataParallel
 
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
-from hpckit.runtime.checkpoint.state import capture
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
+from hpckit.runtime.checkpoint.state import capture_state
 
 _STATES = {"few": 48, "many": 1024}
 """Tensors that 256 MiB are made of; none so large that hpckit would cut it."""
@@ -39,7 +39,7 @@ class Hpckit:
 
     def __init__(self, folder: Path, objects: dict[str, Any]) -> None:
         self.objects, self.steps = objects, itertools.count()
-        self.checkpointer = Checkpointer(folder / "hpckit", Settings(keep=2))
+        self.checkpointer = Checkpointer(folder / "hpckit", CheckpointSettings(keep=2))
 
     def save(self) -> None:
         """Begin a save."""
@@ -71,7 +71,9 @@ class Torch:
         What was removed before would leave its place on the disk and in memory to the new one.
         """
         step = next(self.steps)
-        tensors = capture(self.objects, (step, 0), dist.get_rank(), dist.get_world_size()).tensors
+        tensors = capture_state(
+            self.objects, (step, 0), dist.get_rank(), dist.get_world_size()
+        ).tensors
         self.future = async_save(
             dict(tensors),
             storage_writer=FileSystemWriter(self.folder / str(step), sync_files=True),

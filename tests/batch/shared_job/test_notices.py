@@ -14,7 +14,7 @@ import pytest
 
 from hpckit.batch.shared_job.notes import SharedJobNotes
 from hpckit.batch.shared_job.notices import SharedJobNotices
-from hpckit.record.claims import Holder
+from hpckit.record.claims import ClaimHolder
 from hpckit.runtime.supervisor.deadline import Deadline
 
 SILENT = "#!/bin/sh\nexit 1\n"
@@ -63,7 +63,7 @@ class Node:
             "SLURM_JOB_PARTITION": "batch",
         }
         return SharedJobNotices(
-            holder=Holder(job="7", restart_count=0, host="n1", pid=1, started="1"),
+            holder=ClaimHolder(job="7", restart_count=0, host="n1", pid=1, started="1"),
             bin_dir=str(self.folder),
             environ=environ,
             requeues=requeues,

@@ -11,10 +11,10 @@ from hpckit.batch.shared_job.settle import SharedJobEnds
 from hpckit.model import events
 from hpckit.model.launch import Recovery
 from hpckit.model.plan import SharedJobSpec
-from hpckit.record.claims import Holder, claimed, take
+from hpckit.record.claims import ClaimHolder, claimed, take_claim
 from hpckit.record.launches import Launch, read_attempts, read_runs
 
-HOLDER = Holder(job="7", restart_count=0, host="elsewhere", pid=1, started="1")
+HOLDER = ClaimHolder(job="7", restart_count=0, host="elsewhere", pid=1, started="1")
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def ends(desk: Any) -> SharedJobEnds:
     shared_job = SharedJobSpec(runs_per_job=2, runs_per_gpu=1, slots=2, jobs=1, each=job.resources)
     shared = replace(job, requeue=True, shared_job=shared_job)
     claims = launch.paths.claims(0)
-    assert all(take(claims, run, HOLDER) for run in job.runs)
+    assert all(take_claim(claims, run, HOLDER) for run in job.runs)
     return SharedJobEnds(launch=launch, job=shared, claims=claims)
 
 
@@ -65,7 +65,7 @@ def test_supervisor_that_is_lost_beyond_the_budget_ends_its_run(
     """The first time it is forgiven, the second time the run has failed, and nobody takes it."""
     ends_of_run = [(frozenset({0}), "interrupted"), (frozenset({0, 1}), "failed")]
     for attempt, (left, state) in enumerate(ends_of_run, 1):
-        take(ends.claims, 1, HOLDER)
+        take_claim(ends.claims, 1, HOLDER)
         writer(launch=ends.launch, index=1, attempt=attempt).start(job="7")
         fine = ends.settle(1, before=attempt - 1, code=-9, stopped=False)
         assert (fine, claimed(ends.claims), states(ends)[1]) == (attempt == 1, left, state)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hpckit.record.snapshot.torch_build import cpu_build
+
 QUICK = ("experiment=command", "command=sleep 60", "code.snapshot=false")
 SLURM = (*QUICK, "cluster=slurm")
 FUNCTION = ("experiment=function", "cluster=local")
@@ -56,6 +58,23 @@ def test_check_leaves_nothing_and_submits_nothing(slurm_shell: Any, fake_slurm: 
             "only one of --mem and --mem-per-cpu",
         ),
         (("command=python nowhere.py",), "no file nowhere.py"),
+        (
+            ("resources.cpus_per_task=65",),
+            "65 CPUs; the largest node of partition batch has 64",
+        ),
+        (("resources.mem_gb=300",), "300 GB; the largest node of partition batch has 250 GB"),
+        (
+            ("-m", "seed=range(0,65)", "sweep.runs_per_job=65"),
+            "65 runs x 1 CPU = 65; the largest node of partition batch has 64",
+        ),
+        (
+            ("resources.gpus_per_node=4", "cluster.gpus_per_node=8", "resources.gres=gpu:a100:4"),
+            "both ask for GPUs",
+        ),
+        (
+            ("resources.constraint=a", "+resources.additional_parameters.constraint=b"),
+            "sbatch takes the second alone",
+        ),
     ],
 )
 def test_errors_refuse_before_anything_is_written(
@@ -122,10 +141,13 @@ def test_off_the_cluster_it_checks_what_it_can(shell: Any) -> None:
 @pytest.mark.parametrize(
     ("source", "code", "found"),
     [
-        ("def main(run): ...\n", 0, []),
+        ("def main(config, run): ...\n", 0, []),
         ("def mian(run): ...\n", 2, [("error", "entry_point")]),
-        ("def main(run) ...\n", 2, [("error", "entry_point")]),
-        ("raise SystemExit('imported')\ndef main(run): ...\n", 0, []),
+        ("def main(config, run) ...\n", 2, [("error", "entry_point")]),
+        ("raise SystemExit('imported')\ndef main(config, run): ...\n", 0, []),
+        ("def main(config): ...\n", 2, [("error", "entry_point")]),
+        ("async def main(config, run): ...\n", 2, [("error", "entry_point")]),
+        ("import hydra\n@hydra.main()\ndef main(cfg): ...\n", 2, [("error", "entry_point")]),
         (None, 2, [("error", "entry_point")]),
     ],
 )
@@ -141,7 +163,7 @@ def test_entry_point_is_looked_for_and_not_imported(
 
 def test_code_that_git_ignores_will_not_be_on_the_nodes(shell: Any) -> None:
     """A module that exists here, but not in the snapshot, is an error that says why."""
-    (shell.cwd / "task.py").write_text("def main(run): ...\n")
+    (shell.cwd / "task.py").write_text("def main(config, run): ...\n")
     (shell.cwd / ".gitignore").write_text("task.py\n")
     subprocess.run(["git", "init", "-q", str(shell.cwd)], check=True)
     said = shell("check", *FUNCTION, "entry_point=task:main")
@@ -161,7 +183,7 @@ def test_a_program_that_is_missing_refuses_here_and_warns_for_nodes(
 
 def test_checkpoint_dir_that_cannot_be_is_warned_about(shell: Any, tmp_path: Path) -> None:
     """The folder itself need not exist, but something above it has to."""
-    (shell.cwd / "task.py").write_text("def main(run): ...\n")
+    (shell.cwd / "task.py").write_text("def main(config, run): ...\n")
     words = ("--json", *FUNCTION, "entry_point=task:main")
     missing = shell("check", *words, "checkpoint.dir=/no-such-scratch/me")
     assert findings(missing) == [("warning", "checkpoint.dir")]
@@ -226,7 +248,7 @@ def test_check_warns_of_data_that_git_ignores(shell: Any) -> None:
     (shell.cwd / "kept.npz").write_text("")
     (shell.cwd / "train.py").write_text("")
     run = ("check", "--json", "experiment=command", "cluster=local")
-    ignored = "data/x.npz is in"
+    ignored = "data/x.npz exists here"
     for words in (
         ("command=true", "+params.data=data/x.npz"),
         ('command="python train.py --data data/x.npz"',),
@@ -239,3 +261,59 @@ def test_check_warns_of_data_that_git_ignores(shell: Any) -> None:
     assert json.loads(shell(*run, *fine).out)["findings"] == []
     lost = json.loads(shell(*run, "command=true", "+params.data=data/nope.npz").out)["findings"]
     assert "does not exist in" in lost[0]["message"]
+
+
+def test_equal_runs_are_named(slurm_shell: Any) -> None:
+    """Which runs are the same, and what they have in common."""
+    said = slurm_shell("check", *SLURM, "-m", "seed=1,2,1", "+x=3,3")
+    assert "4 runs of this sweep are the same as another one of it" in said.out
+    assert "runs 0, 1, 4, 5 (" in said.out
+    assert "runs 2, 3 (" in said.out
+
+
+def test_check_reads_a_command_as_its_interpreter_does(shell: Any) -> None:
+    """Options of a script are its own, and those of an interpreter may take values."""
+    (shell.cwd / "train.py").write_text("")
+    (shell.cwd / "run.sh").write_text("")
+    for command in (
+        "python train.py -m train3",
+        "bash -o pipefail run.sh",
+        "python -W error train.py",
+    ):
+        words = ("check", "--json", *COMMAND, f'command="{command}"')
+        assert json.loads(shell(*words).out)["findings"] == [], command
+
+
+def test_check_looks_where_the_run_starts(shell: Any) -> None:
+    """With runtime.cwd=project a run has what git ignores; without it neither file nor script."""
+    subprocess.run(["git", "init", "-q"], cwd=shell.cwd, check=True)
+    (shell.cwd / ".gitignore").write_text("data/\noutputs/\nrun.sh\nmine.py\n")
+    (shell.cwd / "data").mkdir()
+    for name in ("data/x.npz", "run.sh", "mine.py"):
+        (shell.cwd / name).write_text("")
+    for command, severity in (
+        ("bash run.sh", "error"),
+        ("python mine.py", "error"),
+        ("python -m mine", "error"),
+        ("ls data/x.npz", "warning"),
+    ):
+        words = ("check", "--json", "experiment=command", "cluster=local", f'command="{command}"')
+        (found,) = json.loads(shell(*words).out)["findings"]
+        assert found["severity"] == severity
+        assert "git ignores it" in found["message"]
+        assert json.loads(shell(*words, "runtime.cwd=project").out)["findings"] == [], command
+
+
+def test_check_warns_of_gpus_that_pytorch_cannot_use(shell: Any) -> None:
+    """Where the PyTorch of this environment is a CPU build, and ranks are to use it."""
+    build = cpu_build()
+    (shell.cwd / "train.py").write_text("def main(config, run): ...\n")
+    asked = ("--json", "cluster=local", "cluster.gpus_per_node=1", "resources=one_gpu")
+    for words, said in (
+        (("experiment=function", "entry_point=train:main"), build is not None),
+        (("experiment=command", 'command="python train.py"'), build is not None),
+        (("experiment=command", "command=ls"), False),
+        (("experiment=function", "entry_point=train:main", "runtime.device=cpu"), False),
+    ):
+        found = findings(shell("check", *asked, *words))
+        assert found == ([("warning", "resources.gpus_per_node")] if said else []), words

@@ -77,7 +77,7 @@ def test_clean_shows_what_would_go_and_removes_nothing(desk: Any, completed: Any
     said = desk.say("clean")
     assert said.code == 0
     lines = [line.split() for line in said.out.splitlines()]
-    assert ["LAUNCH", "WHAT", "ITEMS", "SIZE"] in lines
+    assert ["launch", "what", "items", "size"] in lines
     assert [line[1] for line in lines if line[0] == completed.id] == ["attempts", "code"]
     assert lines[3][:3] == ["all", "3", "1.0"]
     assert "--yes" in said.err
@@ -119,7 +119,7 @@ def test_clean_by_category_leaves_the_others(desk: Any, completed: Any) -> None:
 
 
 def test_clean_json_has_the_documented_fields(desk: Any, completed: Any) -> None:
-    """Programs find the fields that docs/cli.md names, and without --yes nothing is removed."""
+    """Programs find the fields docs/reference/cli.md names; without --yes nothing is removed."""
     document = clean(desk)
     assert list(document) == ["launches", "bytes", "total_bytes", "removed_bytes"]
     (one,) = document["launches"]
@@ -194,8 +194,12 @@ def test_clean_of_a_run_that_did_not_complete_keeps_two(desk: Any, writer: Any) 
     attempts(writer, launch).fail()
     folder = launch.paths.run(0).checkpoints
     saved = {step: save(folder, step) for step in (1, 2, 3, 4)}
-    journal.record(CheckpointFolder(folder).journal, journal.Fate.proved, saved[1].name, epoch=1)
-    journal.record(CheckpointFolder(folder).journal, journal.Fate.rejected, saved[4].name, epoch=1)
+    journal.record(
+        CheckpointFolder(folder).journal, journal.CheckpointFate.proved, saved[1].name, epoch=1
+    )
+    journal.record(
+        CheckpointFolder(folder).journal, journal.CheckpointFate.rejected, saved[4].name, epoch=1
+    )
     desk.say("clean", "--checkpoints=all", "--yes")
     # 4 is of the two newest, 3 and 2 are the newest healthy ones, 1 was proved last.
     assert [step for step, path in saved.items() if path.exists()] == [1, 2, 3, 4]

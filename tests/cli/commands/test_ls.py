@@ -39,7 +39,7 @@ def test_ls_lists_launches_newest_first(desk: Any, writer: Any) -> None:
         ]
     }
     lines = desk.say("ls").out.splitlines()
-    assert [line.split()[0] for line in lines] == ["LAUNCH", new.id, old.id]
+    assert [line.split()[0] for line in lines] == ["launch", new.id, old.id]
     assert "1 pending, 1 completed" in lines[2]
 
 
@@ -119,10 +119,36 @@ def test_ls_lists_launches_with_runs_that_are_meant(
     assert names(launches, *words) == listed
 
 
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        (("go",), ["good"]),
+        (("new", "poor"), ["new", "poor"]),
+        (("[gn]*",), ["new", "good"]),
+        (("?oo?",), ["good", "poor"]),
+        (("poor-2026*",), ["poor"]),
+        (("oo",), []),
+        (("poor", "--state", "completed"), []),
+    ],
+)
+def test_ls_lists_launches_by_name(
+    launches: Any, words: tuple[str, ...], listed: list[str]
+) -> None:
+    """A beginning of the id, or a glob of id or name; several may be given."""
+    assert names(launches, *words) == listed
+
+
+def test_ls_says_that_nothing_is_named_so(launches: Any) -> None:
+    """No such launch is no error, and the folder that was looked into is named."""
+    said = launches.say("ls", "oo", "xx")
+    assert (said.code, said.out) == (0, "")
+    assert f"there are no launches named oo or xx in {launches.folder}" in said.err
+
+
 def test_ls_shows_the_metric_it_sorts_by(launches: Any) -> None:
     """The value that put a launch where it stands is in the list."""
     lines = launches.say("ls", "--sort", "-accuracy").out.splitlines()
-    assert "ACCURACY" in lines[0].split()
+    assert "accuracy" in lines[0].split()
     assert "0.9" in lines[1].split()
 
 

@@ -1,4 +1,4 @@
-"""Promises of `hpckit rerun`: one run anew, with today's code or exactly what was frozen."""
+"""Promises of `hpckit rerun`: runs anew, with today's code or exactly what was frozen."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_rerun_exact_runs_the_frozen_code_and_configuration(project: Any) -> Non
     again = json.loads(done.out)
     assert said(project) == ["uncommitted 1", "uncommitted 2", "uncommitted 2"]
     assert (again["rerun_of"], again["exact"], again["differences"]) == (
-        f"{first.name}.1",
+        [f"{first.name}.1"],
         True,
         [],
     )

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from hpckit.errors import UsageError
+from hpckit.model import events
+from hpckit.record.launches import load_launch
 from hpckit.report.results import ACCOUNT_COLUMNS
 
 SWEEP = [
@@ -37,14 +39,7 @@ def test_results_show_what_differs_beside_what_came_out(swept: Any) -> None:
     """Columns are the overrides that differ, the state, the last metrics, step and time."""
     lines = swept.say("results").out.splitlines()
     assert lines[0].split() == [
-        "INDEX",
-        "LR",
-        "STATE",
-        "LOSS",
-        "ACCURACY",
-        "STEP",
-        "TIME",
-        "GOODPUT",
+        *("index", "lr", "state", "loss", "accuracy", "step", "time", "goodput"),
     ]
     assert lines[1].split()[:7] == ["0", "0.1", "completed", "0.5", "0.5", "20", "2:00"]
     assert lines[1].endswith("  99.2 %")
@@ -69,16 +64,17 @@ def test_results_csv_is_read_back_by_any_program(swept: Any) -> None:
 
 
 def test_results_json_has_the_documented_fields(swept: Any) -> None:
-    """Programs find the fields that docs/cli.md names."""
+    """Programs find the fields that docs/reference/cli.md names."""
     document = json.loads(swept.say("results", "--json").out)
     assert list(document) == [
-        *("launch", "overrides", "metrics", "runs", "total", "matching", "launches", "best")
+        *("launch", "overrides", "metrics", "runs", "total", "matching", "launches", "best"),
+        "elsewhere",
     ]
     assert (document["overrides"], document["metrics"]) == (["lr"], ["loss", "accuracy"])
     first = document["runs"][0]
     assert list(first) == [
         *("run", "index", "overrides", "state", "step", "wall_s", "metrics", "goodput"),
-        *("launch", "attempt", "stage", "blocked", "reason"),
+        *("launch", "attempt", "stage", "blocked", "reason", "cause"),
     ]
     assert (first["overrides"], first["wall_s"]) == ({"lr": "0.1"}, 120.0)
 
@@ -104,7 +100,7 @@ def test_results_sort_by_any_column(swept: Any, words: tuple[str, ...], order: l
 
 def test_results_refuse_to_sort_by_what_is_no_column(swept: Any) -> None:
     """A column that is none is an error that names those there are."""
-    with pytest.raises(UsageError, match="index, state, step, time, lr, loss, accuracy"):
+    with pytest.raises(UsageError, match="index, state, cause, step, time, lr, loss, accuracy"):
         swept.say("results", "--sort", "speed")
 
 
@@ -124,7 +120,7 @@ def test_results_draw_a_table_on_a_terminal(swept: Any) -> None:
 def test_results_of_some_runs_keep_the_columns_of_the_sweep(swept: Any) -> None:
     """A filter leaves runs out, not the column of what they were chosen by."""
     lines = swept.say("results", "--override", "lr=0.02").out.splitlines()
-    assert "LR" in lines[0].split()
+    assert "lr" in lines[0].split()
     assert [line.split()[:2] for line in lines[1:]] == [["1", "0.02"]]
 
 
@@ -135,3 +131,89 @@ def test_results_say_how_many_a_limit_leaves_out(swept: Any) -> None:
     assert [run["index"] for run in document["runs"]] == [1]
     assert (document["total"], document["matching"]) == (3, 3)
     assert "2 more not shown" in said.err
+
+
+def test_results_have_causes_once_a_run_failed(swept: Any, writer: Any) -> None:
+    """In the table, CSV and JSON; without failed runs there is no such column."""
+    assert "cause" not in swept.say("results", "--csv").out
+    launch = load_launch(swept.folder / read(swept)["launch"])
+    writer(launch=launch, index=2).fail()
+    assert ["2", "0.003", "failed", "exception"] in [
+        line.split()[:4] for line in swept.say("results").out.splitlines()
+    ]
+    rows = list(csv.DictReader(io.StringIO(swept.say("results", "--csv").out)))
+    assert [row["cause"] for row in rows] == ["", "", "exception"]
+    assert [run["cause"] for run in read(swept)["runs"]] == [None, None, "exception"]
+    first = read(swept, "--sort", "cause")["runs"][0]
+    assert first["index"] == 2
+
+
+def read(desk: Any, *words: str) -> dict[str, Any]:
+    """Return what `results --json` says."""
+    document: dict[str, Any] = json.loads(desk.say("results", *words, "--json").out)
+    return document
+
+
+@pytest.fixture
+def seeds(desk: Any, writer: Any) -> Any:
+    """Return a desk with two learning rates and three seeds: one run failed, one still runs."""
+    sweep = [(f"+lr={lr}", f"seed={seed}") for lr in (0.1, 0.2) for seed in (1, 2, 3)]
+    launch = desk.freeze(sweep=sweep)
+    for index in range(6):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        attempt.metrics(10, accuracy=0.9 + index / 100)
+        if index < 5:
+            attempt.fail() if index == 4 else attempt.complete()
+    return desk
+
+
+def test_results_over_seeds_are_means_of_completed_runs(seeds: Any) -> None:
+    """One row for each of the other overrides, in all three forms."""
+    lines = seeds.say("results", "--over", "seed").out.splitlines()
+    assert lines == [
+        "lr   runs             accuracy",
+        "0.1  3                0.91 ± 0.01 (3)",
+        "0.2  3 (1 completed)  0.93 (1)",
+    ]
+    rows = list(csv.DictReader(io.StringIO(seeds.say("results", "--over", "seed", "--csv").out)))
+    assert [row["accuracy_n"] for row in rows] == ["3", "1"]
+    assert float(rows[0]["accuracy_mean"]) == pytest.approx(0.91)
+    assert (rows[1]["runs"], rows[1]["completed"], rows[1]["accuracy_std"]) == ("3", "1", "")
+    document = read(seeds, "--over", "seed")
+    assert (document["over"], document["overrides"], document["matching"]) == (["seed"], ["lr"], 6)
+    first = document["groups"][0]
+    assert (first["overrides"], len(first["runs"])) == ({"lr": "0.1"}, 3)
+    assert first["metrics"]["accuracy"]["std"] == pytest.approx(0.01)
+
+
+def test_results_over_seeds_are_filtered_sorted_and_limited(seeds: Any) -> None:
+    """As other results are; what --over does not know is refused."""
+    said = seeds.say("results", "--over=seed", "--sort=-accuracy", "--limit=1", "--json")
+    assert [one["overrides"] for one in json.loads(said.out)["groups"]] == [{"lr": "0.2"}]
+    assert "1 more not shown" in said.err
+    assert len(read(seeds, "--over", "seed", "--state", "completed")["groups"][1]["runs"]) == 1
+    assert len(read(seeds, "--over", "seed,lr")["groups"]) == 1
+    with pytest.raises(UsageError, match="overrides that vary: lr, seed"):
+        seeds.say("results", "--over", "sed")
+
+
+def test_results_say_which_launch_has_the_rest_of_a_sweep(desk: Any) -> None:
+    """What was not launched again as it had completed is one command away."""
+    old, new = desk.freeze("old", sweep=[("a=1",), ("a=2",)]), desk.freeze("new", minute=1)
+    known = events.RunsKnown(at=new.created_at, launch=old.id, runs=(0, 1))
+    desk.tell(new, known)
+    desk.environ = {"HPCKIT_OUTPUTS": str(desk.folder)}
+    said = desk.say("results")
+    command = f"hpckit results {old.id} {new.id}"
+    assert f"2 more runs of this sweep: {old.id} (0-1). All together: `{command}`" in said.err
+    assert read(desk)["elsewhere"] == [{"launch": old.id, "runs": [0, 1]}]
+    both = desk.say("results", old.id, new.id)
+    assert "more run" not in both.err
+
+
+def test_results_name_the_rest_by_folder_if_that_is_not_the_default(desk: Any) -> None:
+    """The command finds it, wherever --output-dir was."""
+    old, new = desk.freeze("old"), desk.freeze("new", minute=1)
+    desk.tell(new, events.RunsKnown(at=new.created_at, launch=old.id, runs=(0,)))
+    assert f"`hpckit results {old.folder} {new.folder}`" in desk.say("results").err

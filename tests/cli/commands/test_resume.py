@@ -103,7 +103,10 @@ def test_resume_dry_run_prints_what_resume_submits_and_changes_nothing(slurm_she
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     fix(slurm_shell)
     assert slurm_shell("resume", "--wait").code == 0
-    assert shown.out == (folder / "job-1.sbatch").read_text()
+    said, _, script = shown.out.partition("--- job-1.sbatch\n")
+    assert script == (folder / "job-1.sbatch").read_text()
+    assert "resume  1-2: failed (exit_code)" in said
+    assert "left    0: completed" in said
 
 
 def test_resume_shows_resumed_runs_as_waiting(slurm_shell: Any) -> None:

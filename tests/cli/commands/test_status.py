@@ -37,6 +37,8 @@ FIELDS = [
     "stage",
     "blocked",
     "reason",
+    "overrides",
+    "total_steps",
 ]
 GOODPUT_FIELDS = [
     *("goodput", "ettr", "ettr_since_first_step", "ettr_expected"),
@@ -69,8 +71,8 @@ def states(document: dict[str, Any]) -> list[str]:
 
 
 def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
-    """Programs find exactly the fields that docs/cli.md names, in that order."""
-    launch = desk.freeze()
+    """Programs find exactly the fields that docs/reference/cli.md names, in that order."""
+    launch = desk.freeze(sweep=[("+model.lr=0.1", "seed=1")])
     attempt = writer(launch=launch)
     attempt.start(job="12")
     attempt.metrics(3, loss=0.5)
@@ -81,6 +83,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "launch",
         "scheduler",
         "runs",
+        "failures",
         "auto_resume_job",
         "total",
         "matching",
@@ -118,7 +121,19 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "stage": None,
         "blocked": None,
         "reason": "",
+        "overrides": {"model.lr": "0.1", "seed": "1"},
+        "total_steps": None,
     }
+    assert document["failures"] == [
+        {
+            "signature": "",
+            "cause": "exception",
+            "message": "ValueError: boom",
+            "count": 1,
+            "runs": [0],
+            "example": f"{launch.id}.0",
+        }
+    ]
 
 
 def test_status_of_a_rendered_launch_is_pending(desk: Any) -> None:
@@ -198,12 +213,15 @@ def interrupted(desk: Any, writer: Any, *, runs: int = 1) -> Any:
 
 
 def test_status_of_one_run_says_where_its_time_went(desk: Any, writer: Any) -> None:
-    """A single run has its goodput, what interrupted it, and its warnings below the table."""
+    """A single run has its warnings, its history and its goodput in a line; more if asked."""
     interrupted(desk, writer)
     lines = desk.say("status").out.splitlines()
     assert "warning: the disk is nearly full" in lines
     (history,) = (line for line in lines if " new round " in line and "SIGKILL" in line)
-    assert history.split()[2:8] == ["1.0", "signal", "rank", "1", "on", "n2"]
+    assert history.split()[3:9] == ["1.0", "signal", "rank", "1", "on", "n2"]
+    assert lines[-1].startswith("goodput 93.5 % of 9 min; lost: 15 s steps done again, ")
+    assert not any("ETTR" in line for line in lines)
+    lines = desk.say("status", "--goodput").out.splitlines()
     assert any(line.startswith("goodput ") and "ETTR" in line for line in lines)
     assert any(line.startswith("lost work") for line in lines)
     assert any(line.startswith("1 save, 2.0 KiB") for line in lines)
@@ -220,13 +238,50 @@ def test_status_adds_up_the_parts_of_a_run(desk: Any, writer: Any) -> None:
 
 
 def test_status_of_many_runs_reads_no_account_unless_asked(desk: Any, writer: Any) -> None:
-    """A glance at a sweep does not read every attempt; --goodput does."""
-    interrupted(desk, writer, runs=3)
-    assert [run["goodput"] for run in read(desk)["runs"]] == [None] * 3
-    assert "GOODPUT" not in desk.say("status").out
+    """A glance at a sweep does not read every attempt; --goodput does, and has more than a line."""
+    interrupted(desk, writer, runs=51)
+    assert [run["goodput"] for run in read(desk)["runs"]] == [None] * 51
+    assert "goodput" not in desk.say("status").out
     assert read(desk, "--goodput")["runs"][0]["goodput"]["rounds"] == 2
-    assert "GOODPUT" in desk.say("status", "--goodput").out
+    said = desk.say("status", "--goodput").out
+    assert "goodput" in said.splitlines()[2].split()
+    assert "lost work" in said
     assert "the disk is nearly full" in desk.say("status").out
+
+
+def test_status_of_a_few_runs_says_their_goodput_in_a_line(desk: Any, writer: Any) -> None:
+    """Without being asked: one line for the launch, no column."""
+    interrupted(desk, writer, runs=3)
+    lines = desk.say("status").out.splitlines()
+    assert lines[-1].startswith("goodput 93.5 % of 9 min; lost: ")
+    assert "goodput" not in lines[2]
+
+
+def test_status_shows_in_which_overrides_runs_differ(desk: Any) -> None:
+    """Also of one run: of its launch, what all runs have is left out."""
+    desk.freeze(sweep=[("model.lr=0.1", "seed=1"), ("model.lr=0.2", "seed=1")])
+    lines = [line.split() for line in desk.say("status").out.splitlines()]
+    assert lines[2:5] == [
+        ["run", "overrides", "state"],
+        ["0", "lr=0.1", "pending"],
+        ["1", "lr=0.2", "pending"],
+    ]
+    assert ["1", "lr=0.2", "pending"] in [
+        line.split() for line in desk.say("status", ".1").out.splitlines()
+    ]
+
+
+def test_status_says_how_many_steps_there_are(desk: Any, writer: Any) -> None:
+    """Where the run has told: how many have begun, of how many."""
+    launch = desk.freeze()
+    attempt = writer(launch=launch)
+    attempt.start()
+    attempt.metrics(3, loss=0.5)
+    progress = {"round": 0, "step": 3, "total": 8, "at": START.isoformat()}
+    launch.paths.run(0).attempt(1).progress.write_text(json.dumps(progress))
+    assert "  4 of 8  " in desk.say("status").out
+    run = read(desk)["runs"][0]
+    assert (run["step"], run["total_steps"]) == (3, 8)
 
 
 def test_status_counts_runs_by_state(desk: Any, writer: Any) -> None:

@@ -21,7 +21,7 @@ from hpckit.context import Context
 from hpckit.errors import ChannelError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
-from hpckit.model.states import RoundAction, RunState
+from hpckit.model.states import RequeueOutcome, RoundAction, RunState
 from hpckit.record.launches import Launch
 from hpckit.record.layout import RunPaths
 from hpckit.record.store import make_folder, write_json, write_text
@@ -144,7 +144,7 @@ def test_new_attempt_that_the_supervisor_has_asked_for_is_not_asked_for_again(
     writer(launch=bereaved.launch).tell(
         events.RoundEnded(at=NOW, round=0, first_step=0, step=9, action=RoundAction.new_attempt),
         events.AttemptEnded(at=NOW, state=RunState.interrupted, exit_code=1),
-        events.RequeueAsked(at=NOW, outcome="requeued"),
+        events.RequeueAsked(at=NOW, outcome=RequeueOutcome.requeued),
     )
     assert bereaved.act() == []
 

@@ -102,6 +102,21 @@ def test_watch_draws_states_progress_and_runs_on_a_terminal(sweep: Viewer) -> No
     assert set(sweep.sleeps) == {2.0}
 
 
+def test_watch_shows_what_differs_and_each_failure_once(desk: Any, writer: Any) -> None:
+    """Beside the runs that go on stand their overrides; below them a line for each failure."""
+    launch = desk.freeze(sweep=SWEEP)
+    attempts = [writer(launch=launch, index=index) for index in range(3)]
+    for attempt in attempts:
+        attempt.start()
+    attempts[0].fail()
+    attempts[1].fail()
+    shown = Viewer(desk=desk, happenings=[attempts[2].complete]).watch("--watch", terminal=True)
+    first = shown.split("% done")[1]
+    assert "lr=0.3" in first
+    assert "lr=0.1" not in first
+    assert first.count("2 runs failed (0-1): exception: ValueError: boom") == 1
+
+
 def test_watch_of_some_overrides_counts_only_those(sweep: Viewer) -> None:
     """A filter by override says what is counted."""
     lines = sweep.watch("--watch", "--override", "lr=0.[23]").splitlines()

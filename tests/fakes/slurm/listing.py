@@ -54,6 +54,9 @@ def squeue(arguments: list[str]) -> int:
     if options.get("format") == "%x":
         _write([[job.get("excluded", "")] for _, job in rows], end="")
         return 0
+    if options.get("format") == "%A":
+        _write([[str(job["id"])] for _, job in rows], end="")
+        return 0
     names = [field.partition(":")[0] for field in options["Format"].split(",")]
     _write([[_squeue_field(name, shown, job) for name in names] for shown, job in rows], end="|")
     return 0

@@ -8,26 +8,31 @@ import subprocess
 import sys
 from types import FrameType
 
-from fakes.slurm.batch import options_of
-from fakes.slurm.store import NODES, fail, locked, mode, root
+from fakes.slurm.batch import batch_environment, options_of
+from fakes.slurm.store import NODES, every, fail, locked, mode, root
 
 
 def srun(arguments: list[str]) -> int:
     """Start N tasks over the nodes of the job, in blocks; return the highest exit code."""
-    if "SLURM_JOB_ID" not in os.environ:
-        fail("srun", "the fake starts steps inside a job only")
     if mode("controller-away"):
         fail("srun", "Unable to create step for job: Unable to contact slurm controller")
     count = next((n for n, word in enumerate(arguments) if not word.startswith("-")), 0)
     options, command = options_of(arguments[:count]), arguments[count:]
+    if "jobid" in options:
+        _enter(options["jobid"])
+    if "SLURM_JOB_ID" not in os.environ:
+        fail("srun", "the fake starts steps inside a job only")
     nodes = _number(options, "nodes", "SLURM_NNODES", 1)
     tasks = _number(options, "ntasks", "SLURM_NTASKS", nodes)
     if nodes > int(os.environ["SLURM_NNODES"]):
         fail("srun", "Unable to create step for job: More processors requested than permitted")
     counts = [tasks // nodes + (node < tasks % nodes) for node in range(nodes)]
     step = _step_number()
+    given = subprocess.DEVNULL if options.get("input") == "none" else None
     started = [
-        subprocess.Popen(command, env={**os.environ, **values}, stdin=subprocess.DEVNULL)
+        subprocess.Popen(
+            command, env={**os.environ, **values}, stdin=given, cwd=options.get("chdir")
+        )
         for values in _tasks(counts, step, options)
     ]
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -37,6 +42,15 @@ def srun(arguments: list[str]) -> int:
         if code:
             sys.stderr.write(f"srun: error: task {rank}: Exited with exit code {code}\n")
     return max(128 - code if code < 0 else code for code in codes)
+
+
+def _enter(number: str) -> None:
+    """Take the place of a job that runs, known by its own number."""
+    job = next((one for one in every() if str(one["id"]) == number), None)
+    if job is None or job["state"] != "RUNNING":
+        fail("srun", "Unable to create step for job: Invalid job id specified")
+    values = batch_environment(job, job["nodes"])
+    os.environ.update({name: text for name, text in values.items() if name.startswith("SLURM")})
 
 
 def _number(options: dict[str, str], option: str, variable: str, default: int) -> int:
@@ -74,10 +88,11 @@ def _tasks(counts: list[int], step: int, options: dict[str, str]) -> list[dict[s
     visible = ",".join(str(gpu) for gpu in range(gpus))
     tasks: list[dict[str, str]] = []
     for node, count in enumerate(counts):
+        name = options.get("nodelist", NODES[node]) if "jobid" in options else NODES[node]
         for local in range(count):
             own = {**common, "PROCID": len(tasks), "LOCALID": local, "NODEID": node}
             values = {f"SLURM_{name}": str(value) for name, value in own.items()}
             if gpus:
                 values |= {"SLURM_STEP_GPUS": visible, "CUDA_VISIBLE_DEVICES": visible}
-            tasks.append({**values, "SLURMD_NODENAME": NODES[node]})
+            tasks.append({**values, "SLURMD_NODENAME": name})
     return tasks

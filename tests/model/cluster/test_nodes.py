@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.cluster.nodes import compress, expand, task_counts
+from hpckit.model.cluster.nodes import compress_nodes, expand_nodes, task_counts
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,6}[0-9]{0,4}", fullmatch=True)
 _FAMILIES = st.builds(
@@ -20,14 +20,14 @@ _FAMILIES = st.builds(
 @given(st.lists(_NAMES, max_size=20))
 def test_compress_is_undone_by_expand(names: list[str]) -> None:
     """Any list of names comes back as it was: order, repetition and zeros kept."""
-    assert expand(compress(names)) == tuple(names)
+    assert expand_nodes(compress_nodes(names)) == tuple(names)
 
 
 @given(st.lists(_FAMILIES, max_size=4))
 def test_compress_of_numbered_families_is_undone_by_expand(families: list[list[str]]) -> None:
     """Names that differ in their number only come back as they were."""
     names = [name for family in families for name in family]
-    assert expand(compress(names)) == tuple(names)
+    assert expand_nodes(compress_nodes(names)) == tuple(names)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_compress_of_numbered_families_is_undone_by_expand(families: list[list[s
 )
 def test_expand_knows_slurms_grammar(hostlist: str, names: tuple[str, ...]) -> None:
     """Ranges, lists, zero padding, several brackets and tails are multiplied out in order."""
-    assert expand(hostlist) == names
+    assert expand_nodes(hostlist) == names
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_expand_knows_slurms_grammar(hostlist: str, names: tuple[str, ...]) -> N
 def test_expand_refuses_what_is_no_hostlist(hostlist: str) -> None:
     """Half a bracket, an empty item or a backward range is an error, not a name."""
     with pytest.raises(ValueError, match="hostlist"):
-        expand(hostlist)
+        expand_nodes(hostlist)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_expand_refuses_what_is_no_hostlist(hostlist: str) -> None:
 )
 def test_compress_writes_ranges_of_equal_width(names: list[str], hostlist: str) -> None:
     """Neighbours of one width share a bracket."""
-    assert compress(names) == hostlist
+    assert compress_nodes(names) == hostlist
 
 
 def test_compress_is_short_for_a_thousand_nodes() -> None:
     """A big job fits on a line."""
-    assert compress(f"n{number:04d}" for number in range(1000)) == "n[0000-0999]"
+    assert compress_nodes(f"n{number:04d}" for number in range(1000)) == "n[0000-0999]"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ import pytest
 
 from hpckit.model.cluster.site import Association, NodeGroup, Partition, Qos, Site, SiteSettings
 from hpckit.model.finding import Finding, Severity
+from hpckit.model.plan import SharedJobSpec
 from hpckit.planning.checks.cluster import preflight
+from hpckit.planning.jobs.shared_jobs import merged_job
 
 PlanMaker = Callable[..., Any]
 
@@ -80,9 +82,45 @@ def hours(count: float) -> timedelta:
         ({"timeout": hours(4), "account": "side"}, "resources.timeout_min", "side allows 180"),
         ({"nodes": 4, "spare_nodes": 1}, "resources.nodes", "5 nodes"),
         ({"nodes": 3, "partition": "gpu"}, "resources.nodes", "gives a job 2 at most"),
-        ({"gpus_per_node": 1}, "resources.gpus_per_node", "partition cpu has 0 such"),
+        ({"gpus_per_node": 1}, "resources.gpus_per_node", "partition cpu has 0:"),
         ({"gpus_per_node": 8, "nodes": 2, "partition": "gpu"}, "resources.gpus_per_node", "has 1"),
         ({"gres": "gpu:v100:1", "partition": "gpu"}, "resources.gres", "gpu:a100=4"),
+        (
+            {"tasks_per_node": 4, "cpus_per_task": 5},
+            "resources.tasks_per_node",
+            "4 tasks x 5 CPUs = 20; the largest node of partition cpu has 16",
+        ),
+        ({"cpus_per_task": 17}, "resources.cpus_per_task", "17 CPUs; the largest node of"),
+        (
+            {"mem_gb": 2.0},
+            "resources.mem_gb",
+            "2 GB; the largest node of partition cpu has 0.977 GB",
+        ),
+        (
+            {"gpus_per_node": 8, "cpus_per_task": 16, "nodes": 2, "partition": "gpu"},
+            "resources.gpus_per_node",
+            "2 nodes with 8 x gpu asked for; partition gpu has 1 such",
+        ),
+        (
+            {"gres": "gpu:a100:4", "gpus_per_node": 4, "partition": "gpu"},
+            "resources.gres",
+            "gpus_per_node=4 and resources.gres=gpu:a100:4 both ask for GPUs",
+        ),
+        (
+            {"constraint": "fast", "additional_parameters": (("constraint", "slow"),)},
+            "resources.additional_parameters.constraint",
+            "resources.constraint and resources.additional_parameters.constraint (slow) are both",
+        ),
+        (
+            {"mail_type": "END", "additional_parameters": (("mail-type", "FAIL"),)},
+            "resources.additional_parameters.mail-type",
+            "resources.mail_type and",
+        ),
+        (
+            {"timeout": hours(1), "additional_parameters": (("time", "9:00"),)},
+            "resources.additional_parameters.time",
+            "resources.timeout_min and",
+        ),
         ({"runs": 3, "qos": "closed"}, "resources.qos", "its limit is 0"),
     ],
 )
@@ -105,6 +143,11 @@ def test_what_slurm_would_refuse_is_an_error_that_says_what_is_allowed(
         {"timeout": hours(5), "partition": "gpu", "qos": "long"},
         {"gpus_per_node": 4, "nodes": 2, "partition": "gpu"},
         {"gres": "gpu:h100:8", "partition": "gpu"},
+        {"tasks_per_node": 4, "cpus_per_task": 4},
+        {"cpus_per_task": 17, "additional_parameters": (("overcommit", True),)},
+        {"mem_gb": 999.0, "partition": "gpu"},
+        {"gpus_per_node": 4, "cpus_per_task": 16, "partition": "gpu"},
+        {"constraint": "fast", "additional_parameters": (("constraint", None),)},
         {"runs": 6, "qos": "short"},
     ],
 )
@@ -180,3 +223,80 @@ def test_options_that_are_not_given_contradict_nothing(
     """Null and false are no options."""
     unsaid = (("mem_per_cpu", None), ("mem_per_gpu", False))
     assert found(Site(), mem_gb=4.0, additional_parameters=unsaid) == ()
+
+
+MIXED = replace(
+    SITE,
+    nodes=(
+        NodeGroup(partition="cpu", nodes=3, cpus=64, memory_mb=8192, gres={}),
+        NodeGroup(partition="cpu", nodes=1, cpus=8, memory_mb=4096, gres={"gpu": 8}),
+    ),
+)
+
+
+def test_what_no_single_node_has_together_is_an_error(
+    found: Callable[..., tuple[Finding, ...]],
+) -> None:
+    """Each wish fits some node, and all of them none: all are named, with what nodes have."""
+    (finding,) = found(MIXED, gpus_per_node=4, cpus_per_task=16)
+    assert finding.severity is Severity.error
+    assert "1 node with 4 x gpu, 16 CPUs each asked for; partition cpu has 0" in finding.message
+    assert "3 with 64 CPUs 8 GB no gres; 1 with 8 CPUs 4 GB gpu=8" in finding.message
+    assert found(MIXED, gpus_per_node=4, cpus_per_task=8) == ()
+
+
+def test_one_partition_of_several_that_fits_is_enough_for_a_shape(
+    found: Callable[..., tuple[Finding, ...]],
+) -> None:
+    """What does not fit the other one is a warning."""
+    (finding,) = found(partition="cpu,gpu", gpus_per_node=4)
+    assert finding.severity is Severity.warning
+
+
+@pytest.mark.parametrize(
+    ("each", "slots", "key", "words", "hint"),
+    [
+        ({}, 25, "sweep.runs_per_job", "25 runs x 1 CPU = 25; the largest", "runs_per_job=16"),
+        (
+            {"tasks_per_node": 2, "cpus_per_task": 3},
+            3,
+            "sweep.runs_per_job",
+            "3 runs x 2 tasks x 3 CPUs = 18",
+            "runs_per_job=2",
+        ),
+        ({"mem_gb": 0.5}, 2, "sweep.runs_per_job", "2 runs x 0.5 GB = 1;", "runs_per_job=1"),
+        (
+            {"gpus_per_node": 2, "partition": "gpu"},
+            5,
+            "sweep.runs_per_job",
+            "a shared job asks for 10 x gpu for 5 runs; the largest node of partition gpu has 8",
+            "runs_per_job=4",
+        ),
+        (
+            {"cpus_per_task": 20},
+            2,
+            "resources.cpus_per_task",
+            "a node is asked for 20 CPUs; the largest",
+            "lower resources.tasks_per_node",
+        ),
+    ],
+)
+def test_runs_that_share_a_job_are_added_up(
+    each: dict[str, Any],
+    slots: int,
+    key: str,
+    words: str,
+    hint: str,
+    plan_of_one_job: PlanMaker,
+) -> None:
+    """The sum is shown with how it comes about; the hint names how many runs do fit."""
+    (single,) = plan_of_one_job(Path("/launch"), **each).jobs
+    spec = SharedJobSpec(
+        runs_per_job=slots, runs_per_gpu=1, slots=slots, jobs=1, each=single.resources
+    )
+    plan = plan_of_one_job(Path("/launch"))
+    job = merged_job(0, "demo", range(slots), spec, requeue=False)
+    (finding,) = preflight(replace(plan, jobs=(job,)), SITE)
+    assert (finding.key, finding.severity) == (key, Severity.error)
+    assert words in finding.message
+    assert hint in finding.hint

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+from typing import Any
+
 import pytest
 
+from hpckit.model.finding import Finding
+from hpckit.model.launch import Resources
 from hpckit.planning.checks.command_slips import command_slips
+
+KEYS = frozenset({"params.lr", "model.optimizer.lr", "seed", "params.name"})
+
+
+def slips(command: str, **resources: Any) -> list[Finding]:
+    """Return what is said of a command, with these resources and KEYS in the configuration."""
+    return list(command_slips(shlex.split(command), Resources(**resources), KEYS))
 
 
 @pytest.mark.parametrize(
@@ -13,12 +25,108 @@ from hpckit.planning.checks.command_slips import command_slips
         (("python", "train.py", "$params.lr"), ["write ${params.lr}"]),
         (("python", "train.py", "--lr={params.lr}"), ["write ${params.lr}"]),
         (("python", "train.py", "$HOME/data"), ["let one read it"]),
+        (("python", "train.py", "${HOME}/data"), ["let one read it"]),
+        (("python", "train.py", "~/data"), ["let one read it"]),
         (("python", "train.py", "$params.lr", "$HOME"), ["let one read it", "write ${params.lr}"]),
+        (("LR=1", "python", "train.py"), ["set the variable in the configuration, +env.LR=1"]),
         (("python", "train.py", "0.1"), []),
-        (("bash", "-c", "echo $HOME"), []),
+        (("python", "train.py", "cost=5$", "a$1"), []),
+        (("bash", "-c", "echo $HOME | awk '{print}' > {x}"), []),
+        (("bash", "-euo", "pipefail", "-c", "echo $HOME"), []),
+        (("python", "-c", "print(f'{x} $HOME'); exit()"), []),
+        (("bash", "-c", "echo $params.lr"), ["write ${params.lr}"]),
     ],
 )
 def test_slips_name_the_way_out(words: tuple[str, ...], cures: list[str]) -> None:
     """A configured value is no variable of a shell: another cure, and a shell would lose it."""
-    found = [finding.hint for finding in command_slips(words, 1)]
+    found = [finding.hint for finding in command_slips(words, Resources(), KEYS)]
     assert [hint[: len(cure)] for hint, cure in zip(found, cures, strict=True)] == cures
+
+
+@pytest.mark.parametrize("sign", ["|", "&&", ";", ">", ">>", "2>", "<", "&"])
+def test_signs_of_a_shell_are_shown_where_one_reads_them(sign: str) -> None:
+    """The cure is the same line, behind `bash -c`."""
+    (found,) = slips(f"python train.py '{sign}' log")
+    assert f"{sign} in command stays as it is" in found.message
+    given = shlex.split(found.hint)
+    assert given[-2:] == ["-c", f"python train.py {sign} log"]
+
+
+def test_variable_may_also_be_inserted_at_launch() -> None:
+    """Who means the variable of the launching shell need not start one on the node."""
+    assert "${oc.env:DATA}" in slips("python train.py $DATA")[0].hint
+    assert "${oc.env:DATA}" in slips("python train.py ${DATA}/x")[0].hint
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("{lr}", "params.lr"),
+        ("--lr={lr}", "params.lr"),
+        ("{optimizer.lr}", "model.optimizer.lr"),
+        ("{seed}", "seed"),
+        ("{unknown}", "unknown"),
+        ("run-{name}.txt", "params.name"),
+        ("{epoch:02d}-{unknown}.pt", None),
+        ("{epoch}.pt", None),
+        ("{{lr}}", None),
+        ("${lr}", None),
+        ('{"lr": 1}', None),
+        ("{a,b}", None),
+    ],
+)
+def test_placeholder_that_nothing_fills_is_said(word: str, meant: str | None) -> None:
+    """A whole value in braces, or the name of a key; what the script itself fills is left alone."""
+    found = [one for one in slips(f"python train.py {shlex.quote(word)}") if "{" in one.message]
+    braced = [one.hint.partition(",")[0] for one in found if "no shell" not in one.message]
+    assert braced == ([] if meant is None else [f"write ${{{meant}}}"])
+
+
+@pytest.mark.parametrize(
+    ("command", "resources", "launcher", "cure"),
+    [
+        (
+            "torchrun --nproc 2 train.py --lr 1",
+            {"tasks_per_node": 2},
+            "torchrun",
+            "train.py --lr 1",
+        ),
+        ("accelerate launch train.py", {"tasks_per_node": 2}, "accelerate launch", "train.py"),
+        ("deepspeed train.py", {"tasks_per_node": 2}, "deepspeed", "train.py"),
+        ("srun python train.py", {"tasks_per_node": 2}, "srun", "train.py"),
+        ("mpirun -n 2 python train.py", {"nodes": 2}, "mpirun", "train.py"),
+        ("torchrun train.py", {"nodes": 2}, "torchrun", "train.py"),
+        ("python -m torch.distributed.run t.py", {"nodes": 2}, "torch.distributed.run", "t.py"),
+        ("python -u -m torch.distributed.run t.py", {"nodes": 2}, "torch.distributed.run", "t.py"),
+        ("torchrun -m pkg.train x", {"tasks_per_node": 2}, "torchrun", "-m pkg.train x"),
+        ("env A=1 torchrun train.py", {"tasks_per_node": 2}, "torchrun", "train.py"),
+        ("bash -c 'cd x && torchrun train.py'", {"tasks_per_node": 2}, "torchrun", "train.py"),
+        ("bash -c 'A=1 exec torchrun t.py'", {"tasks_per_node": 2}, "torchrun", "t.py"),
+    ],
+)
+def test_launcher_of_ranks_is_said_with_what_to_write(
+    command: str, resources: dict[str, int], launcher: str, cure: str
+) -> None:
+    """Hpckit starts the ranks: the cure is the same command without the launcher."""
+    (found,) = slips(command, **resources)
+    assert found.message.startswith(f"{launcher} starts its own ranks")
+    assert f"hpckit launch -- python {cure};" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("command", "resources"),
+    [
+        ("torchrun --nproc-per-node 2 train.py", {}),
+        ("torchrun --nnodes 2 --rdzv-endpoint h:1 train.py", {"nodes": 2}),
+        ("accelerate launch --main_process_ip h train.py", {"nodes": 2}),
+        ("python train.py --launcher torchrun", {"tasks_per_node": 2}),
+        ("accelerate config", {"tasks_per_node": 2}),
+        ("bash -c 'echo torchrun'", {"tasks_per_node": 2}),
+        ("bash run.sh torchrun", {"tasks_per_node": 2}),
+    ],
+)
+def test_launcher_that_starts_each_rank_once_is_fine(
+    command: str, resources: dict[str, int]
+) -> None:
+    """One task a node, and nodes that find each other; or a word that starts nothing."""
+    assert slips(command, **resources) == []

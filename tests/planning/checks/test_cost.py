@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from hpckit.model.cluster.site import Partition, Site
-from hpckit.model.finding import Estimate
+from hpckit.model.finding import CostEstimate
 from hpckit.model.launch import Budget, ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan, RunSpec
-from hpckit.planning.checks.cost import estimate, over_budget
+from hpckit.planning.checks.cost import estimate_cost, over_budget
 
 PlanMaker = Callable[..., LaunchPlan]
 SITE = Site(partitions={"p": Partition(name="p", default=True, default_time=timedelta(minutes=30))})
@@ -72,12 +72,12 @@ def test_estimate_is_every_run_at_its_whole_time_limit(
     plan: Callable[..., LaunchPlan], asked: dict[str, Any], gpus: float, cpus: float
 ) -> None:
     """Runs x nodes (spare ones too) x devices x time limit, or the partition's default limit."""
-    assert estimate(plan(**asked), SITE) == Estimate(gpu_hours=gpus, cpu_hours=cpus)
+    assert estimate_cost(plan(**asked), SITE) == CostEstimate(gpu_hours=gpus, cpu_hours=cpus)
 
 
 def test_estimate_without_a_time_limit_is_not_known(plan: Callable[..., LaunchPlan]) -> None:
     """What may run for ever has no sum, and is not held for free."""
-    assert estimate(plan(gpus_per_node=1), Site()) == Estimate(gpu_hours=None, cpu_hours=0)
+    assert estimate_cost(plan(gpus_per_node=1), Site()) == CostEstimate(gpu_hours=None, cpu_hours=0)
 
 
 def test_budget_refuses_what_is_beyond_it_and_nothing_below(
@@ -87,9 +87,9 @@ def test_budget_refuses_what_is_beyond_it_and_nothing_below(
     asked = {"runs": 5, "gpus_per_node": 2, "timeout": timedelta(hours=1)}
     for budget in (None, 10.0):
         made = plan(budget=budget, **asked)
-        assert list(over_budget(made, estimate(made, SITE))) == []
+        assert list(over_budget(made, estimate_cost(made, SITE))) == []
     made = plan(budget=9.5, **asked)
-    (refused,) = over_budget(made, estimate(made, SITE))
+    (refused,) = over_budget(made, estimate_cost(made, SITE))
     assert "10 GPU-hours" in refused.message
     assert "allows 9.5" in refused.message
 
@@ -97,8 +97,8 @@ def test_budget_refuses_what_is_beyond_it_and_nothing_below(
 def test_budget_cannot_be_kept_without_a_time_limit(plan: Callable[..., LaunchPlan]) -> None:
     """A launch that may use GPUs for ever is beyond any budget; one without GPUs is not."""
     (refused,) = over_budget(
-        plan(budget=1.0, gpus_per_node=1), Estimate(gpu_hours=None, cpu_hours=0.0)
+        plan(budget=1.0, gpus_per_node=1), CostEstimate(gpu_hours=None, cpu_hours=0.0)
     )
     assert "resources.timeout_min" in refused.hint
     made = plan(budget=1.0)
-    assert list(over_budget(made, estimate(made, Site()))) == []
+    assert list(over_budget(made, estimate_cost(made, Site()))) == []

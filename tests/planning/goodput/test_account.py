@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
-from hpckit.model.goodput import Goodput, Measured, Parts, Progress
+from hpckit.model.goodput import Goodput, MeasuredTimes, StepProgress, TimeParts
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.goodput.account import account, submissions
 from hpckit.planning.goodput.ettr import expected_ettr
@@ -75,7 +75,7 @@ def over(
     return events.AttemptEnded(at=at(when), state=state, exit_code=0, failure=failure)
 
 
-def seconds(parts: Parts) -> dict[str, float]:
+def seconds(parts: TimeParts) -> dict[str, float]:
     """Return the parts that are not zero."""
     spans = {field.name: getattr(parts, field.name).total_seconds() for field in fields(parts)}
     return {name: span for name, span in spans.items() if span}
@@ -120,7 +120,7 @@ def test_account_of_a_restart_has_its_lost_steps_and_its_standstill() -> None:
     assert (told.lost_steps, told.saves, told.saved_bytes, told.rounds) == (10, 1, 1000, 2)
     assert told.writing_share == timedelta(seconds=2) / told.parts.running
     assert told.failures == {Cause.signal: 1}
-    assert told.measured == Measured(
+    assert told.measured == MeasuredTimes(
         mtbf=timedelta(seconds=51),
         stall=timedelta(seconds=0.5),
         interval=timedelta(seconds=10),
@@ -177,7 +177,7 @@ def test_account_of_a_lost_supervisor_ends_with_its_last_sign_of_life() -> None:
     second = (began(60, 2), round_began(61), stepped(65, 5), round_over(70, (5, 9), failure=None))
     told = account(
         [(1, PLAIN[:3]), (2, (*second, over(70)))],
-        progress={1: Progress(round=0, step=9, at=at(25))},
+        progress={1: StepProgress(round=0, step=9, at=at(25))},
     )
     assert seconds(told.parts) == {
         "start": 5,
@@ -204,7 +204,7 @@ def test_account_of_a_run_that_goes_on_counts_to_now() -> None:
 
 def test_account_of_what_never_began_is_empty() -> None:
     """A run that was only rendered has no time."""
-    assert account([], until=START).parts == Parts()
+    assert account([], until=START).parts == TimeParts()
     assert account([(1, ())], until=START).ettr is None
 
 
@@ -332,7 +332,7 @@ HISTORIES = st.lists(st.lists(EVENTS, max_size=12), max_size=4)
     histories=HISTORIES,
     given_at=st.lists(MOMENTS, max_size=3),
     progress=st.dictionaries(
-        NUMBERS, st.builds(Progress, round=NUMBERS, step=st.integers(), at=MOMENTS)
+        NUMBERS, st.builds(StepProgress, round=NUMBERS, step=st.integers(), at=MOMENTS)
     ),
     until=st.one_of(st.none(), MOMENTS),
     alive=st.booleans(),
@@ -341,7 +341,7 @@ def test_parts_add_up_whatever_the_record_says(
     *,
     histories: list[list[events.Event]],
     given_at: list[datetime],
-    progress: dict[int, Progress],
+    progress: dict[int, StepProgress],
     until: datetime | None,
     alive: bool,
 ) -> None:
@@ -353,7 +353,7 @@ def test_parts_add_up_whatever_the_record_says(
         until=until,
         alive=alive,
     )
-    assert min(getattr(told.parts, field.name) for field in fields(Parts)) >= timedelta(0)
+    assert min(getattr(told.parts, field.name) for field in fields(TimeParts)) >= timedelta(0)
     assert told.parts.wall == _span(told, histories, given_at, until, progress)
     assert told.lost_steps >= 0
     for share in (told.goodput, told.ettr, told.ettr_since_first_step):
@@ -366,7 +366,7 @@ def _span(
     histories: Sequence[Sequence[events.Event]],
     given_at: Sequence[datetime],
     until: datetime | None,
-    progress: dict[int, Progress],
+    progress: dict[int, StepProgress],
 ) -> timedelta:
     """Return the time a clock shows that is started once and never goes back."""
     firsts = [history[0].at for history in histories if history]
@@ -396,7 +396,7 @@ def test_expected_ettr_is_the_formulas(
     mtbf_h: float, interval_s: float, stall: float, restart: float, waits: float, share: float
 ) -> None:
     """Known settings give the known shares."""
-    measured = Measured(
+    measured = MeasuredTimes(
         mtbf=timedelta(hours=mtbf_h),
         stall=timedelta(seconds=stall),
         interval=timedelta(seconds=interval_s),
@@ -408,8 +408,10 @@ def test_expected_ettr_is_the_formulas(
 
 def test_expected_ettr_has_a_limit_at_either_end() -> None:
     """Without failures only saves cost; with failures all the time nothing is left."""
-    calm = Measured(interval=timedelta(seconds=99), stall=timedelta(seconds=1))
+    calm = MeasuredTimes(interval=timedelta(seconds=99), stall=timedelta(seconds=1))
     assert expected_ettr(calm) == pytest.approx(0.99)
-    wild = Measured(interval=timedelta(hours=9), stall=timedelta(0), mtbf=timedelta(microseconds=1))
+    wild = MeasuredTimes(
+        interval=timedelta(hours=9), stall=timedelta(0), mtbf=timedelta(microseconds=1)
+    )
     assert expected_ettr(wild) == 0
-    assert expected_ettr(Measured()) is None
+    assert expected_ettr(MeasuredTimes()) is None

@@ -21,7 +21,7 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec, LaunchPlan, SweepPoint
 from hpckit.model.states import RunState
 from hpckit.planning.checks.config import check_settings
-from hpckit.planning.checks.cost import estimate
+from hpckit.planning.checks.cost import estimate_cost
 from hpckit.planning.jobs.shared_jobs import (
     EndedAttempt,
     comes_back,
@@ -151,7 +151,7 @@ def test_estimate_is_of_all_runs_however_they_share_jobs() -> None:
     words = {"gpus_per_node": 1, "timeout_min": 10}
     for more in ({}, {"max_concurrent": 4}, {"max_concurrent": 4, "job_timeout_min": 15}):
         made = plan(*[task(words, runs_per_job=4, runs_per_gpu=2, **more)] * 8)
-        assert estimate(made, Site()).gpu_hours == pytest.approx(40 / 60)
+        assert estimate_cost(made, Site()).gpu_hours == pytest.approx(40 / 60)
 
 
 def test_bound_of_gpus_holds_over_all_shared_jobs() -> None:
@@ -192,6 +192,21 @@ def test_shared_job_beyond_the_gpus_of_a_node_is_refused_with_what_fits() -> Non
     with pytest.raises(ConfigError, match="ask for 8 GPUs, but a node") as caught:
         shared(8, task({"gpus_per_node": 1}, runs_per_job=8))
     assert "sweep.runs_per_job=4" in caught.value.hint
+
+
+def test_shared_job_beyond_the_cpus_of_a_node_is_refused_with_what_fits() -> None:
+    """The sum is shown with how it comes about."""
+    settings = task({"tasks_per_node": 2}, runs_per_job=25)
+    cluster = Cluster(kind=ClusterKind.slurm, cpus_per_node=8)
+    with pytest.raises(
+        ConfigError, match=r"25 runs .* 25 x 2 CPUs = 50, but a node .* 8"
+    ) as caught:
+        shared(25, replace(settings, cluster=cluster))
+    assert "sweep.runs_per_job=4" in caught.value.hint
+    assert shape(shared(25, replace(settings, cluster=replace(cluster, cpus_per_node=50)))) == (
+        1,
+        25,
+    )
 
 
 def test_local_executor_has_no_jobs_to_share() -> None:

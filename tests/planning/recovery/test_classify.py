@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.model.failure import Cause, RankExit
-from hpckit.planning.recovery.classify import classify, signature, with_log
+from hpckit.planning.recovery.classify import classify, failure_signature, with_log
 
 OOM = "cgroup /slurm/job_7 counted 1 OOM kill"
 
@@ -127,7 +127,7 @@ ENDS = [
 def test_end_without_exception_is_classified(record: RankExit, cause: Cause, told: str) -> None:
     """A signal from outside, a crash, an exit code; out of memory only for who was killed."""
     assert classify(record) is cause
-    assert signature(record) == told
+    assert failure_signature(record) == told
 
 
 def test_exception_is_what_it_was_raised_from() -> None:
@@ -207,7 +207,7 @@ def test_same_bug_on_another_rank_has_the_same_signature(bench: Bench) -> None:
     first = bench.run(BUG, "0", "12")
     second = bench.run("\n\n# edited\n" + BUG, "3", "45017", place="elsewhere-7")
     assert first.message != second.message
-    assert signature(first) == signature(second)
+    assert failure_signature(first) == failure_signature(second)
     assert classify(first) is Cause.exception
 
 
@@ -223,7 +223,7 @@ def test_other_bugs_have_other_signatures(bench: Bench) -> None:
         bench.run("open('/no/such/file')"),
         bench.run("open('/proc/1/mem/x')"),
     ]
-    assert len({signature(record) for record in records}) == len(records)
+    assert len({failure_signature(record) for record in records}) == len(records)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_frames_of_libraries_do_not_tell_failures_apart(bench: Bench, tmp_path: 
         text = f"def two():\n    raise ValueError('x')\ndef one():\n    {body}\n"
         (folder / "deep.py").write_text(text)
         process = bench.start(LIBRARY, str(folder))
-        told.append(signature(bench.read(process)))
+        told.append(failure_signature(bench.read(process)))
     assert told[0] == told[1]
 
 
@@ -314,7 +314,7 @@ def test_survivors_of_a_killed_rank_fail_of_communication(
     survivors = [bench.read(processes[rank], arguments[rank]) for rank in (0, 1)]
     processes[2].communicate()
     assert [classify(one) for one in survivors] == [Cause.communication] * 2
-    assert len({signature(one) for one in survivors}) == 1
+    assert len({failure_signature(one) for one in survivors}) == 1
 
 
 def test_command_s_traceback_is_read_from_its_log(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_command_s_traceback_is_read_from_its_log(tmp_path: Path) -> None:
     assert record.traceback is not None
     assert record.traceback.startswith("Traceback")
     assert "ZeroDivisionError" in record.traceback
-    assert signature(record).startswith("exception-")
+    assert failure_signature(record).startswith("exception-")
 
 
 WATCHDOG = """step 4
@@ -378,7 +378,7 @@ def test_traceback_behind_torch_s_prefix_is_the_exception() -> None:
     assert (record.exception, record.message) == ("ValueError", "no data")
     plain = with_log(died(code=1), told.replace("[rank0]: ", "").replace("[rank0]:[", "["))
     assert record.traceback == plain.traceback
-    assert signature(record) == signature(plain)
+    assert failure_signature(record) == failure_signature(plain)
 
 
 def test_last_lines_of_another_program_are_its_message() -> None:
@@ -386,4 +386,4 @@ def test_last_lines_of_another_program_are_its_message() -> None:
     assert with_log(died(code=3), "step 1\n\noops\n").message == "step 1\noops"
     assert with_log(died(code=3), "".join(f"{i}\n" for i in range(9))).message == "4\n5\n6\n7\n8"
     assert with_log(died(code=3), "").message is None
-    assert signature(with_log(died(code=3), "oops")) == signature(died(code=3))
+    assert failure_signature(with_log(died(code=3), "oops")) == failure_signature(died(code=3))

@@ -6,15 +6,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hpckit.model.failure import Cause, Failure, Kept, RankExit, Reason
+from hpckit.model.failure import Cause, ExitReason, Failure, RankExit, StateKept
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.decide import (
     Action,
     EndAttempt,
     NewRound,
-    Notice,
     RoundView,
+    StopNotice,
     round_ended,
 )
 from hpckit.planning.recovery.decide import decide as decide_after
@@ -25,7 +25,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NEVER = Recovery()
 ONCE = Recovery(restarts={"signal": 1, "node_lost": 1, "time_limit": 1}, requeue=True)
 NOTHING = Ledger()
-TERM = Notice(signal="SIGTERM")
+TERM = StopNotice(signal="SIGTERM")
 
 
 def view(**about: Any) -> RoundView:
@@ -42,7 +42,7 @@ def decide(ended: RoundView, policy: Recovery) -> Action:
 
 def fine(rank: int) -> RankExit:
     """Return the record of a rank that ended well."""
-    return RankExit(rank=rank, node="n1", code=0, reason=Reason.returned, at=NOON)
+    return RankExit(rank=rank, node="n1", code=0, reason=ExitReason.returned, at=NOON)
 
 
 def raised(rank: int, name: str = "ValueError", *, after_s: float = 0) -> RankExit:
@@ -51,7 +51,7 @@ def raised(rank: int, name: str = "ValueError", *, after_s: float = 0) -> RankEx
         rank=rank,
         node="n1",
         code=1,
-        reason=Reason.raised,
+        reason=ExitReason.raised,
         exception=name,
         message="boom",
         at=NOON + timedelta(seconds=after_s),
@@ -64,16 +64,16 @@ def killed(rank: int, name: str = "SIGKILL", *, stopped: bool = False) -> RankEx
         rank=rank,
         node="n1",
         code=None,
-        reason=Reason.killed,
+        reason=ExitReason.killed,
         signal=name,
         stopped=stopped,
         at=NOON,
     )
 
 
-def left(rank: int, kept: Kept = Kept.saved) -> RankExit:
+def left(rank: int, kept: StateKept = StateKept.saved) -> RankExit:
     """Return the record of a rank that left as it was told."""
-    return RankExit(rank=rank, node="n1", code=75, reason=Reason.left, kept=kept, at=NOON)
+    return RankExit(rank=rank, node="n1", code=75, reason=ExitReason.left, kept=kept, at=NOON)
 
 
 def test_decide_completes_when_every_rank_ended_well() -> None:
@@ -206,7 +206,7 @@ def test_decide_pauses_ever_longer_between_rounds_without_progress() -> None:
 
 def test_decide_asks_for_a_new_attempt_at_the_time_limit_only() -> None:
     """Slurm starts a preempted job again by itself; a job at its time limit it does not."""
-    limit = Notice(signal="SIGUSR1", cause=Cause.time_limit)
+    limit = StopNotice(signal="SIGUSR1", cause=Cause.time_limit)
     ended = view(exits=[left(0)], cut_short=True, step=7, requeues=True, saved=True)
     unsaved = decide(replace(ended, notice=limit, saved=False), ONCE)
     assert isinstance(unsaved, EndAttempt)
@@ -214,7 +214,9 @@ def test_decide_asks_for_a_new_attempt_at_the_time_limit_only() -> None:
     again = decide(replace(ended, notice=limit), ONCE)
     assert isinstance(again, EndAttempt)
     assert (again.state, again.again) == (RunState.interrupted, True)
-    preempted = decide(replace(ended, notice=Notice(signal="SIGTERM", cause=Cause.preempted)), ONCE)
+    preempted = decide(
+        replace(ended, notice=StopNotice(signal="SIGTERM", cause=Cause.preempted)), ONCE
+    )
     assert isinstance(preempted, EndAttempt)
     assert not preempted.again
     assert preempted.failure is not None

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.failure import Cause, Failure, RankExit, Reason
+from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.decide import (
     EndAttempt,
     NewRound,
-    Notice,
     RoundView,
     Stay,
+    StopNotice,
     decide,
     on_drain,
     round_ended,
@@ -28,7 +28,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MOVE = Recovery(restarts={"drained": 1, "signal": 1, "node_lost": 1}, requeue=True)
 LEAVE = replace(MOVE, on_drain=DrainPolicy.leave)
 NOTHING = Ledger()
-LEFT = tuple(RankExit(rank=rank, node="n", code=75, reason=Reason.left, at=NOON) for rank in (0, 1))
+LEFT = tuple(
+    RankExit(rank=rank, node="n", code=75, reason=ExitReason.left, at=NOON) for rank in (0, 1)
+)
 
 
 def view(**about: Any) -> RoundView:
@@ -107,7 +109,7 @@ def test_drain_is_left_within_its_budget_only() -> None:
 
 def test_drain_yields_to_a_notice_and_to_a_failure() -> None:
     """An attempt that will be stopped ends; a rank that failed is blamed, by its own budget."""
-    told = decide(view(notice=Notice(signal="SIGTERM", cause=Cause.preempted)), MOVE, NOTHING)
+    told = decide(view(notice=StopNotice(signal="SIGTERM", cause=Cause.preempted)), MOVE, NOTHING)
     assert isinstance(told, EndAttempt)
     assert told.failure is not None
     assert told.failure.cause is Cause.preempted

@@ -11,44 +11,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.failure import Cause, Farewell, Kept, RankExit, Reason, ToldBy
+from hpckit.model.failure import Cause, ExitReason, ExitStatement, RankExit, StateKept, ToldBy
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RunState
-from hpckit.planning.recovery.decide import EndAttempt, NewRound, Notice, RoundView, decide
-from hpckit.planning.recovery.ends import LEFT_CODE, End, read_end, returned_early, with_farewell
+from hpckit.planning.recovery.decide import EndAttempt, NewRound, RoundView, StopNotice, decide
+from hpckit.planning.recovery.ends import (
+    LEFT_CODE,
+    RoundOutcome,
+    read_end,
+    returned_early,
+    with_farewell,
+)
 from hpckit.planning.recovery.ledger import Ledger
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROUND = RoundView(round=0, at=NOON, exits=(), members=("n",), standing=("n",))
-NOTICE = Notice(signal="SIGTERM")
+NOTICE = StopNotice(signal="SIGTERM")
 
 
-def exit_(reason: Reason, kept: Kept = Kept.nothing, *, rank: int = 0) -> RankExit:
+def exit_(reason: ExitReason, kept: StateKept = StateKept.nothing, *, rank: int = 0) -> RankExit:
     """Return the record of a rank that left for this reason."""
-    signal = "SIGKILL" if reason is Reason.killed else None
+    signal = "SIGKILL" if reason is ExitReason.killed else None
     code = None if signal else 0
     return RankExit(rank=rank, node="n", code=code, signal=signal, reason=reason, kept=kept)
 
 
-def expected(reason: Reason, kept: Kept, *, told: bool) -> End:
+def expected(reason: ExitReason, kept: StateKept, *, told: bool) -> RoundOutcome:
     """Return what the end of a lone rank comes to, by the words of the promise."""
-    if reason is Reason.returned:
-        return End.unsaved if kept is Kept.unsaved else End.completed
-    if reason is Reason.ended:
-        return End.left if told else End.completed
-    return {Reason.left: End.left, Reason.pruned: End.pruned}.get(reason, End.failed)
+    if reason is ExitReason.returned:
+        return RoundOutcome.unsaved if kept is StateKept.unsaved else RoundOutcome.completed
+    if reason is ExitReason.ended:
+        return RoundOutcome.left if told else RoundOutcome.completed
+    return {ExitReason.left: RoundOutcome.left, ExitReason.pruned: RoundOutcome.pruned}.get(
+        reason, RoundOutcome.failed
+    )
 
 
-@pytest.mark.parametrize(("reason", "kept", "told"), list(product(Reason, Kept, [False, True])))
-def test_end_of_a_rank_is_its_reason(reason: Reason, kept: Kept, told: bool) -> None:  # noqa: FBT001  # parametrized
+@pytest.mark.parametrize(
+    ("reason", "kept", "told"), list(product(ExitReason, StateKept, [False, True]))
+)
+def test_end_of_a_rank_is_its_reason(reason: ExitReason, kept: StateKept, told: bool) -> None:  # noqa: FBT001  # parametrized
     """Each reason, with each state saved, with and without a notice, has one meaning."""
     assert read_end([exit_(reason, kept)], told=told) is expected(reason, kept, told=told)
 
 
 records = st.builds(
-    exit_, st.sampled_from(Reason), st.sampled_from(Kept), rank=st.integers(0, 3)
+    exit_, st.sampled_from(ExitReason), st.sampled_from(StateKept), rank=st.integers(0, 3)
 ) | st.builds(
-    lambda code, told: RankExit(rank=0, node="n", code=code, reason=Reason.left, told_by=told),
+    lambda code, told: RankExit(rank=0, node="n", code=code, reason=ExitReason.left, told_by=told),
     st.sampled_from([0, 1, LEFT_CODE, None]),
     st.sampled_from(ToldBy) | st.none(),
 )
@@ -80,9 +90,12 @@ def test_decide_completes_only_where_every_rank_returned(
     policy = Recovery(restarts=restarts, requeue=ended.requeues)
     action = decide(ended, policy, Ledger())
     completed = isinstance(action, EndAttempt) and action.state is RunState.completed
-    allowed = {Reason.returned, Reason.pruned} | (set() if ended.cut_short else {Reason.ended})
+    allowed = {ExitReason.returned, ExitReason.pruned} | (
+        set() if ended.cut_short else {ExitReason.ended}
+    )
     whole = bool(ended.exits) and all(
-        one.reason in allowed and not (one.reason is Reason.returned and one.kept is Kept.unsaved)
+        one.reason in allowed
+        and not (one.reason is ExitReason.returned and one.kept is StateKept.unsaved)
         for one in ended.exits
     )
     assert completed == whole
@@ -93,9 +106,11 @@ def test_decide_completes_only_where_every_rank_returned(
 def test_decide_goes_on_where_ranks_left_unasked() -> None:
     """A signal to one rank is an interruption: a new round, with its words and its own budget."""
     told = replace(
-        exit_(Reason.left, Kept.saved, rank=1), told_by=ToldBy.signal, told_signal="SIGUSR1"
+        exit_(ExitReason.left, StateKept.saved, rank=1),
+        told_by=ToldBy.signal,
+        told_signal="SIGUSR1",
     )
-    peer = replace(exit_(Reason.left, Kept.saved), told_by=ToldBy.peer)
+    peer = replace(exit_(ExitReason.left, StateKept.saved), told_by=ToldBy.peer)
     policy = Recovery(restarts={"left": 1})
     action = decide(replace(ROUND, exits=(peer, told), step=9), policy, Ledger())
     assert isinstance(action, NewRound)
@@ -106,10 +121,10 @@ def test_decide_goes_on_where_ranks_left_unasked() -> None:
     assert (refused.state, refused.exit_code != 0) == (RunState.failed, True)
 
 
-@pytest.mark.parametrize("reason", [Reason.left, Reason.killed])
-def test_decide_goes_on_after_a_notice_that_was_none(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [ExitReason.left, ExitReason.killed])
+def test_decide_goes_on_after_a_notice_that_was_none(reason: ExitReason) -> None:
     """An agent was sent SIGTERM and the job runs on: a new round, whatever its ranks did of it."""
-    one = replace(exit_(reason), stopped=reason is Reason.killed)
+    one = replace(exit_(reason), stopped=reason is ExitReason.killed)
     ended = replace(ROUND, exits=(one,), cut_short=True, dismissed=NOTICE)
     action = decide(ended, Recovery(restarts={"left": 1}), Ledger())
     assert isinstance(action, NewRound)
@@ -118,9 +133,11 @@ def test_decide_goes_on_after_a_notice_that_was_none(reason: Reason) -> None:
 
 
 SEEN = RankExit(rank=0, node="n", code=0)
-LEFT = Farewell(reason=Reason.left, told_by=ToldBy.signal, signal="SIGTERM", step=3, total=9)
-RETURNED = Farewell(reason=Reason.returned, kept=Kept.saved, step=8, total=9)
-PROMISED = Farewell(reason=Reason.exited)
+LEFT = ExitStatement(
+    reason=ExitReason.left, told_by=ToldBy.signal, signal="SIGTERM", step=3, total=9
+)
+RETURNED = ExitStatement(reason=ExitReason.returned, kept=StateKept.saved, step=8, total=9)
+PROMISED = ExitStatement(reason=ExitReason.exited)
 RAISED = replace(SEEN, code=1, exception="ValueError")
 KILLED = replace(SEEN, code=None, signal="SIGKILL")
 
@@ -128,24 +145,24 @@ KILLED = replace(SEEN, code=None, signal="SIGKILL")
 @pytest.mark.parametrize(
     ("seen", "said", "of_function", "of_command"),
     [
-        (SEEN, None, Reason.exited, Reason.ended),
-        (SEEN, PROMISED, Reason.exited, Reason.exited),
-        (SEEN, RETURNED, Reason.returned, Reason.returned),
-        (SEEN, LEFT, Reason.left, Reason.left),
-        (replace(SEEN, code=LEFT_CODE), LEFT, Reason.left, Reason.left),
-        (replace(SEEN, code=LEFT_CODE), None, Reason.exited, Reason.left),
-        (replace(SEEN, code=3), None, Reason.exited, Reason.exited),
-        (replace(SEEN, code=3), RETURNED, Reason.exited, Reason.exited),
-        (replace(SEEN, code=3), LEFT, Reason.left, Reason.left),
-        (RAISED, None, Reason.raised, Reason.raised),
-        (RAISED, PROMISED, Reason.raised, Reason.raised),
-        (KILLED, None, Reason.killed, Reason.killed),
-        (KILLED, RETURNED, Reason.killed, Reason.killed),
-        (KILLED, LEFT, Reason.left, Reason.left),
+        (SEEN, None, ExitReason.exited, ExitReason.ended),
+        (SEEN, PROMISED, ExitReason.exited, ExitReason.exited),
+        (SEEN, RETURNED, ExitReason.returned, ExitReason.returned),
+        (SEEN, LEFT, ExitReason.left, ExitReason.left),
+        (replace(SEEN, code=LEFT_CODE), LEFT, ExitReason.left, ExitReason.left),
+        (replace(SEEN, code=LEFT_CODE), None, ExitReason.exited, ExitReason.left),
+        (replace(SEEN, code=3), None, ExitReason.exited, ExitReason.exited),
+        (replace(SEEN, code=3), RETURNED, ExitReason.exited, ExitReason.exited),
+        (replace(SEEN, code=3), LEFT, ExitReason.left, ExitReason.left),
+        (RAISED, None, ExitReason.raised, ExitReason.raised),
+        (RAISED, PROMISED, ExitReason.raised, ExitReason.raised),
+        (KILLED, None, ExitReason.killed, ExitReason.killed),
+        (KILLED, RETURNED, ExitReason.killed, ExitReason.killed),
+        (KILLED, LEFT, ExitReason.left, ExitReason.left),
     ],
 )
 def test_reason_is_what_the_rank_said_where_its_process_ended_so(
-    seen: RankExit, said: Farewell | None, of_function: Reason, of_command: Reason
+    seen: RankExit, said: ExitStatement | None, of_function: ExitReason, of_command: ExitReason
 ) -> None:
     """Exit code 0 without a word is the end of a plain command only."""
     assert with_farewell(seen, said, is_command=False).reason is of_function
@@ -154,7 +171,7 @@ def test_reason_is_what_the_rank_said_where_its_process_ended_so(
 
 def test_returning_early_is_told() -> None:
     """Early stopping is complete, and shown as such; the last step is not early."""
-    early = replace(exit_(Reason.returned, Kept.saved), step=40, total=100)
+    early = replace(exit_(ExitReason.returned, StateKept.saved), step=40, total=100)
     assert returned_early([early, early]) == "returned at step 40 of 100"
     assert returned_early([replace(early, step=99)]) == ""
-    assert returned_early([exit_(Reason.ended)]) == ""
+    assert returned_early([exit_(ExitReason.ended)]) == ""

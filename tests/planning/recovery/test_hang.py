@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hpckit.model.failure import Cause, RankStack
-from hpckit.planning.recovery.hang import Stall, blame
+from hpckit.planning.recovery.hang import StalledRank, blame
 
-STALL = Stall(rank=0, step=7, silent_s=12.5, limit_s=5.0)
+STALL = StalledRank(rank=0, step=7, silent_s=12.5, limit_s=5.0)
 WAITING = """Current thread 0x1 (most recent call first):
   File "/v/torch/distributed/distributed_c10d.py", line 3 in all_reduce
   File "train.py", line 9 in main

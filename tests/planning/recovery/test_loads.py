@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hpckit.model.failure import Cause, Failure, RankExit, Reason
+from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.decide import (
+    CheckpointLoad,
     EndAttempt,
-    Load,
     NewRound,
     RoundView,
     decide,
@@ -21,8 +21,8 @@ from hpckit.planning.recovery.decide import (
 from hpckit.planning.recovery.ledger import Ledger
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-KILLED = RankExit(rank=0, node="n", code=None, signal="SIGKILL", reason=Reason.killed, at=NOON)
-LOAD = Load(checkpoint="step-15", others=1)
+KILLED = RankExit(rank=0, node="n", code=None, signal="SIGKILL", reason=ExitReason.killed, at=NOON)
+LOAD = CheckpointLoad(checkpoint="step-15", others=1)
 ROUND = RoundView(
     round=1, at=NOON, exits=(KILLED,), load=LOAD, members=("n",), standing=("n",), requeues=True
 )

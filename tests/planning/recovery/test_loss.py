@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hpckit.model.failure import Cause, RankExit
-from hpckit.planning.recovery.loss import Absence, loss, missing_agents
+from hpckit.planning.recovery.loss import NodeSilence, loss, missing_agents
 
 OWN = RankExit(rank=0, node="n1", code=1, exception="ValueError", at=datetime.now(UTC))
 FELT = RankExit(
@@ -22,9 +22,9 @@ KILLED = RankExit(rank=0, node="n1", code=None, signal="SIGKILL", at=datetime.no
 THOUSAND = tuple(f"n{number:04d}" for number in range(1000))
 
 
-def absence(lost: dict[int, float], failed_at: float = 10.0) -> Absence:
+def absence(lost: dict[int, float], failed_at: float = 10.0) -> NodeSilence:
     """Return a round of two nodes with two ranks each, of which the second node is silent."""
-    return Absence(
+    return NodeSilence(
         nodes=("n1", "n2"), tasks_per_node=2, silent=(2, 3), lost=lost, failed_at=failed_at
     )
 
@@ -53,14 +53,16 @@ def test_loss_is_no_excuse_for_a_rank_that_failed_while_the_node_still_spoke(
 
 def test_loss_needs_a_silent_rank() -> None:
     """Where every rank has said how it ended, no node is to blame for the round's end."""
-    whole = Absence(nodes=("n1",), tasks_per_node=1, silent=(), lost={0: 9.0}, failed_at=math.inf)
+    whole = NodeSilence(
+        nodes=("n1",), tasks_per_node=1, silent=(), lost={0: 9.0}, failed_at=math.inf
+    )
     assert loss(whole, (FELT,)) is None
 
 
 def test_loss_names_thousands_of_ranks_in_one_line() -> None:
     """Nodes and ranks are named as ranges."""
     lost = dict.fromkeys(range(10, 500), 1.0)
-    many = Absence(nodes=THOUSAND, tasks_per_node=8, silent=range(80, 4000), lost=lost)
+    many = NodeSilence(nodes=THOUSAND, tasks_per_node=8, silent=range(80, 4000), lost=lost)
     found = loss(many, ())
     assert found is not None
     assert found.cause is Cause.node_lost
@@ -70,7 +72,7 @@ def test_loss_names_thousands_of_ranks_in_one_line() -> None:
 def test_loss_blames_no_node_whose_agent_still_speaks() -> None:
     """One agent is lost, and what others say of their ranks was not heard in time."""
     found = loss(
-        Absence(nodes=THOUSAND, tasks_per_node=8, silent=range(80, 8000), lost={10: 1.0}), ()
+        NodeSilence(nodes=THOUSAND, tasks_per_node=8, silent=range(80, 8000), lost={10: 1.0}), ()
     )
     assert found is not None
     assert (found.node, found.message) == ("n0010", "lost the agent of n0010 (rank 80-87)")
@@ -84,7 +86,9 @@ def test_loss_of_most_nodes_at_once_blames_none(nodes: int, lost: int, blamed: i
     """What is broken is what they share, such as the network: healthy nodes are not left out."""
     places = dict.fromkeys(range(nodes - lost, nodes), 1.0)
     silent = range(8 * (nodes - lost), 8 * nodes)
-    found = loss(Absence(nodes=THOUSAND[:nodes], tasks_per_node=8, silent=silent, lost=places), ())
+    found = loss(
+        NodeSilence(nodes=THOUSAND[:nodes], tasks_per_node=8, silent=silent, lost=places), ()
+    )
     assert found is not None
     assert found.cause is Cause.node_lost
     assert len(found.node.split(", ") if found.node else ()) == blamed

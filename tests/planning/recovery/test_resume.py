@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import RunState, parse_state
-from hpckit.planning.recovery.resume import Known, added_jobs, choose
+from hpckit.planning.recovery.resume import Known, added_jobs, choose, standing_of
+from hpckit.report.standing import standing_text
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -81,7 +85,7 @@ def test_choice_takes_what_nobody_was_given_but_not_what_somebody_may_have() -> 
     seen = [view(index, job=None) for index in range(2)]
     choice = choose(seen, Known(unsubmitted={0, 1}, doubtful={1}), cancelled=False)
     assert choice.resumed == (0,)
-    assert "doctor" in choice.skipped[0].reason
+    assert choice.skipped[0].why.standing is Standing.unconfirmed
     assert choice.open == ()
 
 
@@ -143,7 +147,8 @@ def test_choose_leaves_alone_what_has_used_up_its_budgets() -> None:
     failed = view(slurm="FAILED", **begun(RunState.failed))
     choice = choose([failed], Known(spent={0: "enough is enough"}), cancelled=False)
     assert choice.resumed == ()
-    assert [one.reason for one in choice.skipped] == ["enough is enough"]
+    spent = Judgement(standing=Standing.spent, detail="enough is enough")
+    assert [one.why for one in choice.skipped] == [spent]
     assert choice.open == ()
 
 
@@ -151,3 +156,60 @@ def test_choose_still_counts_a_spent_run_as_going_on_while_slurm_has_it() -> Non
     """Budgets are about runs that have ended; one that Slurm may start again is open."""
     unsettled = view(slurm="RUNNING", **begun(RunState.interrupted))
     assert choose([unsettled], Known(spent={0: "enough"}), cancelled=False).open == (0,)
+
+
+STANDINGS = {
+    Standing.resumable: (view(slurm="FAILED", **begun(RunState.failed)), Known()),
+    Standing.completed: (view(slurm="COMPLETED", **begun(RunState.completed)), Known()),
+    Standing.waiting: (view(slurm="PENDING"), Known()),
+    Standing.running: (view(slurm="RUNNING", **begun(RunState.running)), Known()),
+    Standing.unsettled: (view(slurm="RUNNING", **begun(RunState.interrupted)), Known()),
+    Standing.unconfirmed: (view(job=None), Known(unsubmitted={0}, doubtful={0})),
+    Standing.cancelled: (view(slurm="CANCELLED"), Known()),
+    Standing.spent: (view(slurm="FAILED", **begun(RunState.failed)), Known(spent={0: "enough"})),
+}
+OF_STAGES = {Standing.blocked, Standing.detached}
+"""What a run is only by what it follows: tests/planning/test_stages.py."""
+
+
+@pytest.mark.parametrize("standing", sorted(set(Standing) - OF_STAGES))
+def test_every_standing_is_that_of_some_run(standing: Standing) -> None:
+    """A run by itself stands in one way, and is resumed, open or left alone accordingly."""
+    seen, known = STANDINGS[standing]
+    assert standing_of(seen, known, cancelled=False) is standing
+    choice = choose([seen], known, cancelled=False)
+    assert choice.resumed == ((0,) if standing is Standing.resumable else ())
+    assert choice.open == ((0,) if standing.under_way else ())
+
+
+@given(
+    state=st.sampled_from(RunState),
+    slurm=st.sampled_from([None, "PENDING", "RUNNING", "COMPLETED", "CANCELLED", "NODE_FAIL"]),
+    facts=st.tuples(*[st.booleans()] * 4),
+)
+def test_standing_is_total(state: RunState, slurm: str | None, facts: tuple[bool, ...]) -> None:
+    """Whatever is recorded and whatever Slurm says, a run stands in exactly one way."""
+    unsubmitted, doubtful, spent, cancelled = facts
+    known = Known(
+        unsubmitted={0} if unsubmitted else (),
+        doubtful={0} if doubtful else (),
+        spent={0: "enough"} if spent else {},
+    )
+    seen = view(slurm=slurm, **begun(state))
+    standing = standing_of(seen, known, cancelled=cancelled)
+    assert standing not in OF_STAGES
+    assert (standing is Standing.completed) == (seen.state is RunState.completed)
+    choice = choose([seen], known, cancelled=cancelled)
+    assert len(choice.resumed) + len(choice.skipped) == 1
+
+
+def test_every_standing_has_words_of_its_own() -> None:
+    """The reason that people read: one text for each member, with what it refers to."""
+    texts = [
+        standing_text(Judgement(standing=one, detail="it {follows} odd", follows=3))
+        for one in Standing
+    ]
+    assert len(set(texts)) == len(Standing)
+    assert all(texts)
+    assert "it follows run 3: resume that one, or the whole launch" in texts
+    assert "it follows another run: it {follows} odd" in texts

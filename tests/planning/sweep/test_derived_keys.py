@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.search import Follower
+from hpckit.model.search import DerivedKey
 from hpckit.planning.sweep.derived_keys import Probe, check_same, followers
 
 
@@ -22,7 +22,7 @@ def test_text_with_a_value_in_another_is_taken_apart_rightly() -> None:
         _probe("a", "7", "x", a="x", b="77", text="77-x"),
         _probe("b", "77", "y", a="7", b="y", text="y-7"),
     ]
-    assert followers(base, probes) == (Follower(path=("text",), pieces=("", "b", "-", "a", "")),)
+    assert followers(base, probes) == (DerivedKey(path=("text",), pieces=("", "b", "-", "a", "")),)
 
 
 def test_copy_inside_a_list_is_found() -> None:
@@ -30,8 +30,8 @@ def test_copy_inside_a_list_is_found() -> None:
     base = {"a": 1, "list": [0, 1, {"b": 1}]}
     probe = _probe("a", 1, 2, a=2, list=[0, 2, {"b": 2}])
     assert followers(base, [probe]) == (
-        Follower(path=("list", "1"), copies="a"),
-        Follower(path=("list", "2", "b"), copies="a"),
+        DerivedKey(path=("list", "1"), copies="a"),
+        DerivedKey(path=("list", "2", "b"), copies="a"),
     )
 
 

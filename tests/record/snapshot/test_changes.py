@@ -35,7 +35,7 @@ def paths(tmp_path: Path) -> LaunchPaths:
     launch = LaunchPaths(tmp_path / "launch")
     collect.copy(snapshot, launch.code)
     write_sums(snapshot, launch)
-    write_json(launch.code_record, collect.describe(snapshot))
+    write_json(launch.code_record, collect.describe_code(snapshot))
     return launch
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.snapshot.entry_point import defines, find_module, names_like, runs_nothing
+from hpckit.record.snapshot.entry_point import defines, find_module, names_like, uncallable
 
 
 def test_module_is_found_in_packages_and_never_imported(tmp_path: Path) -> None:
@@ -102,4 +102,54 @@ def test_methods_are_seen_and_inherited_ones_assumed() -> None:
 )
 def test_function_that_runs_nothing_when_called_is_seen(source: str, lazy: bool) -> None:  # noqa: FBT001  # parametrized
     """Coroutine and generator functions are known without importing them."""
-    assert runs_nothing(source, "main") == lazy
+    slip = uncallable(source, "main")
+    assert (slip is not None and "coroutine" in slip.why) == lazy
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("def main(): ...", "main()"),
+        ("def main(config): ...", "main(config)"),
+        ("def main(a, b, c): ...", "main(a, b, c)"),
+        ("def main(config, run, *, lr): ...", "main(config, run, *, lr)"),
+        ("def main(*, config, run): ...", "main(*, config, run)"),
+        ("def main(**kw): ...", "main(**kw)"),
+        ("def main(config, run): ...", None),
+        ("def main(config, run, epochs=3): ...", None),
+        ("def main(config, run=None, *, epochs=3): ...", None),
+        ("def main(*args): ...", None),
+        ("def main(config, *rest, **kw): ...", None),
+        ("def main(config, run, /): ...", None),
+        ("@wrapped\ndef main(): ...", None),
+        ("def main(): ...\nmain = wrap(main)", None),
+        ("if x:\n    def main(): ...\nelse:\n    def main(a, b): ...", None),
+        ("class main:\n    def __init__(self): ...", None),
+        ("main = lambda: 0", None),
+        ("from x import main", None),
+    ],
+)
+def test_function_that_cannot_take_both_is_shown(source: str, shown: str | None) -> None:
+    """Only a plain `def` is certain: what decorators and other bindings make of it is not seen."""
+    slip = uncallable(source, "main")
+    if shown is None:
+        assert slip is None
+        return
+    assert slip is not None
+    assert f"is {shown}, which cannot be called" in slip.why
+    assert "def main(config, run)" in slip.cure
+
+
+@pytest.mark.parametrize(
+    "decorator",
+    [
+        "@hydra.main(version_base=None, config_path='conf')",
+        "@main(config_name='x')",
+        "@hydra.main()",
+    ],
+)
+def test_hydra_application_is_no_entry_point(decorator: str) -> None:
+    """It would compose once more, and takes one argument at most."""
+    slip = uncallable(f"{decorator}\ndef main(cfg): ...", "main")
+    assert slip is not None
+    assert "take the decorator off" in slip.cure

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.runtime.agent.hang_detector import ENOUGH_GAPS, HangLimits, Silence, StepWatch
+from hpckit.runtime.agent.hang_detector import ENOUGH_GAPS, HangLimits, SilentRank, StepWatch
 
 TICK = 1.0
 TELL = 0.1
@@ -28,7 +28,9 @@ def heard(durations: Iterable[float]) -> Iterator[tuple[int, float]]:
         at += duration
 
 
-def judge(watch: StepWatch, trace: Iterable[tuple[int, float]], ranks: int = 1) -> Silence | None:
+def judge(
+    watch: StepWatch, trace: Iterable[tuple[int, float]], ranks: int = 1
+) -> SilentRank | None:
     """Play a trace on all ranks, judging every tick; returns the first stall."""
     tick = 0.0
     for step, at in trace:
@@ -46,7 +48,7 @@ def steady(seconds: float, count: int = 100) -> list[tuple[int, float]]:
     return [(step, step * seconds) for step in range(count)]
 
 
-def first_stall(watch: StepWatch, since: float, until: float) -> tuple[float, Silence] | None:
+def first_stall(watch: StepWatch, since: float, until: float) -> tuple[float, SilentRank] | None:
     """Judge every tick from then on; returns when the first stall was seen, and the stall."""
     now = since
     while now < until:

@@ -78,7 +78,7 @@ def test_channel_refuses_a_forged_line() -> None:
     secret = tcp.new_secret()
 
     async def forge(channel: tcp.Channel) -> None:
-        channel.writer.write(b"0" * 64 + b" " + messages.encode(HELLO) + b"\n")
+        channel.writer.write(b"0" * 64 + b" " + messages.encode_message(HELLO) + b"\n")
         await channel.writer.drain()
 
     async def replay(channel: tcp.Channel) -> None:
@@ -115,7 +115,7 @@ def test_channel_is_not_held_up_by_a_silent_caller(monkeypatch: pytest.MonkeyPat
 def test_messages_refuse_what_is_none(line: bytes) -> None:
     """Anything that is not a message is a ChannelError."""
     with pytest.raises(ChannelError):
-        messages.decode(line)
+        messages.decode_message(line)
 
 
 def test_messages_survive_the_wire() -> None:
@@ -123,7 +123,7 @@ def test_messages_survive_the_wire() -> None:
     from hpckit.model.failure import RankExit  # noqa: PLC0415
 
     ended = messages.RankEnded(round=1, exit=RankExit(rank=2, node="n", code=None, signal="SIGHUP"))
-    assert messages.decode(messages.encode(ended)) == ended
+    assert messages.decode_message(messages.encode_message(ended)) == ended
 
 
 def test_channel_ends_however_its_connection_does() -> None:

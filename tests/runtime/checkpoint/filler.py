@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 
 MIB = 1 << 20
 
 
 def fill(disk: Path) -> list[dict[str, object]]:
     """Save 1 MiB eight times on 4.5 MiB, a third of which is something else's until step 6."""
-    checkpointer = Checkpointer(disk / "checkpoints", Settings(epoch=1, keep=5))
+    checkpointer = Checkpointer(disk / "checkpoints", CheckpointSettings(epoch=1, keep=5))
     (disk / "filler").write_bytes(bytes(3 * MIB // 2))
     seen = []
     for step in range(1, 9):

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from hpckit.runtime.checkpoint import disk, journal
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import NoCheckpointError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -103,7 +103,7 @@ class Totals:
 
 def save(folder: Path, step: int, *, epoch: int = 1, wait: bool = True) -> None:
     """Save the objects of a step, as any attempt would."""
-    checkpointer = Checkpointer(folder, Settings(epoch=epoch, keep=2 if step > 3 else 3))
+    checkpointer = Checkpointer(folder, CheckpointSettings(epoch=epoch, keep=2 if step > 3 else 3))
     checkpointer.save(Objects(step).named, step, step * 10, wait=wait)
     checkpointer.close()
 
@@ -111,7 +111,7 @@ def save(folder: Path, step: int, *, epoch: int = 1, wait: bool = True) -> None:
 def load(folder: Path) -> tuple[int, str]:
     """Return step and digest of what a new attempt would load; step 0 where there is nothing."""
     objects = Objects(1000)
-    checkpointer = Checkpointer(folder, Settings(epoch=9))
+    checkpointer = Checkpointer(folder, CheckpointSettings(epoch=9))
     try:
         restored = checkpointer.restore(objects.named)
     except NoCheckpointError:
@@ -126,7 +126,7 @@ def template(folder: Path) -> dict[int, str]:
     for step in SAVED:
         save(folder, step)
         entry = next(folder.glob(f"step-*{step}.e*"))
-        fate = journal.Fate.proved if step < 3 else journal.Fate.attempted
+        fate = journal.CheckpointFate.proved if step < 3 else journal.CheckpointFate.attempted
         journal.record(folder / "journal.jsonl", fate, entry.name, epoch=1)
     return {step: Objects(step).digest() for step in (*SAVED, 4)}
 

@@ -46,8 +46,7 @@ def serve() -> bool:
             if not children[-1]:
                 return True
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-        sys.stdout.write(json.dumps(codes) + "\n")
-        sys.stdout.flush()
+        print(json.dumps(codes), flush=True)  # noqa: T201  # the protocol
     return False
 
 

@@ -14,7 +14,7 @@ import torch
 
 from hpckit.record.store import read_lines
 from hpckit.runtime.checkpoint import manifest
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import FencedError, NoCheckpointError, StateError
 
 
@@ -45,7 +45,7 @@ class Shop:
 
     def open(self, epoch: int = 1, keep: int = 3, **named: Any) -> Checkpointer:
         """Return a checkpointer of an attempt."""
-        one = Checkpointer(self.folder, Settings(epoch=epoch, keep=keep), **named)
+        one = Checkpointer(self.folder, CheckpointSettings(epoch=epoch, keep=keep), **named)
         self.opened.append(one)
         return one
 
@@ -207,9 +207,11 @@ def test_checkpoint_that_torch_cannot_read_is_passed_over(shop: Shop) -> None:
     shop.save(1, 2)
     data = shop.path(2) / "__0_0.distcp"
     data.write_bytes(bytes(data.stat().st_size))
-    record = manifest.read(shop.path(2))
+    record = manifest.read_manifest(shop.path(2))
     files = dict(record.files) | {data.name: manifest.sum_file(data)}
-    (shop.path(2) / "manifest.json").write_text(manifest.render(replace(record, files=files)))
+    (shop.path(2) / "manifest.json").write_text(
+        manifest.render_manifest(replace(record, files=files))
+    )
     restored = shop.load()
     assert restored.step == 1
     assert len(restored.rejected) == 1
@@ -308,4 +310,4 @@ def test_retention_clears_torn_folders_of_older_attempts(shop: Shop) -> None:
 def test_settings_refuse_to_keep_one() -> None:
     """Fewer than two checkpoints would leave nothing to fall back on."""
     with pytest.raises(ValueError, match="keep=1; allowed are 2 checkpoints or more"):
-        Settings(keep=1)
+        CheckpointSettings(keep=1)

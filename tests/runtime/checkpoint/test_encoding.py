@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpckit.runtime.checkpoint.encoding import decode, encode
+from hpckit.runtime.checkpoint.encoding import decode_state, encode_state
 from hpckit.runtime.checkpoint.errors import StateError
 
 PLAIN = st.recursive(
@@ -37,7 +37,7 @@ PLAIN = st.recursive(
 @given(PLAIN)
 def test_encoding_brings_plain_values_back(value: Any) -> None:
     """Nested plain values come back equal and of the same types."""
-    back = decode("x", encode("x", value))
+    back = decode_state("x", encode_state("x", value))
     assert back == value
     assert repr(back) == repr(value)
 
@@ -61,7 +61,7 @@ def test_encoding_brings_plain_values_back(value: Any) -> None:
 )
 def test_encoding_brings_special_values_back(value: Any) -> None:
     """What optimizers, schedulers and samplers hold besides plain values keeps its type."""
-    back = decode("x", encode("x", {"a": [value]}))["a"][0]
+    back = decode_state("x", encode_state("x", {"a": [value]}))["a"][0]
     assert back == value
     assert type(back) is type(value)
 
@@ -72,7 +72,7 @@ def test_encoding_brings_arrays_and_tensors_back_bitwise() -> None:
     tensors.append(torch.tensor(2, dtype=torch.int8))
     matrix = np.arange(6, dtype=">u2").reshape(2, 3)
     arrays: tuple[NDArray[Any], ...] = (matrix, np.zeros((0,)), np.array(True))  # noqa: FBT003
-    back = decode("x", encode("x", {"t": tensors, "a": arrays}))
+    back = decode_state("x", encode_state("x", {"t": tensors, "a": arrays}))
     for tensor, one in zip(tensors, back["t"], strict=True):
         assert (tensor.dtype, tensor.shape) == (one.dtype, one.shape)
         assert tensor.numpy().tobytes() == one.numpy().tobytes()
@@ -83,19 +83,19 @@ def test_encoding_brings_arrays_and_tensors_back_bitwise() -> None:
 def test_encoding_keeps_like_named_tensors_apart() -> None:
     """Different places that spell the same path do not overwrite each other."""
     state = {"a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, "#": torch.tensor(3)}
-    back = decode("x", encode("x", state))
+    back = decode_state("x", encode_state("x", state))
     assert [int(back["a/b"]), int(back["a"]["b"]), int(back["#"])] == [1, 2, 3]
 
 
 def test_encoding_refuses_what_has_no_exact_form() -> None:
     """An object of another kind is refused when it is saved, by its place and type."""
     with pytest.raises(StateError, match=r"x/a/1 is a _thread\.lock"):
-        encode("x", {"a": [1, threading.Lock()]})
+        encode_state("x", {"a": [1, threading.Lock()]})
 
 
 def test_encoding_keeps_what_a_defaultdict_makes() -> None:
     """A dictionary that makes missing values still does so after a restart."""
-    back = decode("x", encode("x", defaultdict(int, a=1)))
+    back = decode_state("x", encode_state("x", defaultdict(int, a=1)))
     back["b"] += 1
     assert back == {"a": 1, "b": 1}
 
@@ -118,4 +118,4 @@ class _Own(dict):  # type: ignore[type-arg]
 def test_encoding_never_makes_another_type_of_what_is_derived(value: Any) -> None:
     """What is derived from an allowed type would come back as that type: it is refused by name."""
     with pytest.raises(StateError, match=rf"x/a is a .*{type(value).__name__}"):
-        encode("x", {"a": value})
+        encode_state("x", {"a": value})

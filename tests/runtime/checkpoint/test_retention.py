@@ -8,15 +8,15 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.runtime.checkpoint.folder import Entry
-from hpckit.runtime.checkpoint.journal import History
+from hpckit.runtime.checkpoint.folder import CheckpointEntry
+from hpckit.runtime.checkpoint.journal import CheckpointHistory
 from hpckit.runtime.checkpoint.manifest import Manifest
-from hpckit.runtime.checkpoint.retention import Extent, clearable
+from hpckit.runtime.checkpoint.retention import RetentionExtent, clearable
 
 KINDS = ("healthy", "rejected", "fatal", "proved", "damaged", "torn")
 
 
-def entry(place: int, kind: str) -> Entry:
+def entry(place: int, kind: str) -> CheckpointEntry:
     """Return a checkpoint of this kind."""
     step = 1000 - place
     whole = Manifest(
@@ -29,7 +29,7 @@ def entry(place: int, kind: str) -> Entry:
         files={},
         created_at="",
     )
-    return Entry(
+    return CheckpointEntry(
         folder=Path(f"step-{step:08d}.e1.00000000"),
         step=step,
         epoch=1,
@@ -39,14 +39,17 @@ def entry(place: int, kind: str) -> Entry:
 
 
 @given(
-    kinds=st.lists(st.sampled_from(KINDS)), extent=st.sampled_from([Extent.unproved, Extent.old])
+    kinds=st.lists(st.sampled_from(KINDS)),
+    extent=st.sampled_from([RetentionExtent.unproved, RetentionExtent.old]),
 )
-def test_clearable_leaves_what_a_run_could_go_on_from(kinds: list[str], extent: Extent) -> None:
+def test_clearable_leaves_what_a_run_could_go_on_from(
+    kinds: list[str], extent: RetentionExtent
+) -> None:
     """The two newest committed, the two newest healthy and the one proved last always stay."""
     entries = [entry(place, kind) for place, kind in enumerate(kinds)]
     of = {one.name: kind for one, kind in zip(entries, kinds, strict=True)}
     proved = [name for name, kind in of.items() if kind == "proved"]
-    history = History(
+    history = CheckpointHistory(
         attempts=Counter({name: 2 for name, kind in of.items() if kind == "fatal"}),
         proved=tuple(proved),
         rejected=frozenset(name for name, kind in of.items() if kind == "rejected"),
@@ -58,7 +61,7 @@ def test_clearable_leaves_what_a_run_could_go_on_from(kinds: list[str], extent: 
     assert set(healthy[:2]) <= set(kept)
     assert set(proved[-1:]) <= set(kept)
     assert not any(of[name] == "torn" for name in kept)
-    if extent is Extent.unproved:
+    if extent is RetentionExtent.unproved:
         assert set(healthy) <= set(kept)
     else:
         assert len(kept) <= 5

@@ -64,7 +64,7 @@ def test_share_out_gives_each_key_to_the_first_of_the_least_loaded(
     for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
         expected[key] = loads.index(min(loads))
         loads[expected[key]] += sizes[key]
-    assert sharding.share_out(sizes, ranks) == expected
+    assert sharding.assign_shares(sizes, ranks) == expected
 
 
 def test_shares_are_worked_out_once() -> None:

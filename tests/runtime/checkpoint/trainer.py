@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import HpckitError
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer, Settings
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 
 BATCH = 24
 
@@ -109,7 +109,7 @@ class Training:
 
 def train(orders: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
     """Restore, train, save; return what was seen."""
-    settings = Settings(epoch=orders["epoch"], keep=orders.get("keep", 3))
+    settings = CheckpointSettings(epoch=orders["epoch"], keep=orders.get("keep", 3))
     checkpointer = Checkpointer(Path(orders["folder"]), settings)
     training = Training(rank, world_size, orders)
     restored = checkpointer.restore(training.objects)

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.fault import Target
+from hpckit.model.fault import FaultTarget
 from hpckit.record.process import start_mark
-from hpckit.runtime.processes import Wanted, find, send
+from hpckit.runtime.processes import ProcessQuery, find_processes, send
 from hpckit.runtime.rank.fault_injector import FILL_FILE, InjectedFaultError, open_injector
 
 LOOP = """
@@ -258,7 +258,7 @@ def test_ranks_are_found_without_their_children_or_neighbours(
     pid = rank(start, attempt, 1)
     rank(start, attempt, 0)
     rank(start, attempt.with_name("001"), 1)
-    assert find(Wanted(target=Target.rank, attempt=attempt, rank=1)) == (pid,)
+    assert find_processes(ProcessQuery(target=FaultTarget.rank, attempt=attempt, rank=1)) == (pid,)
 
 
 def test_ranks_are_found_through_a_link(
@@ -268,7 +268,9 @@ def test_ranks_are_found_through_a_link(
     pid = rank(start, attempt, 0)
     (tmp_path / "link").symlink_to(tmp_path / "launch")
     elsewhere = tmp_path / "link" / attempt.relative_to(tmp_path / "launch")
-    assert find(Wanted(target=Target.rank, attempt=elsewhere, rank=0)) == (pid,)
+    assert find_processes(ProcessQuery(target=FaultTarget.rank, attempt=elsewhere, rank=0)) == (
+        pid,
+    )
 
 
 def test_agents_are_found_by_words_and_node(
@@ -284,7 +286,8 @@ def test_agents_are_found_by_words_and_node(
     }
     start(sys.executable, str(sleeper), "--wait=0", "python", *words, SLURMD_NODENAME="n1")
     found = {
-        node: find(Wanted(target=Target.agent, attempt=attempt, node=node)) for node in ("n1", "n3")
+        node: find_processes(ProcessQuery(target=FaultTarget.agent, attempt=attempt, node=node))
+        for node in ("n1", "n3")
     }
     assert found == {"n1": (pids["n1"],), "n3": ()}
 
@@ -296,7 +299,12 @@ def test_supervisor_is_found_only_while_it_is_itself(
     pid = start("sleep", "600").pid
     right, wrong = (pid, start_mark(pid) or ""), (pid, "1")
     for process, found in ((right, (pid,)), (wrong, ())):
-        assert find(Wanted(target=Target.supervisor, attempt=attempt, process=process)) == found
+        assert (
+            find_processes(
+                ProcessQuery(target=FaultTarget.supervisor, attempt=attempt, process=process)
+            )
+            == found
+        )
 
 
 def test_finder_works_as_a_program_on_another_node(
@@ -304,7 +312,7 @@ def test_finder_works_as_a_program_on_another_node(
 ) -> None:
     """`python -m hpckit.runtime.processes` signals whom the words mean, and prints whom it hit."""
     pid = rank(start, attempt, 5)
-    wanted = Wanted(target=Target.rank, attempt=attempt, rank=5)
+    wanted = ProcessQuery(target=FaultTarget.rank, attempt=attempt, rank=5)
     program = [sys.executable, "-P", "-m", "hpckit.runtime.processes"]
     for number, found in ((0, [pid]), (signal.SIGKILL, [pid])):
         argv = [*program, str(int(number)), *wanted.words()]

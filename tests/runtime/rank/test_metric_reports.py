@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from hpckit.runtime.channel.messages import Reported
-from hpckit.runtime.rank.metric_reports import Reporting, plain_metric
+from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
 
 
 def _reported(steps: range) -> list[int]:
-    reporting = Reporting(name="loss")
+    reporting = MetricReports(name="loss")
     found = [reporting.of(step, {"loss": 1.0}) for step in steps]
     return [report.step for report in found if report is not None]
 
@@ -34,7 +34,7 @@ def test_reports_of_runs_that_log_alike_are_of_the_same_steps() -> None:
 @pytest.mark.parametrize("value", ["nan", True, None, float("inf")])
 def test_what_is_no_finite_number_is_not_reported(value: object) -> None:
     """A study cannot compare it; the next number at that step still counts."""
-    reporting = Reporting(name="loss")
+    reporting = MetricReports(name="loss")
     assert reporting.of(3, {"loss": value}) is None
     assert reporting.of(3, {"other": 1.0}) is None
     assert reporting.of(None, {"loss": 1.0}) is None
@@ -43,7 +43,7 @@ def test_what_is_no_finite_number_is_not_reported(value: object) -> None:
 
 def test_nothing_is_reported_where_nobody_judges() -> None:
     """Without a metric's name, logging stays what it was."""
-    assert Reporting().of(0, {"loss": 1.0}) is None
+    assert MetricReports().of(0, {"loss": 1.0}) is None
 
 
 @pytest.mark.parametrize(

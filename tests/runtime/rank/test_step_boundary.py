@@ -11,29 +11,29 @@ from hpckit.model.rank import RankInfo
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.environ import rank_info
-from hpckit.runtime.rank.step_boundary import Agreement, Boundary
+from hpckit.runtime.rank.step_boundary import Agreement, StepBoundary
 
 
 @pytest.fixture
-def line() -> Iterator[tuple[socket.socket, Boundary]]:
+def line() -> Iterator[tuple[socket.socket, StepBoundary]]:
     """Return the agent's end of a line, and the boundaries of the rank at the other."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         info: RankInfo = rank_info({})
-        yield ours, Boundary(info=info, link=AgentLink(theirs))
+        yield ours, StepBoundary(info=info, link=AgentLink(theirs))
 
 
-def test_pruned_rank_leaves_without_a_save(line: tuple[socket.socket, Boundary]) -> None:
+def test_pruned_rank_leaves_without_a_save(line: tuple[socket.socket, StepBoundary]) -> None:
     """A verdict is no notice: nothing is kept of what nobody goes on with."""
     agent, boundary = line
     assert boundary.agree(3, save=False) == Agreement()
-    agent.sendall(messages.encode(messages.Prune()) + b"\n")
+    agent.sendall(messages.encode_message(messages.Prune()) + b"\n")
     assert boundary.agree(4, save=False) == Agreement(prune=True)
 
 
-def test_notice_goes_before_a_verdict(line: tuple[socket.socket, Boundary]) -> None:
+def test_notice_goes_before_a_verdict(line: tuple[socket.socket, StepBoundary]) -> None:
     """Who has to leave anyway saves, whatever the sweep says."""
     agent, boundary = line
     for message in (messages.Prune(), messages.Notice()):
-        agent.sendall(messages.encode(message) + b"\n")
+        agent.sendall(messages.encode_message(message) + b"\n")
     assert boundary.agree(4, save=False) == Agreement(save=True, leave=True, prune=True)

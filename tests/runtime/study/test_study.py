@@ -27,10 +27,10 @@ from hpckit.model.launch import (
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.run import PRUNED
-from hpckit.model.search import Axis, AxisKind, Follower, Search, Trial
+from hpckit.model.search import Axis, AxisKind, DerivedKey, Search, Trial
 from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.planning.signature import signature
+from hpckit.planning.signature import run_signature
 from hpckit.record.freeze import freeze
 from hpckit.record.launches import Launch, load_launch, load_settings, read_runs
 from hpckit.record.snapshot.collect import CodeSnapshot
@@ -121,7 +121,9 @@ def lab(tmp_path: Path) -> Lab:
     )
     search = Search(
         axes=AXES,
-        followers=(Follower(path=("command",), pieces=("./a ", "params.x", " ", "params.n", "")),),
+        followers=(
+            DerivedKey(path=("command",), pieces=("./a ", "params.x", " ", "params.n", "")),
+        ),
         metric="loss",
         direction=Direction.minimize,
         pruner=Pruner.median,
@@ -164,7 +166,7 @@ def test_run_computes_with_what_it_was_given(lab: Lab) -> None:
     settings, config = load_settings(lab.launch, 3)
     assert config["params"] == {key.removeprefix("params."): v for key, v in trial.values.items()}
     assert settings.command == f"./a {trial.values['params.x']} {trial.values['params.n']}"
-    assert trial.signature == signature(config)
+    assert trial.signature == run_signature(config)
     (record,) = read_runs(lab.launch, [3], metrics=True)
     assert f"params.n={trial.values['params.n']}" in record.overrides
     assert load_settings(lab.launch, 4)[1]["params"] == {"x": 0, "n": 0, "kind": ""}

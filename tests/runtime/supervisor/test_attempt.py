@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpckit.model.events import RankExited
-from hpckit.model.failure import Cause, Reason
+from hpckit.model.failure import Cause, ExitReason
 from hpckit.model.launch import Cluster, ClusterKind, Recovery, Resources
 from hpckit.model.states import RunState
 from hpckit.record.launches import read_runs
@@ -509,7 +509,7 @@ def test_ranks_leave_together_after_a_notice(workshop: Any, ranks: Any, whom: st
         for event in read_events(launch.paths.run(0).attempt(1).events)
         if isinstance(event, RankExited)
     ]
-    assert [(exit_.reason, exit_.stopped) for exit_ in exits] == [(Reason.left, False)] * 2
+    assert [(exit_.reason, exit_.stopped) for exit_ in exits] == [(ExitReason.left, False)] * 2
 
 
 def _tree(pid: int) -> list[int]:

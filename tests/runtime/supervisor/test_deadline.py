@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from hpckit.model.cluster.allocation import Limits
+from hpckit.model.cluster.allocation import AttemptLimits
 from hpckit.runtime.supervisor.deadline import Deadline
 
 END = 43_200.0
@@ -17,7 +17,7 @@ def seconds(count: float) -> timedelta:
 
 def deadline(warnings: list[str], **limits: object) -> Deadline:
     """Return the deadline of an attempt that ends then."""
-    known = Limits(end_s=END, **limits)  # type: ignore[arg-type]
+    known = AttemptLimits(end_s=END, **limits)  # type: ignore[arg-type]
     return Deadline(lead=seconds(60), warn=warnings.append, limits=known)
 
 
@@ -34,7 +34,7 @@ def test_deadline_is_none_without_a_limit_or_without_a_lead() -> None:
     """An endless job is never told to leave, nor one whose lead is 0."""
     endless = Deadline(lead=seconds(60), warn=list[str]().append)
     assert endless.leave_at(seconds(1)) is None
-    unwanted = Deadline(lead=seconds(0), warn=list[str]().append, limits=Limits(end_s=END))
+    unwanted = Deadline(lead=seconds(0), warn=list[str]().append, limits=AttemptLimits(end_s=END))
     assert unwanted.leave_at(seconds(1)) is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from hpckit.model.events import Event, NodeDraining, Warned
 from hpckit.model.failure import Cause, Failure
 from hpckit.planning.recovery.decide import NewRound, Stay
-from hpckit.runtime.supervisor.drain_poll import Drained, DrainPoll, Drains, pause_s
+from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll, pause_s
 
 BECAUSE = Failure(cause=Cause.drained, message="")
 STAY = Stay(because="no spare")
@@ -40,7 +40,7 @@ def kinds(events: Iterator[Event]) -> list[tuple[str, str]]:
 
 def test_drain_is_told_once_and_again_when_it_changes() -> None:
     """A node is news when its drain is, when something else is done about it, and after a while."""
-    drains = Drains()
+    drains = DrainNews()
     drains.take({"n2": "fan 3", "n4": ""})
     said = kinds(drains.news(("n1", "n2"), STAY))
     assert said == [

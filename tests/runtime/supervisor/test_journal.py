@@ -19,7 +19,7 @@ from hpckit.model.failure import RankExit
 from hpckit.model.states import RunState
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, read_events
-from hpckit.runtime.agent.silence import Silence
+from hpckit.runtime.agent.silence import SilenceTimer
 from hpckit.runtime.file_thread import FileThread
 from hpckit.runtime.supervisor.journal import Journal, reserve
 
@@ -134,7 +134,7 @@ def test_final_event_is_written_alone_where_there_is_no_room_for_more(full_disk:
 @given(ticks=st.lists(st.floats(0.0, 0.9), max_size=30), slept=st.floats(10, 1e6))
 def test_silence_forgets_what_the_listener_slept_through(ticks: list[float], slept: float) -> None:
     """However long a process stood still, that adds two ticks at most."""
-    silence, at = Silence(tick_s=1.0), 0.0
+    silence, at = SilenceTimer(tick_s=1.0), 0.0
     silence.look(at)
     for tick in ticks:
         at += tick

@@ -13,24 +13,25 @@ from typing import Any
 import pytest
 
 from hpckit.model import events
-from hpckit.model.cluster.allocation import Ending, Limits, Requeued
+from hpckit.model.cluster.allocation import AllocationEnding, AttemptLimits, RequeueResult
 from hpckit.model.failure import Cause
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.states import RequeueOutcome
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.notices import Notices
 
-RUNS_ON = Ending(runs_on=True)
-PREEMPTED = Ending(cause=Cause.preempted)
-NO_ANSWER = Ending()
+RUNS_ON = AllocationEnding(runs_on=True)
+PREEMPTED = AllocationEnding(cause=Cause.preempted)
+NO_ANSWER = AllocationEnding()
 
 
-def notices(answer: Ending) -> Notices:
+def notices(answer: AllocationEnding) -> Notices:
     """Return the notices of an attempt on Slurm, which says this of its end."""
     allocation = Allocation(
-        limits=Limits,
+        limits=AttemptLimits,
         why=lambda: answer,
-        requeue=lambda *_: Requeued(outcome="not asked"),
+        requeue=lambda *_: RequeueResult(outcome=RequeueOutcome.unknown),
         draining=lambda: None,
     )
     launch: Any = Path("/nowhere")
@@ -68,7 +69,7 @@ def test_signal_to_an_agent_alone_is_no_notice_where_the_job_runs_on() -> None:
 
 
 @pytest.mark.parametrize("answer", [PREEMPTED, NO_ANSWER], ids=["preempted", "no-answer"])
-def test_preemption_that_the_step_hears_first_is_a_notice(answer: Ending) -> None:
+def test_preemption_that_the_step_hears_first_is_a_notice(answer: AllocationEnding) -> None:
     """With a grace period the step is told first: so Slurm says, or it does not answer."""
     known = notices(answer)
     known.hear("SIGTERM")
@@ -86,11 +87,11 @@ def test_signal_to_the_supervisor_is_a_notice_whatever_slurm_says() -> None:
     assert known.notice is not None
 
 
-def warned(left_s: float | None, answer: Ending, signal: str = "") -> Notices:
+def warned(left_s: float | None, answer: AllocationEnding, signal: str = "") -> Notices:
     """Return the notices of an attempt with so much time, which has been sent SIGUSR1."""
     known = notices(answer)
     end_s = None if left_s is None else time.monotonic() + left_s
-    known.deadline.limits, known.deadline.known = Limits(end_s=end_s), True
+    known.deadline.limits, known.deadline.known = AttemptLimits(end_s=end_s), True
     known.deadline.signal = signal
     known.hear_self("SIGUSR1")
     asyncio.run(known.learn_why())
@@ -100,7 +101,7 @@ def warned(left_s: float | None, answer: Ending, signal: str = "") -> Notices:
 @pytest.mark.parametrize("left_s", [3600, None], ids=["an-hour", "no-limit"])
 @pytest.mark.parametrize("answer", [RUNS_ON, NO_ANSWER], ids=["runs-on", "no-answer"])
 def test_warning_far_from_the_time_limit_is_a_request_to_save(
-    left_s: float | None, answer: Ending
+    left_s: float | None, answer: AllocationEnding
 ) -> None:
     """`scancel -s USR1` in the middle of a run ends nothing, and costs no restart of the limit."""
     known = warned(left_s, answer)

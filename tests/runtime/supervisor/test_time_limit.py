@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpckit.model.cluster.allocation import Limits
+from hpckit.model.cluster.allocation import AttemptLimits
 from hpckit.runtime.supervisor import time_limit
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.time_limit import TimeLimit
@@ -21,11 +21,11 @@ class Scheduler:
 
     def __init__(self, *left_s: float | None) -> None:
         self.answers = [
-            None if one is None else Limits(end_s=time.monotonic() + one) for one in left_s
+            None if one is None else AttemptLimits(end_s=time.monotonic() + one) for one in left_s
         ]
         self.asked = 0
 
-    def ask(self) -> Limits | None:
+    def ask(self) -> AttemptLimits | None:
         """Answer."""
         self.asked += 1
         return self.answers[min(self.asked, len(self.answers)) - 1]

@@ -1,0 +1,180 @@
+"""`hpckit rm`: deletes whole launches, after showing what goes and how much.
+
+Responsible for naming, showing and asking; what goes with a launch, and when it may, says
+operations/remove_launches.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hpckit.cli.agreement import is_agreed
+from hpckit.cli.options import add_json, add_output_dir, output_dir
+from hpckit.cli.terminal.pager import show_page
+from hpckit.context import Context
+from hpckit.errors import RunError, UsageError
+from hpckit.model.counted import counted
+from hpckit.operations.remove_launches import (
+    LaunchRemoval,
+    plan_begun_removal,
+    plan_removals,
+    remove_launch,
+)
+from hpckit.record.launches import Launch
+from hpckit.record.lookup import find, find_removed
+from hpckit.report.account import size_text
+from hpckit.report.text import Page, TextTable
+
+_EPILOG = """\
+examples:
+  hpckit rm digits-20260102 --dry-run   what would go, and how much
+  hpckit rm digits-20260102 charlm --yes
+
+`hpckit clean` makes a launch smaller and keeps its record; `rm` leaves nothing of it.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `rm` understands."""
+    parser.add_argument(
+        "references",
+        nargs="+",
+        metavar="LAUNCH",
+        help="ids, unique beginnings of them, names (the latest launch), or folders",
+    )
+    parser.add_argument("--yes", action="store_true", help="remove without asking")
+    parser.add_argument("--dry-run", action="store_true", help="show, and remove nothing")
+    add_json(parser)
+    add_output_dir(parser)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Show what goes, ask, and remove it; 2 if a launch may not go. Raises RunError.
+
+    A launch that is refused does not hold up the others.
+    """
+    found = list(_look(arguments, context))
+    free = [one for one in found if one.refused is None]
+    if not arguments.json:
+        show_page(_page(found), context)
+    what = f"{counted(len(free), 'launch')}, {size_text(sum(one.size for one in free))}"
+    agreed = bool(free) and is_agreed(arguments, what, context)
+    refused = {one.id: one.refused for one in found if one.refused is not None}
+    removed, failed = _remove(free if agreed else [], refused, context)
+    for name, reason in refused.items():
+        context.note(f"error: {name} was not removed: {reason}")
+    if failed:
+        raise RunError(
+            f"{counted(len(failed), 'launch')} could not be removed as a whole: {failed[0]}",
+            hint="run the same `hpckit rm` again: it finishes the removal",
+        )
+    if arguments.json:
+        context.say_json(_document(found, removed, refused))
+    elif agreed:
+        size = size_text(sum(one.size for one in removed))
+        context.say(f"removed {counted(len(removed), 'launch')}, {size}")
+    return UsageError.exit_code if refused else 0
+
+
+def _look(arguments: argparse.Namespace, context: Context) -> Iterator[LaunchRemoval]:
+    """Yield each launch once: those whose removal was cut off, then the others."""
+    base = output_dir(arguments, context)
+    launches: dict[Path, Launch] = {}
+    begun: dict[Path, None] = {}
+    for reference in arguments.references:
+        cut_off = find_removed(reference, base, cwd=context.cwd)
+        if cut_off is not None:
+            begun[cut_off] = None
+            continue
+        launch = _whole(reference, base, context)
+        launches[launch.folder] = launch
+    yield from map(plan_begun_removal, begun)
+    yield from plan_removals(list(launches.values()), context)
+
+
+def _whole(reference: str, base: Path, context: Context) -> Launch:
+    selection = find(reference, base, cwd=context.cwd)
+    _check_place(context.cwd / reference, selection.launch)
+    if selection.index is not None:
+        run = selection.launch.runs[selection.index].id
+        raise UsageError(
+            f"{reference!r} means the run {run}, and rm deletes whole launches",
+            hint=f"hpckit rm {selection.launch.id}, or `hpckit clean {run}` for what it no longer "
+            "needs",
+        )
+    return selection.launch
+
+
+def _check_place(named: Path, launch: Launch) -> None:
+    """Raise UsageError for a folder that is named and is only part of a launch, or leads to it."""
+    for place in (named, launch.folder):
+        if place.is_symlink():
+            raise UsageError(
+                f"{place} is a link to {place.resolve()}, and rm follows none",
+                hint="name that folder itself, then remove the link",
+            )
+    if named.is_dir() and not named.samefile(launch.folder):
+        raise UsageError(
+            f"{named} is only a part of the launch {launch.id}, and rm deletes whole launches",
+            hint=f"hpckit rm {launch.folder}",
+        )
+
+
+def _remove(
+    agreed: Sequence[LaunchRemoval], refused: dict[str, str], context: Context
+) -> tuple[list[LaunchRemoval], list[str]]:
+    """Remove launches; return which are gone, and what went wrong with others."""
+    removed, failed = [], []
+    for one in agreed:
+        try:
+            remove_launch(one, context)
+        except UsageError as error:
+            refused[one.id] = error.message
+        except OSError as error:
+            failed.append(f"{one.id}: {error.filename or one.folder}: {error.strerror or error}")
+        else:
+            removed.append(one)
+    return removed, failed
+
+
+def _page(found: Sequence[LaunchRemoval]) -> Page:
+    cells = [
+        (one.id, str(part.path), size_text(part.size))
+        for one in found
+        if one.refused is None
+        for part in one.parts
+    ]
+    page: list[TextTable | str] = ["nothing to remove"]
+    if cells:
+        total = size_text(sum(one.size for one in found if one.refused is None))
+        more = [("all", "", total)] if len(cells) > 1 else []
+        page = [TextTable(header=("launch", "folder", "size"), rows=(*cells, *more))]
+    page += [f"{one.id}: an earlier removal was cut off" for one in found if one.begun]
+    page += [f"{one.id}: stays: {left}" for one in found for left in one.left if not one.refused]
+    return page
+
+
+def _document(
+    found: Sequence[LaunchRemoval], removed: Sequence[LaunchRemoval], refused: dict[str, str]
+) -> dict[str, object]:
+    gone = {one.folder for one in removed}
+    return {
+        "launches": [
+            {
+                "launch": one.id,
+                "dir": str(one.folder),
+                "paths": [{"path": str(part.path), "bytes": part.size} for part in one.parts],
+                "bytes": one.size,
+                "left": one.left,
+                "refused": refused.get(one.id),
+                "removed": one.folder in gone,
+            }
+            for one in found
+        ],
+        "total_bytes": sum(one.size for one in found),
+        "removed_bytes": sum(one.size for one in removed),
+    }

@@ -1,0 +1,52 @@
+"""`hpckit shell`: a shell, or a command, inside the allocation of a running run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from hpckit.cli.options import add_output_dir, add_reference, output_dir
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.operations.enter_run import enter_run, find_entrance
+from hpckit.record.lookup import find
+
+TAKES_COMMAND = True
+"""Words after `--` are a command of the user's, and not ours to parse."""
+
+_EPILOG = """\
+examples:
+  hpckit shell digits.3                       an interactive shell, on the run's first node
+  hpckit shell digits.3 --node n2 -- nvidia-smi
+  hpckit shell digits.3 -- sh -c 'py-spy dump --pid "$(pgrep -u "$USER" -n python)"'
+
+The shell has the environment and the working folder of the run's ranks, but is none of them. It
+shares their CPUs, memory and GPUs, and ends with the job. The exit code is that of the command.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `shell` understands."""
+    add_reference(parser)
+    parser.add_argument(
+        "--node", metavar="NAME", help="one of the run's nodes (default: that of rank 0)"
+    )
+    add_output_dir(parser)
+    parser.set_defaults(command=None)
+    parser.usage = "hpckit shell [LAUNCH|RUN] [--node NAME] [--output-dir DIR] [-- CMD ...]"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Become a shell or the command in the run's place; raises HpckitError where that fails."""
+    command = arguments.command
+    if command == []:
+        raise UsageError("no command stands behind --", hint="leave -- out for a shell")
+    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    entrance = find_entrance(selection, arguments.node, context)
+    terminal = command is None and sys.stdin is not None and sys.stdin.isatty()
+    if terminal:
+        context.note(f"{entrance.words}; `exit` leaves it, and the run continues")
+    context.stdout.flush()
+    enter_run(entrance, command or (), context, terminal=terminal)

@@ -1,0 +1,63 @@
+"""`hpckit show`: what a run is, and what it was frozen with."""
+
+from __future__ import annotations
+
+import argparse
+
+from hpckit.cli.options import add_fresh, add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.terminal.pager import show_page
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.record.launches import load_settings
+from hpckit.record.lookup import Selection, find_evidence
+from hpckit.report.description import config_yaml, description_document, description_page
+from hpckit.views.describe import describe_selection
+from hpckit.views.freshness import Freshness
+
+_EPILOG = """\
+examples:
+  hpckit show digits.3
+  hpckit show digits.3 --config > digits.yaml
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `show` understands."""
+    add_reference(parser)
+    parser.add_argument(
+        "--config", action="store_true", help="print its configuration as YAML, and nothing else"
+    )
+    add_fresh(parser)
+    add_json(parser)
+    add_output_dir(parser)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Show a run, or what the runs of a launch have in common; always 0."""
+    base = output_dir(arguments, context)
+    selection = find_evidence(arguments.reference, base, cwd=context.cwd)
+    if arguments.config:
+        _show_config(selection, arguments, context)
+        return 0
+    about = describe_selection(selection, context, Freshness(now=arguments.fresh))
+    if arguments.json:
+        context.say_json(description_document(about))
+    else:
+        show_page(description_page(about, context.now()), context, paged=True)
+    return 0
+
+
+def _show_config(selection: Selection, arguments: argparse.Namespace, context: Context) -> None:
+    launch, index = selection.launch, selection.index
+    if index is None and len(launch.runs) > 1:
+        raise UsageError(
+            f"{launch.id} has {len(launch.runs)} runs, each with a configuration of its own",
+            hint=f"name one, such as `hpckit show {launch.runs[0].id} --config`",
+        )
+    _, config = load_settings(launch, index or 0)
+    if arguments.json:
+        context.say_json(config)
+    else:
+        context.say(config_yaml(config).rstrip("\n"))

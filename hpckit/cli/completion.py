@@ -1,0 +1,185 @@
+"""What a shell offers for the word that is being typed; the shell asks hpckit itself (argcomplete).
+
+Responsible for which words there are; it asks no scheduler and imports nothing that is slow. It is
+imported only when a shell asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from argcomplete.completers import DirectoriesCompleter, SuppressCompleter
+from argcomplete.finders import CompletionFinder
+
+from hpckit.cli.main import VERBS, verb_module
+from hpckit.cli.options import output_dir
+from hpckit.config.request import ComposeRequest
+from hpckit.config.search_path import conf_folders
+from hpckit.context import Context
+from hpckit.errors import HpckitError
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.states import RunState
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.lookup import list_all, list_launches
+
+_MOST_RUNS = 500
+
+Words = Callable[[str, argparse.Namespace, Context], Iterable[str]]
+"""Takes what is typed of a word, and the words before it."""
+
+
+def answer_shell(context: Context) -> int:
+    """Offer words for the command line that the shell has put into the environment; never returns.
+
+    It ends the process.
+    """
+    line = context.environ.get("COMP_LINE", "")
+    before = line[: int(context.environ.get("COMP_POINT") or len(line))].split()
+    verb = before[1] if len(before) > 1 else ""
+    finder = _Finder(always_complete_options=False, default_completer=SuppressCompleter())
+    finder(_parser(verb, context), always_complete_options=False, default_completer=finder.nothing)
+    return 0
+
+
+class _Finder(CompletionFinder):
+    """Offers positional words after options, too: they may stand anywhere."""
+
+    nothing = SuppressCompleter()
+
+    def collect_completions(
+        self,
+        active_parsers: list[argparse.ArgumentParser],
+        parsed_args: argparse.Namespace,
+        cword_prefix: str,
+    ) -> list[str]:
+        """Return the words for what is typed."""
+        found: list[str] = super().collect_completions(active_parsers, parsed_args, cword_prefix)
+        parser: Any = active_parsers[-1]
+        takes_value = any(one.option_strings and one.nargs is None for one in parser.active_actions)
+        if found or takes_value or cword_prefix.startswith("-"):
+            return found
+        for action in parser._get_positional_actions():  # noqa: SLF001  # argcomplete does so, too
+            offer = getattr(action, "completer", None)
+            if action.nargs in {"*", "+", "?"} and offer is not None:
+                words = offer(prefix=cword_prefix, parsed_args=parsed_args)
+                found += [word for word in words if word.startswith(cword_prefix)]
+        return found
+
+
+def _parser(verb: str, context: Context) -> argparse.ArgumentParser:
+    """Return a parser of the whole command line, with the options of one verb alone."""
+    parser = argparse.ArgumentParser(prog="hpckit", allow_abbrev=False)
+    parser.add_argument("--version", action="store_true", help="show the version")
+    verbs = parser.add_subparsers()
+    for name, line in VERBS.items():
+        one = verbs.add_parser(name, help=line, allow_abbrev=False)
+        if name == verb:
+            verb_module(name).add_arguments(one)
+            _attach(one, context)
+    return parser
+
+
+def _attach(parser: argparse.ArgumentParser, context: Context) -> None:
+    for action in parser._actions:  # noqa: SLF001  # argparse has no other way
+        offer = _OFFERS.get(str(action.metavar))
+        if offer is not None:
+            action.completer = _Completer(offer, context)  # type: ignore[attr-defined]
+        elif action.metavar == "DIR":
+            action.completer = DirectoriesCompleter()  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class _Completer:
+    """What argcomplete calls."""
+
+    offer: Words
+    context: Context
+
+    def __call__(self, prefix: str, parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+        """Return the words; what cannot be read offers none."""
+        with contextlib.suppress(HpckitError, OSError):
+            return list(self.offer(prefix, parsed_args, self.context))
+        return []
+
+
+def _launches(prefix: str, arguments: argparse.Namespace, context: Context) -> Iterator[str]:
+    """Yield ids of launches, newest first: one's own, else everybody's."""
+    arguments.output_dir = getattr(arguments, "output_dir", None)
+    folder = output_dir(arguments, context)
+    found = list_launches(folder) or list_all(folder)
+    yield from (one.name for one in found if one.name.startswith(prefix))
+
+
+def _runs(prefix: str, arguments: argparse.Namespace, context: Context) -> Iterator[str]:
+    """Yield ids of launches, and those of runs: `.3`, `LAUNCH.3`, or of the only launch left."""
+    if "/" in prefix:
+        return
+    name, dot, _ = prefix.rpartition(".")
+    launches = list(_launches(name if dot else prefix, arguments, context))
+    if not dot:
+        yield from launches
+    if dot and launches:
+        launch = name if name in launches else launches[0]
+        size = _size(output_dir(arguments, context) / launch)
+        yield from (f"{name}.{index}" for index in range(min(size, _MOST_RUNS)))
+    elif len(launches) == 1 and (size := _size(output_dir(arguments, context) / launches[0])) > 1:
+        yield from (f"{launches[0]}.{index}" for index in range(min(size, _MOST_RUNS)))
+
+
+def _size(folder: Path) -> int:
+    """Return how many runs a launch has: a line each in a small file."""
+    return LaunchPaths(folder).signatures.read_bytes().count(b"\n")
+
+
+def _overrides(prefix: str, arguments: argparse.Namespace, context: Context) -> Iterator[str]:
+    """Yield `group=option` of the folders of configuration, and the keys that hpckit reads."""
+    folders = conf_folders(
+        ComposeRequest(
+            config_dir=getattr(arguments, "config_dir", None),
+            environ=context.environ,
+            cwd=context.cwd,
+        )
+    )
+    group, equals, value = prefix.partition("=")
+    if equals:
+        chosen = value[: value.rfind(",") + 1]
+        files = (file for folder in folders for file in sorted((folder / group).glob("*.yaml")))
+        yield from dict.fromkeys(f"{group}={chosen}{file.stem}" for file in files)
+        return
+    groups = (
+        f"{place.relative_to(folder)}="
+        for folder in folders
+        for place in sorted(folder.rglob("*"))
+        if place.is_dir() and any(place.glob("*.yaml"))
+    )
+    yield from dict.fromkeys(groups)
+    yield from (f"{key}=" for key in _keys(LaunchConfig) if "." not in key or "." in prefix)
+
+
+def _keys(kind: Any, above: str = "") -> Iterator[str]:
+    hints = get_type_hints(kind)
+    for one in fields(kind):
+        if is_dataclass(hints[one.name]):
+            yield from _keys(hints[one.name], f"{above}{one.name}.")
+        else:
+            yield f"{above}{one.name}"
+
+
+def _states(prefix: str, _: argparse.Namespace, __: Context) -> Iterator[str]:
+    chosen = prefix[: prefix.rfind(",") + 1]
+    yield from (f"{chosen}{state}" for state in RunState)
+
+
+_OFFERS: dict[str, Words] = {
+    "LAUNCH": _launches,
+    "LAUNCH|RUN": _runs,
+    "[RUN] FAULT": _runs,
+    "OVERRIDE": _overrides,
+    "STATE[,STATE]": _states,
+}
+"""By the name that help shows for a word."""

@@ -1,0 +1,89 @@
+"""The arguments by which `resume` and `rerun` choose runs of one launch.
+
+Responsible for these arguments; what the filters mean is in report/run_filter.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from hpckit.cli.options import add_filters, filter_of, output_dir
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.record.launches import Launch
+from hpckit.record.lookup import find
+from hpckit.report.run_filter import RunFilter, causes_named, indices_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChoice:
+    """A launch, those of its runs that are named (null: none is), and the filters they pass."""
+
+    launch: Launch
+    indices: tuple[int, ...] | None
+    wanted: RunFilter
+
+
+def add_run_choice(parser: argparse.ArgumentParser) -> None:
+    """Add LAUNCH or several RUNs, and the filters."""
+    parser.add_argument(
+        "references",
+        nargs="*",
+        metavar="LAUNCH|RUN",
+        help="a launch, or runs of one: id, beginning of one, name, .3, @-2, or folder (default: "
+        "latest launch)",
+    )
+    add_filters(parser)
+    parser.add_argument(
+        "--cause",
+        metavar="CAUSE[,CAUSE]",
+        action="append",
+        default=[],
+        help="only runs that failed for one of these causes, such as nan or hang; a word of a "
+        "name is enough: oom",
+    )
+    parser.add_argument(
+        "--runs", metavar="RANGES", help="only these runs of the launch, such as 3-7,12"
+    )
+
+
+def run_choice(arguments: argparse.Namespace, context: Context) -> RunChoice:
+    """Return what `add_run_choice` was given; raises UsageError."""
+    basic, causes = filter_of(arguments), causes_named(arguments.cause)
+    launch, named = _named(arguments, context)
+    indices = None
+    if arguments.runs is not None:
+        indices = indices_named(arguments.runs, len(launch.runs), launch.id)
+    wanted = RunFilter(basic=basic, causes=causes, indices=indices, words=_words(arguments))
+    return RunChoice(launch=launch, indices=named, wanted=wanted)
+
+
+def _named(
+    arguments: argparse.Namespace, context: Context
+) -> tuple[Launch, tuple[int, ...] | None]:
+    base = output_dir(arguments, context)
+    first, *others = [find(word, base, cwd=context.cwd) for word in arguments.references or [None]]
+    if not others:
+        return first.launch, None if first.index is None else (first.index,)
+    launches = {one.launch.folder.resolve(): one.launch.id for one in (first, *others)}
+    if len(launches) > 1:
+        raise UsageError(
+            f"these are runs of {len(launches)} launches: {', '.join(launches.values())}",
+            hint="name runs of one launch at a time",
+        )
+    indices = [one.index for one in (first, *others) if one.index is not None]
+    if len(indices) <= len(others):
+        raise UsageError(
+            f"{first.launch.id} is named as a whole, and more than once",
+            hint=f"name the launch alone, or runs of it, such as {first.launch.runs[0].id}",
+        )
+    return first.launch, tuple(sorted(set(indices)))
+
+
+def _words(arguments: argparse.Namespace) -> str:
+    words = [f"--state {one}" for one in arguments.state]
+    words += ["--failed"] if arguments.failed else []
+    words += [f"--override {one}" for one in arguments.override]
+    words += [f"--cause {one}" for one in arguments.cause]
+    return " ".join(words if arguments.runs is None else [*words, f"--runs {arguments.runs}"])

@@ -1,0 +1,174 @@
+"""A run in the foreground: what it prints and what is typed, between two terminals.
+
+Responsible for a terminal of the run's own behind the person's, and for copying between them and
+into the run's log; it must not start the run. The run is the leader of a session on that terminal:
+Ctrl-C reaches it alone, as the character it is, and not its supervisor or this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.model.states import RunState
+from hpckit.operations import local
+from hpckit.operations.next_step import reference
+from hpckit.record.launches import Launch
+from hpckit.record.logs import rank_logs
+from hpckit.views.poller import Poller
+
+_LOOK_S = 0.2
+_ATTACH_S = 0.02
+_CHUNK = 65536
+_INTERRUPTED = 130
+_TERMINATED = 143
+"""Exit codes, as shells have them."""
+
+
+@contextmanager
+def foreground(context: Context) -> Iterator[Foreground]:
+    """Give a terminal for a run, behind the one this process has (`require_terminal`)."""
+    outer, (inner, slave) = sys.stdin.fileno(), pty.openpty()
+    termios.tcsetattr(slave, termios.TCSANOW, termios.tcgetattr(outer))
+    _copy_size(outer, slave)
+    before = {
+        signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: _copy_size(outer, slave)),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _leave),
+    }
+    try:
+        yield Foreground(context=context, outer=outer, inner=inner, device=os.ttyname(slave))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        # The run, if it is still there, finds its terminal closed.
+        os.close(slave)
+        os.close(inner)
+
+
+def _leave(*_: object) -> None:
+    sys.exit(_TERMINATED)
+
+
+def require_terminal(context: Context) -> None:
+    """Raise UsageError where nobody could type, or read what is printed."""
+    for name, there in (
+        ("input", sys.stdin is not None and sys.stdin.isatty()),
+        ("output", context.terminal),
+    ):
+        if not there:
+            raise UsageError(
+                f"--foreground needs a terminal, and standard {name} is none",
+                hint="without one, --wait --follow prints what the run prints",
+            )
+    if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+        raise UsageError(
+            "--foreground was started in the background, where a terminal cannot be read",
+            hint="start it without `&`",
+        )
+
+
+def _copy_size(outer: int, slave: int) -> None:
+    size = fcntl.ioctl(outer, termios.TIOCGWINSZ, b"\0" * 8)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
+
+
+@dataclass(slots=True, kw_only=True)
+class Foreground:
+    """Two terminals: `outer` is the person's, `inner` this end of the run's, at `device`."""
+
+    context: Context
+    outer: int
+    inner: int
+    device: str
+    log: int | None = field(default=None, init=False)
+    attached: bool = field(default=False, init=False)
+    in_line: bool = field(default=False, init=False)
+
+    def attend(self, launch: Launch) -> int:
+        """Copy until the run has ended; returns 0 if it completed, 130 after Ctrl-C, else 1."""
+        self.context.note(f"{launch.runs[0].id} in {launch.folder}; Ctrl-C goes to your code")
+        poller = Poller(launch=launch, context=self.context)
+        before = termios.tcgetattr(self.outer)
+        try:
+            self._copy_until_over(poller)
+        except KeyboardInterrupt:  # before the run had its terminal
+            local.stop(launch, [0], self.context)
+            self.context.note("cancelled before it began")
+            raise
+        finally:
+            termios.tcsetattr(self.outer, termios.TCSADRAIN, before)
+            if self.log is not None:
+                os.close(self.log)
+        return self._say_end(poller)
+
+    def _copy_until_over(self, poller: Poller) -> None:
+        looked = self.context.now()
+        poller.look()
+        while not poller.over:
+            self._copy(poller.launch, _LOOK_S)
+            if (self.context.now() - looked).total_seconds() >= _LOOK_S:
+                poller.look()
+                looked = self.context.now()
+        while self._copy(poller.launch, 0.0):
+            pass
+
+    def _copy(self, launch: Launch, wait_s: float) -> bool:
+        """Copy what there is, after waiting for it; returns whether the run has printed."""
+        # Until the run can hear Ctrl-C it is this process that does, and typing waits.
+        listened = [self.inner, self.outer] if self.attached else [self.inner]
+        ready, _, _ = select.select(listened, [], [], wait_s if self.attached else _ATTACH_S)
+        if not self.attached and os.tcgetpgrp(self.inner) > 0:
+            self.attached = True
+            tty.setraw(self.outer, termios.TCSADRAIN)
+        if self.outer in ready:
+            typed = os.read(self.outer, _CHUNK)
+            if not typed:
+                _leave()
+            _write(self.inner, typed)
+        if self.inner not in ready:
+            return False
+        printed = os.read(self.inner, _CHUNK)
+        _write(self.context.stdout.fileno(), printed)
+        self.in_line = not printed.endswith(b"\n")
+        self._record(launch, printed)
+        return True
+
+    def _record(self, launch: Launch, printed: bytes) -> None:
+        """Append to the rank's log, which a full disk may prevent."""
+        with contextlib.suppress(OSError):
+            if self.log is None:
+                logs: Any = rank_logs(launch, 0)
+                if 0 in logs:
+                    self.log = os.open(logs[0].path, os.O_WRONLY | os.O_APPEND)
+            if self.log is not None:
+                _write(self.log, printed.replace(b"\r\n", b"\n"))
+
+    def _say_end(self, poller: Poller) -> int:
+        (view,) = poller.views
+        record = view.record
+        cause = f" ({record.failure.cause})" if record.failure is not None else ""
+        named = reference(poller.launch, self.context)
+        if self.in_line:  # such as behind a prompt
+            _write(self.context.stdout.fileno(), b"\n")
+        self.context.note(f"{record.id} {view.state}{cause}; hpckit status {named}   (also: logs)")
+        if view.state is RunState.cancelled:
+            return _INTERRUPTED
+        return int(view.state is not RunState.completed)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,59 @@
+"""Prints what is new in logs, again and again, and says on standard error which it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.record.logs import LogFile, LogTail
+from hpckit.report.escape import escaped
+
+
+@dataclass(slots=True, kw_only=True)
+class LogPrinter:
+    """Prints the lines that logs have got since the last time.
+
+    `own` is whether the launch is the caller's; `run` stands before each line, if several runs are
+    shown at a time.
+    """
+
+    context: Context
+    as_json: bool
+    own: bool
+    run: str = ""
+    tails: dict[Path, LogTail] = field(default_factory=dict)
+
+    def print(self, logs: Sequence[LogFile], *, last: bool = False) -> None:
+        """Print the lines that are new; `last`: nothing more is expected after them."""
+        for log in logs:
+            if log.path not in self.tails:
+                self.tails[log.path] = LogTail(log.path)
+                self.context.note(self.run + _title(log))
+            tail = self.tails[log.path]
+            for line in tail.lines():
+                self._print_line(log, line, prefixed=len(logs) > 1)
+            for line in tail.rest() if last else ():
+                self._print_line(log, line, prefixed=len(logs) > 1)
+        self.context.stdout.flush()
+
+    def _print_line(self, log: LogFile, line: str, *, prefixed: bool) -> None:
+        who = str(log.kind) if log.rank is None else str(log.rank)
+        if self.as_json:
+            record = {"kind": log.kind, "rank": log.rank, "attempt": log.attempt}
+            line = self.context.json_line({**record, "round": log.round, "line": line})
+        elif prefixed:
+            line = f"{who}| {line}"
+        # What one's own program printed is passed on as it is: bars redraw, colours stay.
+        own = self.own or self.as_json
+        self.context.stdout.write(self.run + (line if own else escaped(line)) + "\n")
+
+
+def _title(log: LogFile) -> str:
+    who = f"rank {log.rank}" if log.rank is not None else str(log.kind)
+    place = [
+        "" if log.attempt is None else f"attempt {log.attempt}",
+        "" if log.round is None else f"round {log.round}",
+    ]
+    return ", ".join([who, *filter(None, place)]) + f": {log.path}"

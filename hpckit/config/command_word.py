@@ -1,0 +1,106 @@
+r"""The command behind `--`, as an override in Hydra's grammar.
+
+Responsible for each of its words coming through as the shell gave it; it must not compose. Only
+what is an interpolation (`${params.lr}`, or escaped `\${HOME}`) is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from omegaconf import grammar_parser
+from omegaconf.errors import GrammarParseError
+
+from hpckit.config.failures import FAILURES
+from hpckit.config.request import ComposeRequest
+from hpckit.config.session import Session
+from hpckit.errors import ConfigError
+
+_EXPERIMENT = re.compile(r"(?:\w+:)?\+{0,2}experiment(?:@[^=]*)?=", re.ASCII)
+_COMMAND = re.compile(r"(?:\w+:)?\+{0,2}command=", re.ASCII)
+
+_PLAIN = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_./-]*\Z", re.ASCII)
+_NOT_TEXT = frozenset({"null", "true", "false", "nan", "inf"})
+"""Read as values of other kinds, as are numbers."""
+
+_OPENED = re.compile(r"(\\*)\$\{")
+_MISSING = "${oc.decode:'\"???\"'}"
+"""The word `???`, which is OmegaConf's mark for a value that is still to be given."""
+
+
+def with_command(request: ComposeRequest, session: Session) -> tuple[str, ...]:
+    """Return the overrides of a request, those for the command behind `--` among them.
+
+    Where no experiment is chosen it is experiment=command. Raises ConfigError.
+    """
+    overrides, command = request.overrides, request.command
+    if command is None:
+        return overrides
+    given = next((word for word in overrides if _COMMAND.match(word)), None)
+    if given is not None:
+        raise ConfigError(
+            f"the command is given twice: {given}, and {command[0]!r} ... behind --",
+            hint="leave one of them out",
+        )
+    chosen = any(_EXPERIMENT.match(word) for word in overrides)
+    choice = () if chosen else (_choice(session),)
+    return (*overrides, *choice, command_override(command))
+
+
+def _choice(session: Session) -> str:
+    """Return what chooses experiment=command, also where the files choose no experiment."""
+    word = "experiment=command"
+    try:
+        session.defaults([word])
+    except FAILURES:
+        return f"+{word}"
+    return word
+
+
+def command_override(words: Sequence[str]) -> str:
+    """Return `command=[...]` with exactly these words.
+
+    Example:
+        >>> command_override(["python", "train.py", "--tags", "a, b"])
+        'command=[python,train.py,--tags,"a, b"]'
+
+    """
+    return f"command=[{','.join(map(_word, words))}]"
+
+
+def _word(word: str) -> str:
+    if _PLAIN.match(word) and word.lstrip("-").lower() not in _NOT_TEXT:
+        return word
+    text = _MISSING if word == "???" else _literal_unless_interpolation(word)
+    for quote in ("'", '"') if '"' in text else ('"', "'"):
+        quoted = _quoted(text, quote)
+        # Hydra keeps the override as a text of its own, in which quotes cannot be escaped.
+        if "${" not in quoted or _is_readable(quoted):
+            return quoted
+    raise ConfigError(
+        f"an interpolation in the command has both kinds of quotes: {word}",
+        hint="give it a key of its own, such as +params.x=..., and write ${params.x}",
+    )
+
+
+def _quoted(text: str, quote: str) -> str:
+    body = re.sub(rf"(\\*){quote}", rf"\1\1\\{quote}", text)
+    behind = len(body) - len(body.rstrip("\\"))
+    return f"{quote}{body}{body[len(body) - behind :]}{quote}"
+
+
+def _literal_unless_interpolation(word: str) -> str:
+    """Escape what only looks like an interpolation: a shell's `${x `, or a lone `${`."""
+    if "${" not in word or _is_readable(word):
+        return word
+    return _OPENED.sub(r"\1\1\\${", word)
+
+
+def _is_readable(text: str) -> bool:
+    """Whether OmegaConf reads the text, which has an interpolation."""
+    try:
+        grammar_parser.parse(text)
+    except GrammarParseError:
+        return False
+    return True

@@ -1,0 +1,111 @@
+"""Which words each point of a sweep has: axes, groups that advance together, points of a file.
+
+It must not compose anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.config.names import nearest, question
+from hpckit.config.overrides import check_swept
+from hpckit.config.points.word import Word
+from hpckit.errors import ConfigError
+from hpckit.planning.sweep.grid import check_equal_lengths, expand
+from hpckit.planning.sweep.point_file import place
+
+Listed = tuple[str | None, ...]
+"""For each word, in its place, the one that a point has; null where it has none."""
+
+_GROUP = "a group is a list of two or more keys: sweep.zip=[[lr,batch]]"
+
+
+def first_point(words: Sequence[Word]) -> Listed:
+    """Return the words of the first point; raises ConfigError where something has no values."""
+    return tuple(word.axis(1)[0] for word in words)
+
+
+def list_points(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> tuple[Listed, ...]:
+    """Return the words of every point of the sweep; one point where nothing is swept.
+
+    `zipped` are groups of keys that advance together, as do all columns of a file of points. Words
+    are as the user typed them, but for a swept one, which becomes the point's. Raises ConfigError
+    where something cannot be enumerated, or a group is none.
+    """
+    swept = any(word.is_swept for word in words)
+    groups = _groups(words, zipped) if swept else []
+    axes = [word.axis() for word in words]
+    for group in groups:
+        check_equal_lengths({words[one].name: len(axes[one]) for one in group})
+    columns = [number for number, word in enumerate(words) if word.column is not None]
+    return expand(axes, [*groups, *([columns] if columns else [])])
+
+
+def present(listed: Sequence[str | None]) -> tuple[str, ...]:
+    """Return the words that are there."""
+    return tuple(word for word in listed if word is not None)
+
+
+def line_of(words: Sequence[Word], overrides: Sequence[str]) -> str | None:
+    """Return where the file of points has the point with these overrides; None without a file."""
+    columns = [word.column for word in words if word.column is not None]
+    given = set(overrides)
+    for row in range(len(columns[0].words) if columns else 0):
+        if all(one.words[row] is None or one.words[row] in given for one in columns):
+            return place(columns[0].file, columns[0].lines[row])
+    return None
+
+
+def check_multirun(words: Sequence[Word], *, multirun: bool) -> None:
+    """Raise ConfigError where something is swept without `multirun`, or has no values."""
+    for word in words:
+        if word.column is not None and not multirun:
+            raise ConfigError(
+                f"sweep.points={word.column.file} is a sweep, and this is a single run",
+                hint="add -m (--multirun)",
+            )
+    check_swept([word.override for word in words if word.column is None], multirun=multirun)
+
+
+def _groups(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Return the places of the words in each group."""
+    names = [word.name for word in words if word.is_swept and word.column is None]
+    seen: set[str] = set()
+    groups = []
+    for keys in zipped:
+        if len(keys) < 2:  # noqa: PLR2004  # what advances alone is no group
+            raise ConfigError(f"sweep.zip: [{', '.join(keys)}] is no group", hint=_GROUP)
+        for key in keys:
+            if key in seen:
+                raise ConfigError(f"sweep.zip names {key} twice", hint=_GROUP)
+            seen.add(key)
+            if names.count(key) != 1:
+                raise _not_swept(key, names, words)
+        groups.append([_place(words, key) for key in keys])
+    return groups
+
+
+def _place(words: Sequence[Word], key: str) -> int:
+    (found,) = (number for number, word in enumerate(words) if word.name == key and word.is_swept)
+    override = words[found].override
+    if getattr(override.value(), "shuffle", False):
+        raise ConfigError(
+            f"sweep.zip: {override.input_line} is shuffled, and keys of one group advance together",
+            hint="list its values in the order in which they belong to those of the other keys",
+        )
+    return found
+
+
+def _not_swept(key: str, names: Sequence[str], words: Sequence[Word]) -> ConfigError:
+    column = next((word.column for word in words if word.column and word.name == key), None)
+    if column is not None:
+        return ConfigError(
+            f"sweep.zip names {key}, which {column.file} sets: its points are a group already",
+            hint=f"take {key} out of sweep.zip",
+        )
+    swept = f"swept are {', '.join(names)}" if names else "nothing is swept here"
+    what = "which is swept twice" if key in names else "which is not swept"
+    return ConfigError(
+        f"sweep.zip names {key}, {what}.{question(nearest(key, names))}",
+        hint=f"give {key} its values once, such as {key}=1,2; {swept}",
+    )

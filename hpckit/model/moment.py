@@ -1,0 +1,51 @@
+"""Times in words, for people: in the local time zone (`TZ`), with its name. Programs get ISO 8601.
+
+Responsible for every time that a text shows; it must not read a clock.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def local_moment(at: datetime) -> str:
+    """Return a moment to the second: `2026-11-22 19:26:59 CET`."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def local_minute(at: datetime) -> str:
+    """Return a moment of these days to the minute: `11-22 19:26 CET`."""
+    return f"{at.astimezone():%m-%d %H:%M %Z}"
+
+
+def local_second(at: datetime) -> str:
+    """Return a moment of these days to the second: `11-22 19:26:59 CET`."""
+    return f"{at.astimezone():%m-%d %H:%M:%S %Z}"
+
+
+def local_clock(at: datetime) -> str:
+    """Return the time of day of a moment: `19:26:59 CET`."""
+    return f"{at.astimezone():%H:%M:%S %Z}"
+
+
+def recorded_moment(text: str) -> str:
+    """Return a moment that a file has as ISO 8601 in words; what is none stays as it is."""
+    try:
+        return local_moment(datetime.fromisoformat(text))
+    except ValueError:
+        return text
+
+
+def span_words(span: timedelta) -> str:
+    """Return a duration by its two largest units: `2 h 10 min`, `45 s`, `0.4 s`."""
+    seconds = round(span.total_seconds())
+    if seconds < 1:
+        return f"{span.total_seconds():.1f} s"
+    place = next(place for place, (_, size) in enumerate(_UNITS) if seconds >= size)
+    words = []
+    for name, size in _UNITS[place : place + 2]:
+        count, seconds = divmod(seconds, size)
+        words += [f"{count} {name}"] if count else []
+    return " ".join(words)

@@ -1,0 +1,149 @@
+"""Becomes a shell or a command next to a running run: inside its Slurm job, or on this machine.
+
+Responsible for which run, job and node that is; what the program finds there is made on the node
+(runtime/run_shell).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from hpckit.context import Context
+from hpckit.errors import RunError, UsageError
+from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.launch import ClusterKind
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch, load_settings, read_launch_history
+from hpckit.record.lookup import Selection
+from hpckit.record.process import this_host
+from hpckit.runtime.run_shell import restore_signals
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.overlap import overlapping_step, raw_job_id
+from hpckit.views.launch_view import Ask, launch_view
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntrance:
+    """Where a program is to start: `job` and `node` are Slurm's, null without it.
+
+    A null `node` with a job leaves the choice to Slurm: the run has not begun a round yet.
+    """
+
+    launch: Launch
+    view: RunView
+    job: str | None
+    node: str | None
+
+    @property
+    def words(self) -> str:
+        """What it is, in words."""
+        record = self.view.record
+        where = this_host() if self.job is None else f"{self.node or 'a node'} of job {self.job}"
+        return f"{record.id}, attempt {record.attempt}, on {where}"
+
+
+def find_entrance(selection: Selection, node: str | None, context: Context) -> RunEntrance:
+    """Return where the run that is meant runs; raises UsageError where it does not run now."""
+    view = _running(selection, context)
+    launch = selection.launch
+    if launch.cluster.kind is not ClusterKind.slurm:
+        _check_here(launch, view, node)
+        return RunEntrance(launch=launch, view=view, job=None, node=None)
+    if view.record.job is None:
+        raise UsageError(f"run {view.record.id} is in no Slurm job that is known")
+    nodes = _nodes(launch, view)
+    if node is not None and node not in nodes:
+        raise UsageError(
+            f"run {view.record.id} is not on node {node!r}; it is on {', '.join(nodes) or 'none'}",
+            hint=f"name one of them: --node {nodes[0]}" if nodes else "leave --node out",
+        )
+    first = view.record.nodes[:1] if view.record.round is not None else ()
+    return RunEntrance(
+        launch=launch, view=view, job=view.record.job, node=node or next(iter(first), None)
+    )
+
+
+def enter_run(
+    entrance: RunEntrance, words: Sequence[str], context: Context, *, terminal: bool
+) -> NoReturn:
+    """Become the command, or a shell without `words`, at the entrance.
+
+    `terminal` is whether it is to have one. Raises SchedulerError, RunError.
+    """
+    launch, record = entrance.launch, entrance.view.record
+    program = [
+        *(launch.python, "-P", "-m", "hpckit.runtime.run_shell"),
+        *(str(launch.folder), str(record.index), str(record.attempt), *words),
+    ]
+    if entrance.job is None:
+        _become(program, context)
+    commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
+    resources = load_settings(launch, record.index)[0].resources
+    step = overlapping_step(
+        raw_job_id(entrance.job, commands),
+        entrance.node,
+        program,
+        cpus=resources.tasks_per_node * resources.cpus_per_task,
+        terminal=terminal,
+    )
+    restore_signals()
+    commands.become("srun", *step)
+
+
+def _become(program: list[str], context: Context) -> NoReturn:
+    restore_signals()
+    try:
+        os.execve(program[0], program, dict(context.environ))  # noqa: S606  # no shell is the point
+    except OSError as error:
+        raise RunError(f"the Python of the launch cannot be run: {program[0]}: {error}") from error
+
+
+def _running(selection: Selection, context: Context) -> RunView:
+    launch, index = selection.launch, selection.index
+    indices = None if index is None else [index]
+    view = launch_view(launch, context, ask=Ask.open_runs, indices=indices)
+    running = [one for one in view.runs if one.state is RunState.running]
+    if len(running) == 1:
+        return running[0]
+    if running:
+        names = ", ".join(one.record.id for one in running[:_SHOWN])
+        more = f" and {len(running) - _SHOWN} more" if len(running) > _SHOWN else ""
+        raise UsageError(
+            f"launch {launch.id} has several running runs", hint=f"name one of {names}{more}"
+        )
+    if len(view.runs) == 1:
+        (only,) = view.runs
+        raise UsageError(
+            f"run {only.record.id} is {only.state}: only a running run can be entered",
+            hint=f"`hpckit status {only.record.id}` says more, `hpckit logs` what it printed",
+        )
+    raise UsageError(
+        f"no run of launch {launch.id} is running", hint="`hpckit status` shows how they stand"
+    )
+
+
+def _nodes(launch: Launch, view: RunView) -> tuple[str, ...]:
+    """Return the nodes of the run: those of its round first, then those it has to spare."""
+    record, seen = view.record, view.observation
+    trained = record.nodes if record.round is not None else ()
+    shared = read_launch_history(launch).job_of(record.index).shared_job is not None
+    allocated = () if seen is None or shared else expand_nodes(seen.nodes)
+    return tuple(dict.fromkeys([*trained, *allocated]))
+
+
+def _check_here(launch: Launch, view: RunView, node: str | None) -> None:
+    host = view.record.supervisor[0] if view.record.supervisor else this_host()
+    run = launch.paths.run(view.record.index).folder
+    if host != this_host():
+        raise UsageError(
+            f"run {view.record.id} is on {host}, and this is {this_host()}",
+            hint=f"there: hpckit shell {run}",
+        )
+    if node not in {None, host}:
+        raise UsageError(f"run {view.record.id} is on {host}, not on node {node!r}")

@@ -1,0 +1,256 @@
+"""Deletes whole launches: the folder, and the checkpoints that its runs keep elsewhere.
+
+Responsible for what belongs to a launch, for when it may go, and for the order in which it goes.
+The folder is renamed first, which ends the launch for every reader; then what lies elsewhere goes,
+then the rest. `launch.json` is the first file of the rest: while it is there, a removal that was
+cut off can still tell what lies elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.errors import HpckitError, RunError, SchedulerError, UsageError
+from hpckit.model.counted import counted
+from hpckit.model.launch import ClusterKind
+from hpckit.operations.add_job import alone
+from hpckit.planning.clean import spared
+from hpckit.record.launches import (
+    Launch,
+    load_configs,
+    load_launch,
+    read_launch_history,
+)
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.lock import exclusive
+from hpckit.record.ownership import check_place
+from hpckit.record.process import alive
+from hpckit.record.remove import begin_removal, is_plain, leftovers, remove, removed_name, size_of
+from hpckit.record.trials import asked_config
+from hpckit.runtime.checkpoint.errors import ForeignFolderError
+from hpckit.runtime.checkpoint.ownership import check_checkpoint_owner
+from hpckit.slurm.commands import SlurmCommands
+from hpckit.slurm.query import queued_jobs
+from hpckit.views.launch_view import Ask, LaunchView, launch_views, local_executors, unconfirmed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovalPart:
+    """A folder that goes with a launch; `size` in bytes."""
+
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRemoval:
+    """What goes with a launch: its own folder first. `left` says what stays, and why.
+
+    `refused` is why nothing of it may be removed, null where it may; `begun` is whether an earlier
+    removal was cut off. `launch` is null where that left no more than files.
+    """
+
+    id: str
+    folder: Path
+    launch: Launch | None
+    parts: tuple[RemovalPart, ...]
+    left: tuple[str, ...]
+    refused: str | None = None
+    begun: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+
+def plan_removals(launches: Sequence[Launch], context: Context) -> list[LaunchRemoval]:
+    """Return what goes with these launches, and why not; each Slurm is asked about all at once."""
+    queues = _Queues(context=context)
+    views = launch_views([(one, None) for one in launches], context, ask=Ask.all_runs)
+    return [_planned(view, queues) for view in views]
+
+
+def _planned(view: LaunchView, queues: _Queues) -> LaunchRemoval:
+    launch = view.launch
+    try:
+        return replace(_removal(launch), refused=_refusal(view, queues))
+    except (HpckitError, OSError, ValueError, TypeError) as error:
+        why = f"what it keeps outside of its folder cannot be read: {error}"
+        return replace(_bare(launch.id, launch.folder), begun=False, refused=why)
+
+
+def plan_begun_removal(folder: Path) -> LaunchRemoval:
+    """Return what is left of a launch whose removal was cut off; raises HpckitError."""
+    try:
+        check_place(folder)
+        if LaunchPaths(folder).launch.exists():
+            return replace(_removal(load_launch(folder)), begun=True)
+        return _bare(removed_name(folder) or folder.name, folder)
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"what is left of {folder} cannot be read: {error}") from error
+
+
+def _bare(name: str, folder: Path) -> LaunchRemoval:
+    """Return the removal of a folder alone."""
+    part = RemovalPart(path=folder, size=size_of(folder))
+    return LaunchRemoval(id=name, folder=folder, launch=None, parts=(part,), left=(), begun=True)
+
+
+def remove_launch(agreed: LaunchRemoval, context: Context) -> None:
+    """Remove what was agreed to, after one more look; again, where an earlier removal was cut off.
+
+    Raises UsageError where the launch may no longer go, HeldError where another process works on
+    it, OSError where something could not be removed.
+    """
+    if agreed.begun or agreed.launch is None:
+        lock = LaunchPaths(agreed.folder).resume_lock
+        with exclusive(lock, at=context.now(), what=f"is removing {agreed.id}"):
+            _finish(agreed.folder, agreed.parts[1:])
+        return
+    with alone(agreed.launch, context) as fresh:
+        (now,) = plan_removals([fresh], context)
+        if now.refused is not None:
+            raise UsageError(now.refused)
+        elsewhere = [part for part in now.parts[1:] if part.path in _paths(agreed)]
+        _finish(begin_removal(agreed.folder), elsewhere)
+
+
+def _paths(removal: LaunchRemoval) -> set[Path]:
+    return {part.path for part in removal.parts}
+
+
+def _finish(folder: Path, elsewhere: Sequence[RemovalPart]) -> None:
+    for part in elsewhere:
+        remove(part.path)
+    LaunchPaths(folder).launch.unlink(missing_ok=True)
+    remove(folder)
+
+
+def _removal(launch: Launch) -> LaunchRemoval:
+    found = [one for given in _checkpoint_dirs(launch) for one in _elsewhere(launch, given)]
+    paths = [launch.folder, *(one for one in found if isinstance(one, Path))]
+    return LaunchRemoval(
+        id=launch.id,
+        folder=launch.folder,
+        launch=launch,
+        parts=tuple(RemovalPart(path=path, size=size_of(path)) for path in paths),
+        left=tuple(one for one in found if isinstance(one, str)),
+    )
+
+
+def _checkpoint_dirs(launch: Launch) -> Sequence[str]:
+    """Return every `checkpoint.dir` of the runs; raises FrozenFolderError."""
+    found: dict[str, None] = {}
+    for index, config in enumerate(load_configs(launch)):
+        given = (asked_config(launch.paths, index, config) if launch.searched else config).get(
+            "checkpoint", {}
+        )
+        if given.get("dir"):
+            found[str(given["dir"])] = None
+    return tuple(found)
+
+
+def _elsewhere(launch: Launch, given: str) -> Iterator[Path | str]:
+    """Yield what the launch keeps below a `checkpoint.dir`, or why that stays."""
+    base = Path(given).expanduser()
+    if not base.is_absolute():
+        yield f"checkpoint.dir={given} is relative to wherever the ranks were, unless that is here"
+        return
+    own = base / launch.id
+    if own.is_relative_to(launch.folder):
+        return  # goes with the launch folder
+    if not base.is_dir():
+        yield f"checkpoint.dir={given} is not a folder of this host; remove {own} where it is one"
+        return
+    yield from (one for one in leftovers(base) if removed_name(one) == launch.id)
+    if os.path.lexists(own):
+        yield own if (reason := _foreign(own, base)) is None else f"{own}: {reason}"
+
+
+def _foreign(folder: Path, base: Path) -> str | None:
+    """Return why a folder of checkpoints is not the caller's to remove; None where it is."""
+    if not is_plain(folder, base) or not folder.is_dir():
+        return "it is a link, or no folder"
+    try:
+        check_checkpoint_owner(folder, base)
+        for run in folder.iterdir():
+            if not run.is_symlink():
+                check_checkpoint_owner(run, base)
+    except ForeignFolderError as error:
+        return error.message
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
+    return None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Queues:
+    """What each Slurm still has of the user's jobs, asked once."""
+
+    context: Context
+    known: dict[str | None, frozenset[str]] = field(default_factory=dict)
+
+    def living(self, launch: Launch) -> list[str]:
+        """Return the jobs of a launch that Slurm still has; raises SchedulerError."""
+        ours = list(read_launch_history(launch).accepted.values())
+        bin_dir = launch.cluster.bin_dir
+        if ours and bin_dir not in self.known:
+            commands = SlurmCommands(bin_dir=bin_dir, environ=self.context.environ)
+            self.known[bin_dir] = queued_jobs(commands)
+        return [job for job in ours if job in self.known[bin_dir]]
+
+
+def _refusal(view: LaunchView, queues: _Queues) -> str | None:
+    """Return why a launch may not go: the first reason, and what to do about it."""
+    launch = view.launch
+    doubtful = unconfirmed(launch)
+    if doubtful:
+        return f"it is not known whether Slurm accepted {doubtful[0].name}: see `hpckit doctor`"
+    return _open_run(view) or _writer(view) or _queued(launch, queues)
+
+
+def _open_run(view: LaunchView) -> str | None:
+    of_slurm = view.launch.cluster.kind is ClusterKind.slurm
+    found = [
+        (one, reason) for one in view.runs if (reason := spared(one, of_slurm=of_slurm)) is not None
+    ]
+    if not found:
+        return None
+    (first, reason), more = found[0], len(found) - 1
+    others = f" (and {counted(more, 'more run')} like it)" if more else ""
+    return (
+        f"{first.record.id} is {first.state}, and {reason}{others}; `hpckit cancel "
+        f"{view.launch.id}` ends it"
+    )
+
+
+def _writer(view: LaunchView) -> str | None:
+    """Return the process of this host that may still write although all runs have ended."""
+    supervisors = [one.record.supervisor for one in view.runs if one.record.supervisor]
+    executors = {(one.host, one.pid, one.started) for one in local_executors(view.launch).values()}
+    for name, known in (("supervisor", supervisors), ("local executor", executors)):
+        for process in known:
+            if alive(*process):
+                return f"its {name} (process {process[1]}) has not ended yet; try again shortly"
+    return None
+
+
+def _queued(launch: Launch, queues: _Queues) -> str | None:
+    """Return which jobs Slurm still has, those that resume or submit others too."""
+    if launch.cluster.kind is not ClusterKind.slurm:
+        return None
+    try:
+        living = queues.living(launch)
+    except SchedulerError as error:
+        return f"Slurm has not said which of its jobs are left: {error.message}"
+    if not living:
+        return None
+    return (
+        f"Slurm still has {counted(len(living), 'job')} of it ({', '.join(living[:5])}); "
+        f"`hpckit cancel {launch.id}` ends them"
+    )

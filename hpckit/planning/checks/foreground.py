@@ -1,0 +1,53 @@
+"""What cannot run in the foreground: anything but one rank on this machine. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.errors import UsageError
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.plan import LaunchPlan
+from hpckit.planning.checks.slips import slurm_only
+
+
+def check_foreground(plan: LaunchPlan, overrides: Sequence[str]) -> None:
+    """Raise UsageError where a plan is more than one rank here, or these words are for Slurm."""
+    if plan.stages:
+        names = ", ".join(stage.name for stage in plan.stages)
+        raise UsageError(
+            f"--foreground takes one run, and this launch has stages: {names}",
+            hint="launch the experiment of one stage",
+        )
+    if len(plan.runs) > 1 or plan.search is not None:
+        raise UsageError(
+            f"--foreground takes one run, and this is a sweep of {len(plan.runs)}",
+            hint="leave -m out and give each swept key one value",
+        )
+    settings = plan.runs[0].settings
+    if plan.cluster.kind is ClusterKind.slurm:
+        raise UsageError(
+            "--foreground runs on this machine, and the cluster chosen is Slurm's",
+            hint="leave cluster=... out, or write cluster=local",
+        )
+    _check_ranks(settings)
+    _check_words(settings, overrides)
+
+
+def _check_ranks(settings: LaunchConfig) -> None:
+    tasks = settings.resources.tasks_per_node  # this machine is one node, which is checked before
+    if tasks > 1:
+        raise UsageError(
+            f"--foreground starts one rank, and resources.tasks_per_node is {tasks}",
+            hint="add resources=cpu (one rank), or resources.tasks_per_node=1",
+        )
+
+
+def _check_words(settings: LaunchConfig, overrides: Sequence[str]) -> None:
+    """Refuse what only Slurm reads where it was typed; what files say holds for other launches."""
+    typed = {word.lstrip("+").partition("=")[0] for word in overrides}
+    for key in slurm_only(settings):
+        if key in typed:
+            raise UsageError(
+                f"--foreground runs on this machine, where nothing reads {key}",
+                hint=f"leave {key}=... out",
+            )

@@ -1,0 +1,180 @@
+"""Whether the nodes of a partition have what a job asks of each of its nodes. Pure.
+
+Responsible for CPUs, memory and generic resources of a node; what Slurm did not say of a node is
+never held against a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.site import NodeGroup
+from hpckit.model.counted import counted
+from hpckit.model.finding import Finding, error
+from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec
+
+_ELSEWHERE = "choose another partition with resources.partition=NAME"
+_CPUS = "CPUs"
+_MEMORY = "GB of memory"
+_LOWER = {_CPUS: "resources.tasks_per_node or resources.cpus_per_task"}
+_UNSET_MEMORY = 1
+"""Megabytes that Slurm gives a node whose memory is not configured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """What each node has to have: `count` of `what`, and the key that asks for it."""
+
+    what: str
+    count: float
+    key: str
+    value: object
+
+    def of(self, group: NodeGroup) -> float | None:
+        """Return how much of it a node of the group has, null where that is not known."""
+        if self.what == _CPUS:
+            return group.cpus or None
+        if self.what == _MEMORY:
+            return group.memory_mb / 1024 if group.memory_mb > _UNSET_MEMORY else None
+        return group.gres.get(self.what, 0)
+
+    def fits(self, group: NodeGroup) -> bool:
+        """Whether a node of the group has enough of it."""
+        has = self.of(group)
+        return has is None or self.count <= has
+
+    def __str__(self) -> str:
+        return f"{self.count:g} {'x ' if self._is_device else ''}{self.what}"
+
+    @property
+    def _is_device(self) -> bool:
+        return self.what not in (_CPUS, _MEMORY)
+
+
+def asks_of_nodes(resources: ResourceSpec) -> bool:
+    """Whether a job asks for more of a node than any node has."""
+    return bool(_needs(resources))
+
+
+def shape_findings(name: str, groups: Sequence[NodeGroup], job: JobSpec) -> Iterator[Finding]:
+    """Yield an error for what too few nodes of this partition have; `groups` are its nodes."""
+    resources, there = job.resources, sum(one.nodes for one in groups)
+    if resources.allocated_nodes > there:
+        return
+    needs = _needs(resources)
+    lacking = [need for need in needs if _having([need], groups) < resources.allocated_nodes]
+    for need in lacking:
+        yield _lacks(need, name, groups, job)
+    if not lacking and _having(needs, groups) < resources.allocated_nodes:
+        asked = ", ".join(map(str, needs))
+        yield error(
+            needs[0].key,
+            needs[0].value,
+            f"{counted(resources.allocated_nodes, 'node')} with {asked} each asked for; partition "
+            f"{name} has {_having(needs, groups)} with all of that: {_offer(groups)}",
+            f"ask for less of one of them, or {_ELSEWHERE}",
+        )
+
+
+def _needs(resources: ResourceSpec) -> list[_Need]:
+    needs = list(_devices(resources))
+    if resources.mem_gb is not None:
+        key = "resources.mem_gb"
+        needs.append(_Need(what=_MEMORY, count=resources.mem_gb, key=key, value=resources.mem_gb))
+    cpus = resources.tasks_per_node * resources.cpus_per_task
+    if cpus > 1 and not dict(resources.additional_parameters).get("overcommit"):
+        tasks = resources.tasks_per_node > 1
+        key = "resources.tasks_per_node" if tasks else "resources.cpus_per_task"
+        value = resources.tasks_per_node if tasks else resources.cpus_per_task
+        needs.append(_Need(what=_CPUS, count=cpus, key=key, value=value))
+    return needs
+
+
+def _devices(resources: ResourceSpec) -> Iterator[_Need]:
+    gpus = resources.gpus_per_node
+    if gpus:
+        yield _Need(what="gpu", count=gpus, key="resources.gpus_per_node", value=gpus)
+    asked = read_gres(resources.gres or "")
+    for name, count in asked.items():
+        # Of a type that is asked for, the name alone says nothing more.
+        if not any(other.startswith(f"{name}:") for other in asked):
+            yield _Need(what=name, count=count, key="resources.gres", value=resources.gres)
+
+
+def _having(needs: Collection[_Need], groups: Collection[NodeGroup]) -> int:
+    """Return how many nodes have all of that."""
+    return sum(one.nodes for one in groups if all(need.fits(one) for need in needs))
+
+
+def _lacks(need: _Need, name: str, groups: Sequence[NodeGroup], job: JobSpec) -> Finding:
+    having, largest = _having([need], groups), max(need.of(one) or 0 for one in groups)
+    if having:
+        return error(
+            need.key,
+            need.value,
+            f"{counted(job.resources.allocated_nodes, 'node')} with {need} asked for; partition "
+            f"{name} has {having} such: {_offer(groups)}",
+            f"lower {need.key} or resources.nodes, or {_ELSEWHERE}",
+        )
+    offer = f": {_offer(groups)}" if need.what not in (_CPUS, _MEMORY) else ""
+    has = f"the largest node of partition {name} has {_amount(need, largest)}{offer}"
+    shared = job.shared_job
+    if shared is not None:
+        own = next((one for one in _needs(shared.each) if one.what == need.what), None)
+        if own is not None and own.count > largest:
+            return _lacks(own, name, groups, replace(job, resources=shared.each, shared_job=None))
+        return error(
+            "sweep.runs_per_job",
+            shared.runs_per_job,
+            f"a shared job asks for {_sum(need, job)}; {has}",
+            f"{_fewer(shared, need, largest)}, or {_ELSEWHERE}",
+        )
+    return error(
+        need.key,
+        need.value,
+        f"a node is asked for {_sum(need, job)}; {has}",
+        f"lower {_LOWER.get(need.what, need.key)}, or {_ELSEWHERE}",
+    )
+
+
+def _amount(need: _Need, count: float) -> str:
+    return f"{count:.3f}".rstrip("0").rstrip(".") + (" GB" if need.what == _MEMORY else "")
+
+
+def _sum(need: _Need, job: JobSpec) -> str:
+    """Return how what is asked for comes about: `25 runs x 1 CPU = 25`."""
+    each = job.resources if job.shared_job is None else job.shared_job.each
+    if need.what == _CPUS:
+        factors = [counted(each.cpus_per_task, "CPU")]
+        if each.tasks_per_node > 1:
+            factors.insert(0, f"{each.tasks_per_node} tasks")
+    elif need.what == _MEMORY:
+        factors = [f"{each.mem_gb:g} GB"]
+    else:
+        factors = []
+    if job.shared_job is not None:
+        runs = counted(job.shared_job.slots, "run")
+        if not factors:
+            return f"{need} for {runs}"
+        factors.insert(0, runs)
+    if len(factors) > 1:
+        return f"{' x '.join(factors)} = {need.count:g}"
+    return factors[0] if factors else str(need)
+
+
+def _fewer(shared: SharedJobSpec, need: _Need, largest: float) -> str:
+    fitting = max(1, int(largest * shared.slots // need.count))
+    also = f" and sweep.runs_per_gpu={fitting}" if shared.runs_per_gpu > fitting else ""
+    return f"set sweep.runs_per_job={fitting}{also} or less"
+
+
+def _offer(groups: Collection[NodeGroup]) -> str:
+    said = (
+        f"{one.nodes} with {one.cpus} CPUs "
+        f"{one.memory_mb / 1024:.0f} GB "
+        + (" ".join(f"{name}={n}" for name, n in one.gres.items()) or "no gres")
+        for one in groups
+    )
+    return "; ".join(dict.fromkeys(said))

@@ -1,0 +1,223 @@
+"""The points of a sweep in the text of a file: CSV, YAML or JSON lines. Pure.
+
+Responsible for the form of such files; it must not know what a key or a value means to Hydra.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import yaml
+
+from hpckit.errors import ConfigError
+from hpckit.model.counted import counted
+from hpckit.planning.sweep.grid import MAX_POINTS
+
+EXAMPLES = (
+    "CSV: a line of keys, then a line for each point; YAML: a list of mappings, such as "
+    "`- {lr: 0.1, batch: 32}`; JSON lines: one object a line"
+)
+_MOST = MAX_POINTS + 1
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PLAIN_VALUES = {"": None, "~": None, "null": None, "true": True, "false": False}
+_NOT_FINITE = re.compile(r"([-+]?)\.?(inf|nan)\Z", re.IGNORECASE)
+_DIGITS = re.compile(r"[-+]?(0|[1-9][0-9_]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value as it would be typed on the command line after `key=`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A point: the line on which it stands, from 1, and its values by key.
+
+    Values are a Cell each in CSV, else what the file has: text, number, list, mapping and so on.
+    """
+
+    line: int
+    values: Mapping[str, Any]
+
+
+def read_rows(text: str, ending: str, name: str) -> tuple[Row, ...]:
+    """Return the points in a file of this ending (`.csv`), at most one more than may be launched.
+
+    `name` is that of the file, for messages. Raises ConfigError, which names file and line.
+    """
+    read = _READERS.get(ending.lower())
+    if read is None:
+        raise ConfigError(
+            f"{name}: sweep.points reads files that end in {', '.join(_READERS)}", hint=EXAMPLES
+        )
+    rows = tuple(islice(read(text, name), _MOST))
+    if not rows:
+        raise ConfigError(f"{name} has no points", hint=EXAMPLES)
+    return rows
+
+
+def place(name: str, line: int) -> str:
+    """Return a line of a file in words, for the beginning of a message."""
+    return f"{name}, line {line}"
+
+
+def _csv(text: str, name: str) -> Iterator[Row]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    lines = _numbered(reader, name)
+    line, header = next(lines, (1, []))
+    keys = [key.strip() for key in header]
+    _check_header(keys, place(name, line))
+    for line, cells in lines:
+        if len(cells) != len(keys):
+            raise ConfigError(
+                f"{place(name, line)} has {counted(len(cells), 'value')}, and the first line has "
+                f"{counted(len(keys), 'key')}: {', '.join(keys)}",
+                hint='a value with a comma stands in double quotes: "[1,2]"; leave out a key of '
+                "one point by leaving its place empty: 1,,3",
+            )
+        yield Row(
+            line=line,
+            # Nothing between two commas: the point does not set that key.
+            values={
+                key: Cell(cell.strip())
+                for key, cell in zip(keys, cells, strict=True)
+                if cell.strip()
+            },
+        )
+
+
+def _numbered(reader: Any, name: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows that are not empty, with the lines on which they begin."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise ConfigError(f"{place(name, line)} is not CSV: {error}", hint=EXAMPLES) from error
+        if cells is None:
+            return
+        if any(cell.strip() for cell in cells):
+            yield line, cells
+
+
+def _check_header(keys: Sequence[str], where: str) -> None:
+    empty = next((number for number, key in enumerate(keys, start=1) if not key), None)
+    if empty is not None:
+        raise ConfigError(f"{where}: column {empty} has no key", hint=EXAMPLES)
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise _twice(twice, where)
+    if len(keys) == 1 and re.search(r"[;\t]", keys[0]):
+        raise ConfigError(f"{where}: {keys[0]!r}: columns are separated by commas", hint=EXAMPLES)
+
+
+def _json_lines(text: str, name: str) -> Iterator[Row]:
+    for line, record in enumerate(text.split("\n"), start=1):
+        if not record.strip():
+            continue
+        where = place(name, line)
+        try:
+            values = json.loads(record, object_pairs_hook=partial(_unlike, where=where))
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{where} is not JSON: {error}", hint=EXAMPLES) from error
+        yield _row(values, line, name)
+
+
+def _yaml(text: str, name: str) -> Iterator[Row]:
+    try:
+        root = yaml.compose(text, Loader=_LOADER)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise _not_yaml(error, name) from error
+    if root is None:
+        return
+    if not isinstance(root, yaml.SequenceNode):
+        raise ConfigError(f"{name} holds no list of points", hint=EXAMPLES)
+    seen: set[int] = set()
+    for node in root.value:
+        line = node.start_mark.line + 1
+        yield _row(_constructed(node, name, seen), line, name)
+
+
+def _not_yaml(error: Exception, name: str) -> ConfigError:
+    mark = getattr(error, "problem_mark", None)
+    where = name if mark is None else place(name, mark.line + 1)
+    problem = getattr(error, "problem", None) or str(error) or "nested too deeply"
+    return ConfigError(f"{where} is not YAML: {problem}", hint=EXAMPLES)
+
+
+def _constructed(node: Any, name: str, seen: set[int]) -> Any:
+    where = place(name, node.start_mark.line + 1)
+    if isinstance(node, yaml.ScalarNode):
+        return node.value if node.style else _scalar(node.value)
+    # An alias may stand inside of what it names, or multiply what it names without end.
+    if id(node) in seen:
+        raise ConfigError(
+            f"{where}: an alias (*) of this list or mapping; points are written out", hint=EXAMPLES
+        )
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        return [_constructed(item, name, seen) for item in node.value]
+    pairs = [
+        (_constructed(key, name, seen), _constructed(value, name, seen))
+        for key, value in node.value
+    ]
+    return _unlike(pairs, where)
+
+
+def _scalar(text: str) -> Any:
+    """Return what a plain scalar means: numbers as Hydra reads them (1e-3 is one), else text."""
+    if text.lower() in _PLAIN_VALUES:
+        return _PLAIN_VALUES[text.lower()]
+    special = _NOT_FINITE.match(text)
+    if special is not None:
+        return float(special[1] + special[2])
+    if not _DIGITS.match(text):
+        return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _unlike(pairs: Sequence[tuple[Any, Any]], where: str) -> dict[str, Any]:
+    """Return pairs as a mapping; raises ConfigError where a key is no text, or is there twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if not isinstance(key, str) or not key.strip():
+            raise ConfigError(f"{where}: {key!r} is no key", hint=EXAMPLES)
+        if key in found:
+            raise _twice(key, where)
+        found[key] = value
+    return found
+
+
+def _twice(key: str, where: str) -> ConfigError:
+    return ConfigError(f"{where}: {key} is there twice", hint="a point has one value for each key")
+
+
+def _row(values: object, line: int, name: str) -> Row:
+    if not isinstance(values, dict) or not values:
+        raise ConfigError(
+            f"{place(name, line)}: a point is a mapping of keys to values", hint=EXAMPLES
+        )
+    return Row(line=line, values={key.strip(): value for key, value in values.items()})
+
+
+_READERS: Mapping[str, Callable[[str, str], Iterator[Row]]] = {
+    ".csv": _csv,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+    ".jsonl": _json_lines,
+}

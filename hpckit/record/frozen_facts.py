@@ -1,0 +1,48 @@
+"""What was frozen of a launch's code and environment, read to be shown or compared.
+
+Responsible for reading those files, whatever is missing or damaged in them; it must not word it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.store import open_plain, read_json
+
+_DIFF_OF = re.compile(r'^diff --git (?:"?a/.*"? )"?b/(.*?)"?$', re.MULTILINE)
+
+
+def read_code_record(paths: LaunchPaths) -> Mapping[str, Any]:
+    """Return code.json, empty where it cannot be read."""
+    return _object(paths.code_record)
+
+
+def read_environment(paths: LaunchPaths) -> Mapping[str, Any]:
+    """Return environment.json, empty where it cannot be read."""
+    return _object(paths.environment)
+
+
+def changed_files(paths: LaunchPaths) -> tuple[str, ...]:
+    """Return the files that differed from the commit, as far as git tracked them."""
+    return tuple(dict.fromkeys(_DIFF_OF.findall(read_code_diff(paths))))
+
+
+def read_code_diff(paths: LaunchPaths) -> str:
+    """Return what differed from the commit, empty where nothing did or it cannot be read."""
+    try:
+        with open_plain(paths.code_diff) as file:
+            return file.read().decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    try:
+        record = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -1,0 +1,95 @@
+"""Which paths of the project the nodes will have, and why not the others.
+
+Responsible for the reason in words; it must not choose what is frozen (collect does). git is not
+asked again.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from hpckit.record.snapshot.collect import CodeSnapshot
+
+_KEEPERS = frozenset({".gitkeep", ".gitignore", ".keep", "README.md", "README", "README.txt"})
+"""Files that only keep a folder in git whose other files it ignores."""
+
+_ENTRIES_LOOKED_AT = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenFiles:
+    """The files of a project that are frozen; `output_dir` is the folder of launches."""
+
+    snapshot: CodeSnapshot
+    output_dir: Path
+
+    def missing(self, path: Path) -> str | None:
+        """Return why the nodes will not have this path, None if they will.
+
+        They have what is outside the project, in an installation, or in its copy; where there is
+        no copy, all of it.
+        """
+        path, root = Path(os.path.normpath(path)), self.snapshot.root
+        if self.snapshot.files is None or not path.is_relative_to(root):
+            return None
+        if "site-packages" in path.parts or self._has(path.relative_to(root)):
+            return None
+        return self._reason(path)
+
+    def unreached(self, path: Path) -> str | None:
+        """Return why a path relative to the run's folder will not be there, None if it will."""
+        outside = not Path(os.path.normpath(path)).is_relative_to(self.snapshot.root)
+        if self.snapshot.files is not None and outside:
+            return "it leads out of the project, and a run starts in a folder of its own"
+        return self.missing(path)
+
+    @cached_property
+    def _files(self) -> frozenset[str]:
+        return frozenset(file.path for file in self.snapshot.files or ())
+
+    @cached_property
+    def _folders(self) -> frozenset[str]:
+        """The folders that hold a file that is more than a keeper."""
+        found: set[str] = set()
+        for file in self._files:
+            folder, _, name = file.rpartition("/")
+            if name in _KEEPERS:
+                continue
+            while folder and folder not in found:
+                found.add(folder)
+                folder = folder.rpartition("/")[0]
+        return frozenset(found)
+
+    def _has(self, path: Path) -> bool:
+        name = PurePosixPath(path)
+        if str(name) in self._folders or str(name) == ".":
+            return True
+        # A link to a folder is frozen as one: what is below it is where it leads.
+        if str(name) in self._files or any(str(one) in self._files for one in name.parents):
+            return True
+        return self._holds_keepers_alone(path)
+
+    def _holds_keepers_alone(self, path: Path) -> bool:
+        """Whether all that there is of a folder are files that are frozen."""
+        folder = self.snapshot.root / path
+        kept = [one for one in self._files if one.startswith(f"{path.as_posix()}/")]
+        if not kept or not folder.is_dir():
+            return False
+        with os.scandir(folder) as entries:
+            return all(entry.name in _KEEPERS for entry in islice(entries, _ENTRIES_LOOKED_AT))
+
+    def _reason(self, path: Path) -> str:
+        name = path.relative_to(self.snapshot.root).as_posix()
+        if any(f"{name}/".startswith(f"{one.rstrip('/')}/") for one in self.snapshot.left_out):
+            return "it looks like a secret (code.secrets takes it)"
+        if path.is_relative_to(self.output_dir):
+            return "it is in the folder of launches"
+        if path.is_dir() and not any(files for _, _, files in os.walk(path)):
+            return "it holds no files"
+        if self.snapshot.git is None:
+            return "it is taken for a cache, an installation or an output"
+        return "git ignores what is in it" if path.is_dir() else "git ignores it"

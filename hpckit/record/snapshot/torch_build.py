@@ -1,0 +1,55 @@
+"""Which build of PyTorch this Python has: read from its files, never imported.
+
+Responsible for what `torch/version.py` says; it must not look for devices.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+
+_ACCELERATORS = ("cuda", "hip", "xpu")
+
+
+def cpu_build(folder: Path | None = None) -> str | None:
+    """Return the version of a PyTorch that can use no GPU; None if it can, or that is not known.
+
+    `folder` is that of the package; by default that of this Python.
+    """
+    folder = folder or _installed()
+    if folder is None:
+        return None
+    try:
+        tree = ast.parse((folder / "version.py").read_text("utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    values = _constants(tree)
+    known = [name for name in _ACCELERATORS if name in values]
+    # A file that tells nothing of CUDA is not one of PyTorch's that this knows.
+    if "cuda" not in known or any(values[name] is not None for name in known):
+        return None
+    return str(values.get("__version__") or "unknown version")
+
+
+def _installed() -> Path | None:
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
+def _constants(tree: ast.Module) -> dict[str, object]:
+    """Return the plain values that a module assigns to names."""
+    found: dict[str, object] = {}
+    for line in tree.body:
+        if isinstance(line, ast.Assign):
+            names = [one.id for one in line.targets if isinstance(one, ast.Name)]
+        elif isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            names = [line.target.id]
+        else:
+            continue
+        if isinstance(line.value, ast.Constant):
+            found |= dict.fromkeys(names, line.value.value)
+    return found

@@ -1,0 +1,218 @@
+"""What differs between two runs, or two launches, as text and as JSON. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.model.counted import counted
+from hpckit.model.plain import to_plain
+from hpckit.report.text import Page, TextTable, number
+
+_SHOWN_FILES = 20
+_SHOWN_PAIRS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyDifference:
+    """A key of the configuration; `only` says in which it is, null where in both.
+
+    `runs` is in how many of the pairs of runs it differs so.
+    """
+
+    key: str
+    old: Any
+    new: Any
+    only: str | None
+    runs: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeDifference:
+    """The code of both: commits are null outside of git, `same` is null where nobody can tell.
+
+    `files` are those that differ, each with how; null where one has no snapshot. `diff` is the text
+    of the differences, null where it was not asked for.
+    """
+
+    same: bool | None
+    old_commit: str | None
+    new_commit: str | None
+    files: tuple[tuple[str, str], ...] | None
+    diff: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultPair:
+    """Two runs side by side: their states, and the last value of each metric of either."""
+
+    old: str
+    new: str
+    states: tuple[str, str]
+    metrics: Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """What differs between `old` and `new`, by name. `alone` are runs that have no counterpart.
+
+    `environment` has name, old and new value; null is not recorded.
+    """
+
+    old: str
+    new: str
+    config: tuple[KeyDifference, ...]
+    resources: tuple[KeyDifference, ...]
+    code: CodeDifference
+    environment: tuple[tuple[str, str | None, str | None], ...]
+    results: tuple[ResultPair, ...]
+    alone: tuple[str, ...]
+
+
+def key_differences(
+    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
+) -> tuple[KeyDifference, ...]:
+    """Return the keys that differ in any of these pairs of configurations, in their order."""
+    found: dict[str, KeyDifference] = {}
+    counts: dict[str, int] = {}
+    for old, new in pairs:
+        before, after = dict(_leaves(old)), dict(_leaves(new))
+        for key in dict.fromkeys([*before, *after]):
+            same = key in before and key in after and before[key] == after[key]
+            if same or _is_empty_part(key, before, after) or _is_empty_part(key, after, before):
+                continue
+            only = None if key in before and key in after else "old" if key in before else "new"
+            one = KeyDifference(key=key, old=before.get(key), new=after.get(key), only=only)
+            name = json.dumps(to_plain(one), sort_keys=True, default=str)
+            found[name], counts[name] = one, counts.get(name, 0) + 1
+    return tuple(
+        KeyDifference(key=one.key, old=one.old, new=one.new, only=one.only, runs=counts[name])
+        for name, one in found.items()
+    )
+
+
+def _is_empty_part(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a key only stands for a section in which `one` has nothing, and `other` has keys."""
+    return one.get(key) == {} and any(name.startswith(f"{key}.") for name in other)
+
+
+def _leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def comparison_page(found: RunComparison) -> Page:
+    """Return the page of `diff`."""
+    page: list[TextTable | str] = [f"old  {found.old}\nnew  {found.new}"]
+    for title, keys in (("configuration", found.config), ("resources", found.resources)):
+        page += _section(title, [_key_line(one, len(found.results)) for one in keys])
+    page += _section("code", _code_lines(found.code))
+    page += _section(
+        "environment",
+        [f"{name}: {_value(old)} -> {_value(new)}" for name, old, new in found.environment],
+    )
+    page += ["\nresults:", _results_table(found.results[:_SHOWN_PAIRS])] if found.results else []
+    if len(found.results) > _SHOWN_PAIRS:
+        page.append(f"… and {len(found.results) - _SHOWN_PAIRS} more pairs; --json has all")
+    if found.alone:
+        page.append(f"without a counterpart: {', '.join(found.alone)}")
+    if found.code.diff:
+        page.append("\n" + found.code.diff)
+    return page
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    if not lines:
+        return [f"\n{title}: the same"]
+    return ["\n".join([f"\n{title}:", *(f"  {line}" for line in lines)])]
+
+
+def _key_line(one: KeyDifference, pairs: int) -> str:
+    old = "(absent)" if one.only == "new" else _json(one.old)
+    new = "(absent)" if one.only == "old" else _json(one.new)
+    some = f"  ({one.runs} of {pairs} runs)" if one.runs < pairs else ""
+    return f"{one.key}: {old} -> {new}{some}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(to_plain(value), ensure_ascii=False)
+
+
+def _value(text: str | None) -> str:
+    return "(none)" if text is None else text
+
+
+def _code_lines(code: CodeDifference) -> list[str]:
+    if code.same and not code.files:
+        return []
+    lines = []
+    if code.old_commit != code.new_commit:
+        lines.append(f"commit: {_value(code.old_commit)} -> {_value(code.new_commit)}")
+    if code.files is None:
+        unknown = "it is not known whether it is the same" if code.same is None else "it differs"
+        lines.append(f"{unknown}; without a snapshot of both no files can be compared")
+        return lines
+    lines += [f"{change}: {path}" for path, change in code.files[:_SHOWN_FILES]]
+    if len(code.files) > _SHOWN_FILES:
+        lines.append(f"… and {counted(len(code.files) - _SHOWN_FILES, 'more file')}")
+    if not lines:
+        lines.append("the same files, from another folder")
+    return lines
+
+
+def _results_table(pairs: Sequence[ResultPair]) -> TextTable:
+    rows = [
+        (f"{one.old.rpartition('.')[2]} / {one.new.rpartition('.')[2]}", name, *map(number, values))
+        for one in pairs
+        for name, values in {"state": one.states, **one.metrics}.items()
+    ]
+    single = len(pairs) == 1
+    return TextTable(
+        header=("what", "old", "new") if single else ("runs", "what", "old", "new"),
+        rows=tuple(row[1:] if single else row for row in rows),
+    )
+
+
+def comparison_document(found: RunComparison) -> dict[str, Any]:
+    """Return what `diff --json` prints."""
+    code = found.code
+    files = (
+        None
+        if code.files is None
+        else [{"path": path, "change": change} for path, change in code.files]
+    )
+    document: dict[str, Any] = to_plain(
+        {
+            "old": found.old,
+            "new": found.new,
+            "config": found.config,
+            "resources": found.resources,
+            "code": {
+                "same": code.same,
+                "commit": {"old": code.old_commit, "new": code.new_commit},
+                "files": files,
+                "diff": code.diff,
+            },
+            "environment": [
+                {"name": name, "old": old, "new": new} for name, old, new in found.environment
+            ],
+            "results": [
+                {
+                    "old": one.old,
+                    "new": one.new,
+                    "state": {"old": one.states[0], "new": one.states[1]},
+                    "metrics": {
+                        name: {"old": old, "new": new} for name, (old, new) in one.metrics.items()
+                    },
+                }
+                for one in found.results
+            ],
+            "alone": found.alone,
+        }
+    )
+    return document

@@ -1,0 +1,242 @@
+"""What a run is, as text, as YAML and as JSON. Pure; it must not read or print anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import yaml
+
+from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.moment import local_moment
+from hpckit.model.plain import to_plain
+from hpckit.model.states import RunState
+from hpckit.report.escape import escaped
+from hpckit.report.failures import failure_words
+from hpckit.report.rows import LaunchHead, RunRow
+from hpckit.report.text import Page, TextTable, count_line, duration
+
+_LABEL = 13
+_SHOWN_FILES = 8
+_SHOWN_RUNS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeDescription:
+    """Where the code of a launch is from. `dirty` and `commit` are null outside of git.
+
+    `changed_files` differed from the commit; `snapshot` is whether they were copied.
+    """
+
+    project: str
+    snapshot: bool
+    commit: str | None
+    branch: str | None
+    dirty: bool | None
+    changed_files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentDescription:
+    """What a launch was frozen with; null is not recorded."""
+
+    python: str | None
+    executable: str | None
+    torch: str | None
+    hpckit: str | None
+    host: str | None
+    driver: str | None
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptDescription:
+    """One attempt of a run; `state` is null while it has not ended."""
+
+    attempt: int
+    job: str | None
+    nodes: tuple[str, ...]
+    rounds: int
+    state: RunState | None
+    exit_code: int | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDescription:
+    """What only a single run has. `program` is its entry point, or the words of its command."""
+
+    row: RunRow
+    overrides: tuple[str, ...]
+    signature: str
+    program: str
+    config: Mapping[str, Any]
+    attempts: tuple[AttemptDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchDescription:
+    """A launch; `run` is the one run that is meant, null where there are several, in `rows`.
+
+    `resources` are those of a run, as far as they were asked for; `paths` are by their name.
+    """
+
+    head: LaunchHead
+    arguments: tuple[str, ...]
+    jobs: tuple[str, ...]
+    rows: tuple[RunRow, ...]
+    code: CodeDescription
+    environment: EnvironmentDescription
+    resources: Mapping[str, Any]
+    paths: Mapping[str, str] = field(default_factory=dict)
+    run: RunDescription | None = None
+
+
+def config_yaml(config: Mapping[str, Any]) -> str:
+    """Return a configuration as YAML that reads back to the same, harmless for a terminal."""
+    text = _dumped(config, unicode=True)
+    return text if escaped(text) == text else _dumped(config, unicode=False)
+
+
+def _dumped(config: Mapping[str, Any], *, unicode: bool) -> str:
+    plain = to_plain(config)
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=unicode, width=100))
+
+
+def description_page(about: LaunchDescription, now: datetime) -> Page:
+    """Return the page of `show`."""
+    page: list[TextTable | str] = ["\n".join(_lines(about, now))]
+    if about.run is None:
+        page += ["", _runs_table(about.rows), count_line([row.state for row in about.rows])]
+        if len(about.rows) > _SHOWN_RUNS:
+            page.append(f"the first {_SHOWN_RUNS} of them; `hpckit status` lists all")
+        return page
+    if about.run.attempts:
+        page += ["", _attempts_table(about.run.attempts, now)]
+    return [*page, "\nconfiguration:", config_yaml(about.run.config).rstrip("\n")]
+
+
+def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
+    head, run, code, environment = about.head, about.run, about.code, about.environment
+    rows: list[tuple[str, str]] = [("launch", head.id)]
+    if run is not None:
+        rows = [("run", run.row.run), ("state", _state(run.row))]
+        rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
+        rows += [("program", run.program), ("signature", run.signature)]
+    rows += [
+        ("name", head.name),
+        ("created", f"{local_moment(head.created_at)} ({duration(now - head.created_at)} ago)"),
+        ("words", "hpckit " + " ".join(about.arguments)),
+        ("jobs", ", ".join(about.jobs)),
+        ("resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())),
+        ("code", _code(code)),
+        ("changed", _files(code.changed_files)),
+        ("python", _joined(environment.python, environment.executable)),
+        ("torch", environment.torch or ""),
+        ("hpckit", environment.hpckit or ""),
+        (
+            "frozen on",
+            _joined(environment.host, environment.driver and f"driver {environment.driver}"),
+        ),
+        ("modules", " ".join(environment.modules)),
+        *((name.replace("_", " "), path) for name, path in about.paths.items()),
+    ]
+    if head.foreign is not None:
+        rows.append(("not yours", head.foreign.reason))
+    return (f"{label:{_LABEL}}{text}" for label, text in rows if text)
+
+
+def _state(row: RunRow) -> str:
+    if row.failure is not None:
+        return f"{row.state}: {failure_words(row.failure)}"
+    reason = row.early or row.blocked or row.note
+    return f"{row.state} ({reason})" if reason else row.state.value
+
+
+def _code(code: CodeDescription) -> str:
+    where = f"{code.project}{'' if code.snapshot else ' (no snapshot: it runs from there)'}"
+    if code.commit is None:
+        return f"{where}, outside git"
+    branch = f" on {code.branch}" if code.branch else ""
+    changed = {True: ", with changes", False: ", clean", None: ""}[code.dirty]
+    return f"{where}, commit {code.commit}{branch}{changed}"
+
+
+def _files(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_FILES} more" if len(names) > _SHOWN_FILES else ""
+    return ", ".join(names[:_SHOWN_FILES]) + more
+
+
+def _joined(*texts: str | None) -> str:
+    return ", ".join(text for text in texts if text)
+
+
+def _runs_table(rows: Sequence[RunRow]) -> TextTable:
+    return TextTable(
+        header=("run", "state", "job", "overrides"),
+        rows=tuple(
+            (row.run, row.state.value, row.job or "", " ".join(row.overrides))
+            for row in rows[:_SHOWN_RUNS]
+        ),
+    )
+
+
+def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> TextTable:
+    return TextTable(
+        header=("attempt", "job", "nodes", "rounds", "state", "began", "time"),
+        rows=tuple(
+            (
+                str(one.attempt),
+                one.job or "",
+                compress_nodes(one.nodes),
+                str(one.rounds),
+                "" if one.state is None else one.state.value,
+                "" if one.started_at is None else local_moment(one.started_at),
+                "" if one.started_at is None else duration((one.ended_at or now) - one.started_at),
+            )
+            for one in attempts
+        ),
+    )
+
+
+def description_document(about: LaunchDescription) -> dict[str, Any]:
+    """Return what `show --json` prints."""
+    run = about.run
+    of_run: dict[str, Any] = {}
+    if run is not None:
+        row = run.row
+        of_run = {
+            "run": row.run,
+            "index": row.index,
+            "state": row.state,
+            "failure": row.failure,
+            "stage": row.stage,
+            "overrides": run.overrides,
+            "program": run.program,
+            "signature": run.signature,
+            "attempts": run.attempts,
+            "config": run.config,
+        }
+    document: dict[str, Any] = to_plain(
+        {
+            "launch": about.head.id,
+            "name": about.head.name,
+            "dir": about.head.folder,
+            "created_at": about.head.created_at,
+            "arguments": about.arguments,
+            "jobs": about.jobs,
+            "runs": [
+                {"run": row.run, "index": row.index, "state": row.state, "overrides": row.overrides}
+                for row in about.rows
+            ],
+            "resources": about.resources,
+            "code": about.code,
+            "environment": about.environment,
+            "paths": about.paths,
+            **of_run,
+        }
+    )
+    return document

@@ -1,0 +1,184 @@
+"""Failed runs by what they failed of: one entry for each signature, however many runs have it.
+
+Responsible for the groups and their wording; pure, it must not print.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.model.counted import counted
+from hpckit.model.failure import Failure
+from hpckit.model.ids import split_run_id
+from hpckit.model.ranges import ranges
+from hpckit.model.states import RunState
+from hpckit.report.escape import shortened
+from hpckit.report.rows import RunRow
+
+TRACEBACK_LINES = 12
+SHOWN_GROUPS = 5
+MESSAGE_CHARACTERS = 1000
+"""What is longer is cut in texts; JSON and logs have the whole."""
+
+_SHOWN_RANGES, _FEW_RANGES = 12, 4
+_SHOWN_SHORT, _SHORT = 3, 79
+"""So many lines, so wide, that a live view has room for on any terminal."""
+
+_OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
+_FRAME = re.compile(r'\s*File "')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Runs that failed alike; `failure` is that of the first of them, as an example."""
+
+    failure: Failure
+    rows: tuple[RunRow, ...]
+
+    @property
+    def indices(self) -> list[int]:
+        """The indices of its runs, smallest first."""
+        return sorted(row.index for row in self.rows)
+
+    @property
+    def alike(self) -> bool:
+        """Whether the messages are similar and not the same."""
+        return len({row.failure.message for row in self.rows if row.failure is not None}) > 1
+
+
+def group_failures(rows: Sequence[RunRow]) -> list[FailureGroup]:
+    """Return the failed ones of these runs by signature, the largest group first."""
+    groups: dict[str, list[tuple[Failure, RunRow]]] = {}
+    for row in sorted(rows, key=lambda row: row.index):
+        if row.failure is not None:
+            groups.setdefault(_key(row.failure), []).append((row.failure, row))
+    found = [
+        FailureGroup(failure=some[0][0], rows=tuple(row for _, row in some))
+        for some in groups.values()
+    ]
+    return sorted(found, key=lambda group: -len(group.rows))
+
+
+def _key(failure: Failure) -> str:
+    return failure.signature or f"{failure.cause} {failure.message}"
+
+
+def group_object(group: FailureGroup) -> dict[str, Any]:
+    """Return what `status --json` says of a group."""
+    return {
+        "signature": group.failure.signature,
+        "cause": group.failure.cause.value,
+        "message": group.failure.message,
+        "count": len(group.rows),
+        "runs": group.indices,
+        "example": group.rows[0].run,
+    }
+
+
+def failure_texts(rows: Sequence[RunRow]) -> list[str]:
+    """Return a text for each group, with one traceback, and last what to do about them."""
+    groups = group_failures(rows)
+    texts = [f"\n{_text(group)}" for group in groups[:SHOWN_GROUPS]]
+    left = groups[SHOWN_GROUPS:]
+    if left:
+        runs = sum(len(group.rows) for group in left)
+        texts.append(f"\n… and {counted(runs, 'run')} with {counted(len(left), 'other failure')}")
+        texts.append("  `hpckit status --failed --json` has all")
+    return [*texts, *_next_steps(groups)]
+
+
+def _text(group: FailureGroup) -> str:
+    example, failure = group.rows[0], group.failure
+    head = [f"{example.run} {example.state}: {failure_words(failure)}"]
+    if len(group.rows) > 1:
+        head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
+    traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
+    return "\n".join([*head, *traceback, f"  whole log: hpckit logs {example.run}"])
+
+
+def failure_words(failure: Failure) -> str:
+    """Return a failure in words: its cause, its place, its message."""
+    return f"{failure.cause}{_place(failure)}: {_message(failure)}"
+
+
+def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:
+    """Return a short line for each of the largest groups, and how many more there are."""
+    groups = group_failures(rows)
+    lines = [
+        shortened(" ".join(failure_line(group, ranges_shown=_FEW_RANGES).split()), _SHORT)
+        for group in groups[:_SHOWN_SHORT]
+    ]
+    left = len(groups) - _SHOWN_SHORT
+    return (*lines, *([f"… and {counted(left, 'other failure')}"] if left > 0 else []))
+
+
+def failure_line(group: FailureGroup, *, ranges_shown: int = _SHOWN_RANGES) -> str:
+    """Return a group in one line: how many runs and which, cause and message."""
+    states = dict.fromkeys(str(row.state) for row in group.rows)
+    runs = counted(len(group.rows), "run")
+    which = shown_ranges(group.indices, ranges_shown)
+    similar = " (similar messages)" if group.alike else ""
+    words = f"{group.failure.cause}: {_message(group.failure)}{similar}"
+    return f"{runs} {' or '.join(states)} ({which}): {words}"
+
+
+def shown_ranges(indices: Iterable[int], most: int = _SHOWN_RANGES) -> str:
+    """Return `3-7, 12`; of very many ranges, the first."""
+    pieces = ranges(indices).split(", ")
+    shown = ", ".join(pieces[:most])
+    return shown if len(pieces) <= most else f"{shown}, …"
+
+
+def _message(failure: Failure) -> str:
+    return shortened(failure.message, MESSAGE_CHARACTERS)
+
+
+def _place(failure: Failure) -> str:
+    places = [
+        "" if failure.rank is None else f"rank {failure.rank}",
+        f"on {failure.node}" if failure.node else "",
+        "" if failure.step is None else f"at step {failure.step}",
+    ]
+    place = " ".join(place for place in places if place)
+    return f" ({place})" if place else ""
+
+
+def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
+    """Return how to try again what failed by itself; the rest is resumed by who watches."""
+    failed = [row for group in groups for row in group.rows if row.state is RunState.failed]
+    if not failed:
+        return []
+    one = failed[0].run
+    if len(failed) == 1:
+        return [
+            f"  try again: hpckit rerun {one} (today's code)",
+            f"         or: hpckit resume {one} (the frozen code)",
+        ]
+    launch = split_run_id(one)[0]
+    return [
+        f"\n  try again: hpckit rerun {launch} --failed (today's code)",
+        f"         or: hpckit resume {launch} --failed (the frozen code)",
+    ]
+
+
+def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str, ...]:
+    """Return the last lines of a traceback without hpckit's own frames.
+
+    A frame is its `File` line and the lines below it up to the next frame or to a line that is
+    not indented. Where nothing but our frames is there, they stay.
+    """
+    lines = traceback.rstrip().splitlines()
+    kept, ours = [], False
+    for line in lines:
+        if _FRAME.match(line):
+            ours = _OUR_FRAME.match(line) is not None
+        elif not line.startswith("    "):
+            ours = False
+        if not ours:
+            kept.append(line)
+    if not any(_FRAME.match(line) for line in kept):
+        kept = lines
+    return tuple(kept if len(kept) <= shown else ["…", *kept[-shown:]])

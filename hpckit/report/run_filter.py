@@ -1,0 +1,114 @@
+"""Which runs of a launch are to be started again: by state, overrides, cause of failure, index.
+
+Responsible for what these filters mean together, alike in every verb; pure, it must not ask,
+format or print.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hpckit.errors import UsageError
+from hpckit.model.failure import Cause
+from hpckit.model.ranges import parse_ranges
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.report.rows import count_states, failure
+from hpckit.report.selection import Filter
+from hpckit.report.text import states_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs are meant: those that pass every filter; one that is empty takes all.
+
+    `indices` null means all. `words` are the options as they were typed, for messages.
+    """
+
+    basic: Filter = field(default_factory=Filter)
+    causes: frozenset[Cause] = frozenset()
+    indices: frozenset[int] | None = None
+    words: str = ""
+
+    @property
+    def all(self) -> bool:
+        """Whether it takes every run."""
+        return self.basic.all and not self.causes and self.indices is None
+
+    @property
+    def names_cancelled(self) -> bool:
+        """Whether cancelled runs are asked for: by their state, or by their indices."""
+        return RunState.cancelled in self.basic.states or self.indices is not None
+
+    def takes(self, view: RunView) -> bool:
+        """Whether this run is meant."""
+        return (
+            (self.indices is None or view.record.index in self.indices)
+            and self.basic.takes(view.state, view.record.overrides)
+            and (not self.causes or cause_of(view) in self.causes)
+        )
+
+    def chosen(self, views: Sequence[RunView], launch: str) -> tuple[RunView, ...]:
+        """Return the runs that are meant; raises UsageError if there are none."""
+        found = tuple(view for view in views if self.takes(view))
+        if not found and not self.all:
+            raise UsageError(
+                f"no run of {launch} matches {self.words}; it has {what_there_is(views)}",
+                hint=f"`hpckit results {launch}` lists its runs with their overrides",
+            )
+        return found
+
+
+def cause_of(view: RunView) -> Cause | None:
+    """Return why a run did not complete; None where it did, or has not ended."""
+    known = failure(view)
+    return None if known is None else known.cause
+
+
+def what_there_is(views: Iterable[RunView]) -> str:
+    """Return how many runs there are by state, and those that failed by cause."""
+    runs = list(views)
+    causes = Counter(cause for view in runs if (cause := cause_of(view)) is not None)
+    counted = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
+    return states_text(count_states(view.state for view in runs)) + (
+        f" (causes: {counted})" if counted else ""
+    )
+
+
+def causes_named(words: Iterable[str]) -> frozenset[Cause]:
+    """Return the causes of `oom,hang`; raises UsageError.
+
+    Each is the name of a cause or a word of it: `oom` is `cuda_oom` and `host_oom`.
+    """
+    return frozenset(
+        cause for text in words for word in text.split(",") for cause in _causes(word.strip())
+    )
+
+
+def _causes(word: str) -> list[Cause]:
+    if word in Cause.__members__:
+        return [Cause(word)]
+    found = [cause for cause in Cause if word in cause.split("_")]
+    if not found:
+        raise UsageError(
+            f"--cause has {word!r}; causes are {', '.join(Cause)}",
+            hint=f"did you mean {near[0]}?"
+            if (near := difflib.get_close_matches(word, Cause, n=1))
+            else "several are separated by commas, and a word of a name is enough: "
+            "--cause oom,hang",
+        )
+    return found
+
+
+def indices_named(text: str, runs: int, launch: str) -> frozenset[int]:
+    """Return the runs that `--runs 3-7,12` means of a launch with so many; raises UsageError."""
+    try:
+        return parse_ranges(text, runs)
+    except ValueError as error:
+        raise UsageError(
+            f"--runs is {text!r}: {error}; {launch} has the runs 0 to {runs - 1}",
+            hint="numbers and ranges, separated by commas: --runs 3-7,12",
+        ) from None

@@ -1,0 +1,180 @@
+"""Results over seeds: rows that differ in nothing but some keys, as one with mean and spread.
+
+Responsible for which runs count and for the numbers; pure, it must not print. A run counts once it
+has completed, and was not pruned. A value counts if it is a finite number: one that is missing,
+text, NaN or infinite does not, and `n` says how many did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+from hpckit.errors import UsageError
+from hpckit.model.run import PRUNED
+from hpckit.model.states import RunState
+from hpckit.report.results import ResultRow, Results
+from hpckit.report.selection import SortKey, check_column, ordered
+
+_DIGITS = 4
+_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
+"""What a metric that is no finite number is recorded as."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A metric of `n` runs: their mean, and the sample standard deviation (n - 1) of two or more.
+
+    Both are null if there are too few, or if a number is too large for them.
+    """
+
+    mean: float | None
+    std: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadRow:
+    """Runs that differ in nothing but the keys they are taken over; so many have completed."""
+
+    overrides: Mapping[str, str]
+    stage: str | None
+    runs: tuple[str, ...]
+    completed: int
+    metrics: Mapping[str, Spread]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadResults:
+    """All rows, with the keys they are `over` and the names of their columns."""
+
+    over: tuple[str, ...]
+    overrides: tuple[str, ...]
+    metrics: tuple[str, ...]
+    rows: tuple[SpreadRow, ...]
+
+    @property
+    def staged(self) -> bool:
+        """Whether rows are of stages."""
+        return any(row.stage is not None for row in self.rows)
+
+
+def over_keys(
+    words: Iterable[str], known: Collection[str], varying: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the keys of `--over seed,fold`; raises UsageError for one that is not `known`.
+
+    Known are the keys that any run overrides; the message names those that are `varying`.
+    """
+    keys = tuple(dict.fromkeys(key.lstrip("+") for word in words for key in word.split(",")))
+    for key in keys:
+        if key not in known:
+            there = ", ".join(varying) or "none"
+            raise UsageError(
+                f"--over has {key!r}, and no run overrides it; overrides that vary: {there}",
+                hint="--over takes keys of overrides, such as --over seed",
+            )
+    return keys
+
+
+def make_spread(results: Results, over: tuple[str, ...]) -> SpreadResults:
+    """Return the results with runs that differ only in `over` as one row."""
+    names = tuple(name for name in results.overrides if name not in over)
+    metrics = tuple(name for name in results.metrics if _is_number_column(name, results.rows))
+    groups: dict[tuple[str | None, ...], list[ResultRow]] = {}
+    for row in results.rows:
+        key = (row.stage, *(row.overrides.get(name) for name in names))
+        groups.setdefault(key, []).append(row)
+    rows = tuple(_spread_row(rows, names, metrics) for rows in groups.values())
+    return SpreadResults(over=over, overrides=names, metrics=metrics, rows=rows)
+
+
+def _is_number_column(name: str, rows: Sequence[ResultRow]) -> bool:
+    values = [row.metrics.get(name) for row in rows]
+    return any(_finite(value) is not None or str(value) in _NOT_FINITE for value in values)
+
+
+def _spread_row(
+    rows: Sequence[ResultRow], names: Sequence[str], metrics: Sequence[str]
+) -> SpreadRow:
+    done = [row for row in rows if row.state is RunState.completed and row.reason != PRUNED]
+    first = rows[0]
+    return SpreadRow(
+        overrides={name: first.overrides[name] for name in names if name in first.overrides},
+        stage=first.stage,
+        runs=tuple(row.run for row in rows),
+        completed=len(done),
+        metrics={name: spread(row.metrics.get(name) for row in done) for name in metrics},
+    )
+
+
+def spread(values: Iterable[Any]) -> Spread:
+    """Return mean and sample standard deviation of the finite numbers among these values."""
+    numbers = [number for value in values if (number := _finite(value)) is not None]
+    mean = _finite(fmean(numbers)) if numbers else None
+    try:
+        std = _finite(stdev(numbers)) if len(numbers) > 1 else None
+    except OverflowError:
+        std = None
+    return Spread(mean=mean, std=std, n=len(numbers))
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def spread_text(one: Spread, completed: int) -> str:
+    """Return `0.912 ± 0.004 (5)`: mean, deviation to one digit, n; `(4 of 5)` if some lack it."""
+    if one.mean is None:
+        return ""
+    count = str(one.n) if one.n == completed else f"{one.n} of {completed}"
+    if one.std is None:
+        return f"{one.mean:.{_DIGITS}g} ({count})"
+    return f"{_with_deviation(one.mean, one.std)} ({count})"
+
+
+def _with_deviation(mean: float, std: float) -> str:
+    places = -math.floor(math.log10(std)) if std else _DIGITS
+    if not 0 <= places <= 2 * _DIGITS or abs(mean) >= 10**_DIGITS or not std:
+        return f"{mean:.{_DIGITS}g} ± {std:.2g}"
+    return f"{mean:.{places}f} ± {std:.{places}f}"
+
+
+def sort_spread(results: SpreadResults, key: SortKey) -> SpreadResults:
+    """Return the rows sorted by an override, by the mean of a metric, or by their runs."""
+    columns = ("runs", "completed", "stage", *results.overrides, *results.metrics)
+    check_column(key, columns, "results over keys")
+    rows = ordered(results.rows, lambda row: _value(row, key), descending=key.descending)
+    return replace(results, rows=tuple(rows))
+
+
+def _value(row: SpreadRow, key: SortKey) -> Any:
+    own = {"runs": len(row.runs), "completed": row.completed, "stage": row.stage}
+    means = {name: one.mean for name, one in row.metrics.items()}
+    return {**means, **row.overrides, **own}.get(key.column)
+
+
+def spread_header(results: SpreadResults) -> tuple[str, ...]:
+    """Return the names of the columns of CSV: three for each metric."""
+    own = ("runs", "completed")
+    parts = (f"{name}_{part}" for name in results.metrics for part in ("mean", "std", "n"))
+    return (*(("stage",) if results.staged else ()), *results.overrides, *own, *parts)
+
+
+def spread_cells(results: SpreadResults) -> Iterable[tuple[Any, ...]]:
+    """Yield the values of each row under `spread_header`."""
+    for row in results.rows:
+        given = (row.overrides.get(name) for name in results.overrides)
+        found = (row.metrics[name] for name in results.metrics)
+        values = (value for one in found for value in (one.mean, one.std, one.n))
+        stage = (row.stage,) if results.staged else ()
+        yield (*stage, *given, len(row.runs), row.completed, *values)

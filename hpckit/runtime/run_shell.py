@@ -1,0 +1,109 @@
+"""A shell or a command in a run's place: its environment, its working folder, on its node.
+
+Responsible for becoming that program; it must not decide where. Run on the node as
+`python -P -m hpckit.runtime.run_shell LAUNCH RUN ATTEMPT [WORDS]`. The environment is that of a
+rank of the run on this node, which has what modules and `cluster.setup` made of it, without what
+says which rank it is; between two rounds it is made as an agent makes it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpckit.errors import HpckitError, RunError
+from hpckit.record.launches import Launch, load_launch, load_settings
+from hpckit.record.secret_variables import read_secrets
+from hpckit.record.working import working_folder
+from hpckit.report.escape import escaped
+from hpckit.runtime.environ import environment, without_rank
+from hpckit.runtime.processes import rank_environment
+from hpckit.runtime.run_variables import place_variables, run_variables
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+"""Exit codes of a command that cannot be started, as shells have them."""
+
+_OF_ONE_RANK = frozenset({"HPCKIT_STACKS", "HPCKIT_FAILURE_HOURS", "HPCKIT_SAVE_COST"})
+_OF_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
+
+
+def shell_environment(
+    launch: Launch, index: int, attempt: int, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of a run's ranks here, for a process that is none of them."""
+    folder = launch.paths.run(index).attempt(attempt).folder
+    found = rank_environment(folder, environ.get("SLURMD_NODENAME"))
+    if not found:
+        settings, _ = load_settings(launch, index)
+        secrets = read_secrets(launch.paths, index, settings)
+        found = run_variables(launch, index, settings, secrets, environ)
+    ours = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith("SLURM") or name in _OF_TERMINAL
+    }
+    kept = {name: value for name, value in without_rank(found).items() if name not in _OF_ONE_RANK}
+    place = place_variables(launch, index)
+    return {**kept, **ours, **place, "HPCKIT_ATTEMPT_DIR": str(folder)}
+
+
+def restore_signals() -> None:
+    """Let programs that this process becomes end by a closed pipe, which Python ignores."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def login_shell(environ: Mapping[str, str]) -> str:
+    """Return the user's shell."""
+    try:
+        return environ.get("SHELL") or pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
+    except KeyError:
+        return "/bin/sh"
+
+
+def become_program(launch: Launch, index: int, attempt: int, words: Sequence[str]) -> int:
+    """Replace this process by a command of the run, or a shell; returns only if that fails.
+
+    Raises HpckitError.
+    """
+    variables = shell_environment(launch, index, attempt, environment())
+    settings, _ = load_settings(launch, index)
+    folder = working_folder(launch, index, settings.runtime.cwd)
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise RunError(
+            f"the working folder of the run cannot be entered: {folder}: {error.strerror}",
+            hint="it is made when the first attempt begins; try again shortly",
+        ) from error
+    command = list(words) or [login_shell(variables)]
+    restore_signals()
+    try:
+        os.execvpe(command[0], command, variables)  # noqa: S606  # no shell is the point
+    except OSError as error:
+        _say(f"cannot start {command[0]!r} in {folder}: {error.strerror}")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"hpckit: error: {escaped(text)}\n")
+
+
+def main(words: Sequence[str]) -> int:
+    """Become the program that the words name; an error is shown as `hpckit` shows it."""
+    folder, index, attempt, *command = words
+    try:
+        return become_program(load_launch(Path(folder)), int(index), int(attempt), command)
+    except HpckitError as error:
+        _say(error.message)
+        sys.stderr.write("".join(f"  {escaped(line)}\n" for line in error.hint.splitlines()))
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

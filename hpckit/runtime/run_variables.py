@@ -1,0 +1,50 @@
+"""The environment that the programs of a run have in common, whichever rank or shell they are.
+
+Responsible for whose value wins: the run's own variables, the cluster's, then what was there. What
+tells one rank or one round from another is added by those that start ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plan import SecretVariables
+from hpckit.record.launches import Launch
+from hpckit.runtime.environ import without_agent
+from hpckit.runtime.stages import stage_variables
+
+
+def run_variables(
+    launch: Launch,
+    index: int,
+    settings: LaunchConfig,
+    secrets: SecretVariables,
+    environ: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the environment of a run's programs, made of that of its agent."""
+    cluster = {**launch.cluster.env, **secrets.cluster}
+    merged = {**without_agent(environ), **cluster, **settings.env, **secrets.env}
+    search = [*launch.code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
+    return {
+        "OMP_NUM_THREADS": str(settings.resources.cpus_per_task),
+        "PYTHONHASHSEED": str(settings.seed),
+        **merged,
+        "PYTHONPATH": os.pathsep.join(search),
+        "PATH": os.pathsep.join([str(Path(launch.python).parent), merged.get("PATH", "")]),
+        "PYTHONUNBUFFERED": "1",
+        **place_variables(launch, index),
+    }
+
+
+def place_variables(launch: Launch, index: int) -> dict[str, str]:
+    """Return the variables by which a run's programs find its folders."""
+    return {
+        "HPCKIT_LAUNCH_DIR": str(launch.folder),
+        "HPCKIT_RUN_DIR": str(launch.paths.run(index).folder),
+        "HPCKIT_RUN_INDEX": str(index),
+        "HPCKIT_PROJECT": launch.code.project,
+        **stage_variables(launch, index),
+    }

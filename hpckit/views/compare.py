@@ -1,0 +1,140 @@
+"""What differs between two runs, or two launches: frozen files and records put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.model.run import RunView
+from hpckit.record.frozen_facts import read_code_record, read_environment
+from hpckit.record.launches import Launch, load_settings
+from hpckit.record.lookup import Selection
+from hpckit.record.snapshot.comparison import file_changes, text_diff
+from hpckit.record.snapshot.environment import environment_differences
+from hpckit.record.snapshot.identity import frozen_identity
+from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
+from hpckit.views.freshness import Freshness
+from hpckit.views.launch_view import launch_views
+
+_RESOURCES = "resources."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """A launch, and its runs that are meant."""
+
+    launch: Launch
+    runs: Sequence[RunView]
+    name: str
+
+
+def compare_selections(
+    old: Selection, new: Selection, context: Context, freshness: Freshness, *, code: bool
+) -> RunComparison:
+    """Return what differs between two runs, or two launches; with `code` the text of it, too.
+
+    Runs of launches belong together if they have the same overrides; if there are as many left on
+    both sides, also by their order. Raises UsageError where a run is to be compared with several.
+    """
+    sides = _sides(old, new, context, freshness)
+    pairs, alone = _pairs(*(side.runs for side in sides))
+    left, right = (side.launch for side in sides)
+    keys = key_differences(
+        [
+            (
+                load_settings(left, one.record.index)[1],
+                load_settings(right, other.record.index)[1],
+            )
+            for one, other in pairs
+        ]
+    )
+    found = environment_differences(read_environment(left.paths), read_environment(right.paths))
+    return RunComparison(
+        old=sides[0].name,
+        new=sides[1].name,
+        config=tuple(one for one in keys if not one.key.startswith(_RESOURCES)),
+        resources=tuple(one for one in keys if one.key.startswith(_RESOURCES)),
+        code=_code(left, right, text=code),
+        environment=tuple((one.name, one.old, one.new) for one in found),
+        results=tuple(_result(one, other) for one, other in pairs),
+        alone=tuple(one.record.id for one in alone),
+    )
+
+
+def _sides(
+    old: Selection, new: Selection, context: Context, freshness: Freshness
+) -> tuple[_Side, _Side]:
+    chosen = (old, new)
+    questions = [(one.launch, None if one.index is None else (one.index,)) for one in chosen]
+    views = launch_views(questions, context, freshness=freshness)
+    for warning in dict.fromkeys(view.warning for view in views if view.warning):
+        context.note(f"warning: {warning}")
+    left, right = (
+        _Side(
+            launch=view.launch,
+            runs=view.runs,
+            name=view.launch.id if one.index is None else view.launch.runs[one.index].id,
+        )
+        for one, view in zip(chosen, views, strict=True)
+    )
+    for side, other in ((left, right), (right, left)):
+        if len(side.runs) == 1 and len(other.runs) > 1:
+            raise UsageError(
+                f"{side.name} is one run, and {other.name} has {len(other.runs)}",
+                hint=f"name one of them, such as {other.launch.runs[0].id}, or two launches",
+            )
+    return left, right
+
+
+def _pairs(
+    old: Sequence[RunView], new: Sequence[RunView]
+) -> tuple[list[tuple[RunView, RunView]], list[RunView]]:
+    """Return the runs that belong together, in the order of the old ones, and those left over."""
+    if len(old) == len(new) == 1:
+        return [(old[0], new[0])], []
+    waiting: dict[tuple[str, ...], list[RunView]] = {}
+    for one in new:
+        waiting.setdefault(one.record.overrides, []).append(one)
+    pairs, left = [], []
+    for one in old:
+        found = waiting.get(one.record.overrides)
+        if found:
+            pairs.append((one, found.pop(0)))
+        else:
+            left.append(one)
+    over = sorted(chain.from_iterable(waiting.values()), key=lambda one: one.record.index)
+    if len(left) == len(over):
+        pairs += zip(left, over, strict=True)
+        return sorted(pairs, key=lambda pair: pair[0].record.index), []
+    return pairs, [*left, *over]
+
+
+def _code(old: Launch, new: Launch, *, text: bool) -> CodeDifference:
+    identities = frozen_identity(old.paths), frozen_identity(new.paths)
+    changes = file_changes(old.paths, new.paths)
+    return CodeDifference(
+        same=None if None in identities else identities[0] == identities[1],
+        old_commit=read_code_record(old.paths).get("commit"),
+        new_commit=read_code_record(new.paths).get("commit"),
+        files=None if changes is None else tuple((one.path, one.change) for one in changes),
+        diff=_text(old, new, [one.path for one in changes or ()]) if text else None,
+    )
+
+
+def _text(old: Launch, new: Launch, files: Iterable[str]) -> str:
+    return "\n".join(line for path in files for line in text_diff(old.paths, new.paths, path))
+
+
+def _result(old: RunView, new: RunView) -> ResultPair:
+    before, after = old.record.metrics, new.record.metrics
+    return ResultPair(
+        old=old.record.id,
+        new=new.record.id,
+        states=(old.state.value, new.state.value),
+        metrics={
+            name: (before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])
+        },
+    )

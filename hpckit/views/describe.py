@@ -1,0 +1,166 @@
+"""What a run or a launch is: the frozen files, our record and Slurm's word put together."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hpckit.context import Context
+from hpckit.model import events
+from hpckit.model.command import command_words
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import to_plain
+from hpckit.model.run import RunView
+from hpckit.record.frozen_facts import changed_files, read_code_record, read_environment
+from hpckit.record.launches import (
+    Launch,
+    checkpoint_folder,
+    load_settings,
+    read_attempts,
+    read_launch_history,
+)
+from hpckit.record.lookup import Selection
+from hpckit.record.working import working_folder
+from hpckit.report.description import (
+    AttemptDescription,
+    CodeDescription,
+    EnvironmentDescription,
+    LaunchDescription,
+    RunDescription,
+)
+from hpckit.report.rows import run_row
+from hpckit.views.freshness import Freshness
+from hpckit.views.launch_head import launch_head
+from hpckit.views.launch_view import launch_view
+
+
+def describe_selection(
+    selection: Selection, context: Context, freshness: Freshness
+) -> LaunchDescription:
+    """Return what the run that is meant is, or the launch where it has several."""
+    launch, index = selection.launch, selection.index
+    indices = None if index is None else (index,)
+    view = launch_view(launch, context, indices=indices, freshness=freshness)
+    if view.warning:
+        context.note(f"warning: {view.warning}")
+    single = view.runs[0] if len(view.runs) == 1 else None
+    first = view.runs[0].record.index
+    settings, config = load_settings(launch, first)
+    accepted = read_launch_history(launch).accepted.values()
+    return LaunchDescription(
+        head=launch_head(launch),
+        arguments=launch.arguments,
+        jobs=tuple(accepted) if single is None else _jobs(single),
+        rows=tuple(map(run_row, view.runs)),
+        code=_code(launch),
+        environment=_environment(launch),
+        resources=_asked(settings),
+        paths={"folder": str(launch.folder)}
+        if single is None
+        else _paths(launch, single, settings),
+        run=None if single is None else _run(launch, single, settings, config),
+    )
+
+
+def _jobs(view: RunView) -> tuple[str, ...]:
+    return () if view.record.job is None else (view.record.job,)
+
+
+def _run(
+    launch: Launch, view: RunView, settings: LaunchConfig, config: Mapping[str, Any]
+) -> RunDescription:
+    record = view.record
+    program = settings.entry_point or program_words(settings)
+    return RunDescription(
+        row=run_row(view),
+        overrides=record.overrides,
+        signature=launch.runs[record.index].signature,
+        program=program,
+        config=config,
+        attempts=tuple(
+            _attempt(number, told) for number, told in read_attempts(launch, record.index)
+        ),
+    )
+
+
+def program_words(settings: LaunchConfig) -> str:
+    """Return the command of a run as a shell would take it; empty without one."""
+    command = settings.command
+    if command is None or isinstance(command, str):
+        return command or ""
+    return shlex.join(command_words(command))
+
+
+def _attempt(number: int, told: Iterable[events.Event]) -> AttemptDescription:
+    began: events.AttemptStarted | None = None
+    ended: events.AttemptEnded | None = None
+    nodes: tuple[str, ...] = ()
+    rounds = 0
+    for event in told:
+        match event:
+            case events.AttemptStarted():
+                began, nodes = event, (event.host,)
+            case events.RoundStarted():
+                nodes, rounds = event.nodes, rounds + 1
+            case events.AttemptEnded():
+                ended = event
+    return AttemptDescription(
+        attempt=number,
+        job=None if began is None else began.job,
+        nodes=nodes,
+        rounds=rounds,
+        state=None if ended is None else ended.state,
+        exit_code=None if ended is None else ended.exit_code,
+        started_at=None if began is None else began.at,
+        ended_at=None if ended is None else ended.at,
+    )
+
+
+def _code(launch: Launch) -> CodeDescription:
+    record = read_code_record(launch.paths)
+    return CodeDescription(
+        project=launch.code.project,
+        snapshot=launch.code.root != launch.code.project,
+        commit=record.get("commit"),
+        branch=record.get("branch"),
+        dirty=record.get("dirty"),
+        changed_files=changed_files(launch.paths),
+    )
+
+
+def _environment(launch: Launch) -> EnvironmentDescription:
+    record = read_environment(launch.paths)
+    python, packages = record.get("python") or {}, record.get("packages") or {}
+    return EnvironmentDescription(
+        python=python.get("version"),
+        executable=launch.python,
+        torch=packages.get("torch"),
+        hpckit=record.get("hpckit"),
+        host=record.get("host"),
+        driver=record.get("driver"),
+        modules=tuple(record.get("modules") or ()),
+    )
+
+
+def _asked(settings: LaunchConfig) -> Mapping[str, Any]:
+    """Return the resources that were asked for: what is null, off or empty was not."""
+    plain = to_plain(settings.resources)
+    return {name: value for name, value in plain.items() if value}
+
+
+def _paths(launch: Launch, view: RunView, settings: LaunchConfig) -> Mapping[str, str]:
+    record = view.record
+    run = launch.paths.run(record.index)
+    paths = {
+        "folder": run.folder,
+        "work": working_folder(launch, record.index, settings.runtime.cwd),
+        "checkpoints": checkpoint_folder(launch, record.index, settings),
+        "frozen_in": launch.folder,
+    }
+    if record.attempt:
+        paths["logs"] = run.attempt(record.attempt).folder
+    job = read_launch_history(launch).job_of(record.index).index
+    if record.job is not None:
+        paths["batch_log"] = launch.paths.job_log(job, record.job)
+    return {name: str(path) for name, path in paths.items()}

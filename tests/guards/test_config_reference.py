@@ -1,0 +1,55 @@
+"""docs/reference/configuration.md has every key of the schema, as the schema says it."""
+
+from __future__ import annotations
+
+import dataclasses
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from hpckit.config.schema import typed_sections
+from hpckit.model.launch import SLURM_ONLY, LaunchConfig
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
+
+
+@pytest.fixture(scope="module")
+def reference() -> Callable[[], str]:
+    """Return the function that makes the page."""
+    names = runpy.run_path(str(ROOT / "scripts" / "config_reference.py"))
+    return cast("Callable[[], str]", names["reference"])
+
+
+def keys() -> set[str]:
+    """Return every key that hpckit reads, dotted; sections are not keys."""
+    sections = typed_sections()
+    root = {one.name for one in dataclasses.fields(LaunchConfig)} - set(sections)
+    return root | {
+        f"{section}.{one.name}"
+        for section, kind in sections.items()
+        for one in dataclasses.fields(kind)
+    }
+
+
+def test_page_is_what_the_generator_makes(reference: Callable[[], str]) -> None:
+    """Whoever changes a key, its docstring or a shipped option makes the page again."""
+    assert PAGE.read_text(encoding="utf-8") == reference(), (
+        "run: python scripts/config_reference.py"
+    )
+
+
+def test_page_has_a_row_for_every_key() -> None:
+    """The generator leaves out no key of the schema; `stages` has keys of its own."""
+    rows = PAGE.read_text(encoding="utf-8").splitlines()
+    missing = {key for key in keys() if not any(row.startswith(f"| `{key}` |") for row in rows)}
+    assert missing == {"stages"}
+
+
+def test_keys_for_slurm_alone_exist() -> None:
+    """A key that is renamed is renamed in that list, too."""
+    assert set(SLURM_ONLY) <= keys()
+    assert len(SLURM_ONLY) == len(set(SLURM_ONLY))

@@ -1,0 +1,85 @@
+"""Promises of planning.checks.slips: variables no shell reads, what this machine ignores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
+from hpckit.model.plain import to_plain
+from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.planning.checks.slips import dotted_keys, plan_slips
+from hpckit.planning.plan import LaunchIdentity, make_plan
+
+
+def plan(*words: str, kind: ClusterKind = ClusterKind.local, **given: Any) -> LaunchPlan:
+    """Return a plan of one run, launched with these words."""
+    default: dict[str, Any] = {"entry_point": "train:main", "cluster": Cluster(kind=kind)}
+    settings = LaunchConfig(**(default | given))
+    point = SweepPoint(overrides=(), config=to_plain(settings), settings=settings)
+    return make_plan(
+        [point],
+        identity=LaunchIdentity(id="demo", created_at=datetime(2026, 1, 1, tzinfo=UTC)),
+        folder="/f",
+        arguments=("launch", *words),
+        python="/usr/bin/python3",
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("/scratch/$USER", "$USER"),
+        ("/scratch/${SLURM_JOB_ID}/x", "${SLURM_JOB_ID}"),
+        ("~/cache", "~/"),
+        ("5$", None),
+        ("a$b", None),
+        ("/scratch/me", None),
+        ("", None),
+    ],
+)
+def test_variable_in_a_variable_is_said(value: str, shown: str | None) -> None:
+    """Values are exported as they are, on Slurm as here: `$USER` would stay `$USER`."""
+    for key in ("env", "cluster.env"):
+        cluster = Cluster(kind=ClusterKind.slurm, env={"T": value} if key != "env" else {})
+        made = plan(env={"T": value} if key == "env" else {}, cluster=cluster)
+        found = plan_slips(made)
+        assert [one.key for one in found] == ([] if shown is None else [f"{key}.T"])
+        for one in found:
+            assert one.message.startswith(f"{shown} in {key}.T stays as it is")
+            assert "${oc.env:" in one.hint
+
+
+def test_what_was_typed_for_slurm_is_named_once() -> None:
+    """All of it in one remark, in one order, whatever it was prefixed with."""
+    words = (
+        *("+resources.additional_parameters.x=1", "resources.timeout_min=5", "cluster=local"),
+        *("train:cluster.setup=[a:b]", "++cluster.modules=[cuda]", "params.partition=3"),
+    )
+    (found,) = plan_slips(plan(*words))
+    assert (
+        "nothing reads cluster.modules, cluster.setup, resources.timeout_min, "
+        "resources.additional_parameters: there" in found.message
+    )
+
+
+def test_what_files_say_for_slurm_is_not_named() -> None:
+    """An experiment that is meant for the cluster is tried here without a remark."""
+    asked = Resources(timeout_min=60, partition="gpu", mem_gb=4)
+    assert plan_slips(plan("experiment=big", resources=asked)) == ()
+    typed = plan("resources.timeout_min=60", kind=ClusterKind.slurm, resources=asked)
+    assert plan_slips(typed) == ()
+
+
+def test_keys_of_a_configuration_are_dotted() -> None:
+    """Leaves alone; an empty mapping and a list are none and one."""
+    assert dotted_keys({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b", "d"}
+
+
+def test_placeholders_are_looked_for_among_the_configured_keys() -> None:
+    """`{lr}` is answered with the key that has it."""
+    made = plan(entry_point=None, command="python train.py {lr}", params={"lr": 1})
+    (found,) = plan_slips(made)
+    assert "${params.lr}" in found.hint

@@ -1,0 +1,114 @@
+"""Promises of hpckit.report.failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.run import RunRecord, RunView
+from hpckit.model.states import RunState
+from hpckit.report.failures import (
+    failure_texts,
+    group_failures,
+    group_object,
+    short_failure_lines,
+    shown_ranges,
+)
+from hpckit.report.rows import RunRow, run_row
+
+BOOM = Failure(
+    cause=Cause.exception,
+    message="ValueError: loss 3",
+    rank=1,
+    node="n2",
+    step=7,
+    traceback='Traceback:\n  File "/home/ann/train.py", line 5, in f\nValueError: loss 3\n',
+    signature="exception-1",
+)
+GONE = Failure(cause=Cause.exit_code, message="ended with exit code 7", signature="exit_code-7")
+
+
+def rows(*failures: Failure | None, state: RunState = RunState.failed) -> Sequence[RunRow]:
+    """Return a run for each failure; None has completed."""
+    return [
+        run_row(
+            RunView(
+                record=RunRecord(
+                    id=f"demo.{index}",
+                    index=index,
+                    overrides=(),
+                    folder="/x",
+                    state=RunState.completed if failure is None else state,
+                    failure=failure,
+                )
+            )
+        )
+        for index, failure in enumerate(failures)
+    ]
+
+
+def test_runs_that_failed_alike_are_one_entry_with_one_traceback() -> None:
+    """Largest first, with which runs, the cause, and the first of them as an example."""
+    other = replace(BOOM, message="ValueError: loss 9")
+    text = "\n".join(failure_texts(rows(GONE, BOOM, BOOM, None, other)))
+    assert text.count("Traceback:") == 1
+    assert "3 runs failed (1-2, 4): exception: ValueError: loss 3 (similar messages)" in text
+    assert "  for example run 1 (rank 1 on n2 at step 7)\n    Traceback:" in text
+    assert text.index("3 runs failed") < text.index("demo.0 failed: exit_code: ended with")
+    assert "hpckit resume demo --failed (the frozen code)" in text
+
+
+def test_one_failed_run_is_named_with_what_to_do() -> None:
+    """Nothing is said of groups where there is one run."""
+    text = "\n".join(failure_texts(rows(None, BOOM)))
+    assert "demo.1 failed: exception (rank 1 on n2 at step 7): ValueError: loss 3" in text
+    assert "hpckit rerun demo.1 (today's code)" in text
+    assert "hpckit resume demo.1 (the frozen code)" in text
+
+
+def test_many_ways_to_fail_are_counted() -> None:
+    """Beyond a few, a text names how many runs are left and where all of them are."""
+    some = [replace(GONE, signature=f"exit_code-{code}") for code in range(8)]
+    text = "\n".join(failure_texts(rows(*some)))
+    assert text.count("whole log:") == 5
+    assert "… and 3 runs with 3 other failures" in text
+
+
+def test_failures_without_a_signature_are_grouped_by_their_words() -> None:
+    """What Slurm alone knows of has none."""
+    lost = Failure(cause=Cause.launcher_lost, message="its supervisor died")
+    (group,) = group_failures(rows(lost, lost, state=RunState.interrupted))
+    assert group_object(group) == {
+        "signature": "",
+        "cause": "launcher_lost",
+        "message": "its supervisor died",
+        "count": 2,
+        "runs": [0, 1],
+        "example": "demo.0",
+    }
+
+
+def test_what_was_interrupted_is_not_to_be_tried_again_by_hand() -> None:
+    """Only a run that failed by itself has a next step."""
+    text = "\n".join(failure_texts(rows(BOOM, BOOM, state=RunState.interrupted)))
+    assert "2 runs interrupted (0-1): exception" in text
+    assert "try again" not in text
+
+
+def test_short_lines_fit_a_live_view() -> None:
+    """A line for each of three groups, none over 80 columns or broken, and how many are left."""
+    long = replace(BOOM, message="words\n" * 99)
+    some = [replace(long, signature=str(number)) for number in range(5)]
+    lines = short_failure_lines(rows(*some))
+    assert len(lines) == 4
+    assert lines[0].startswith("1 run failed (0): exception: words words")
+    assert all(len(line) < 80 and "\n" not in line for line in lines)
+    assert lines[-1] == "… and 2 other failures"
+    assert short_failure_lines(rows(None)) == ()
+
+
+def test_ranges_of_very_many_runs_are_cut() -> None:
+    """Every second run of a thousand is not listed."""
+    assert shown_ranges([3, 4, 5, 9]) == "3-5, 9"
+    assert shown_ranges(range(0, 1000, 2)).endswith("20, 22, …")
