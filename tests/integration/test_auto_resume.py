@@ -60,7 +60,7 @@ def test_auto_resume_job_resumes_a_run_whose_batch_host_lost_its_supervisor(
     assert launched["auto_resume_job"] is not None
 
     def has_begun() -> bool:
-        return project.json("status")["runs"][0]["round"] is not None
+        return project.look()["runs"][0]["round"] is not None
 
     sandbox.wait_until(has_begun, "the run has begun")
 

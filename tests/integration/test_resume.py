@@ -94,7 +94,7 @@ def test_resume_goes_on_after_a_batch_host_lost_its_supervisor(sandbox: Any, pro
     (job,) = launched["jobs"]
 
     def has_begun() -> bool:
-        return project.json("status")["runs"][0]["round"] is not None
+        return project.look()["runs"][0]["round"] is not None
 
     sandbox.wait_until(has_begun, "the run has begun")
     (supervisor,) = [

@@ -218,7 +218,12 @@ class Training:
 
     def over(self, patience_s: float = 120.0) -> dict[str, Any]:
         """Return the run once nothing will start it again by itself."""
-        self.wait(lambda: self.run["state"] in FINAL, "the run is over", patience_s)
+
+        def ended() -> bool:
+            (run,) = self.project.look()["runs"]
+            return run["state"] in FINAL
+
+        self.wait(ended, "the run is over", patience_s)
         return self.run
 
     def restarts(self, job: str) -> int:
