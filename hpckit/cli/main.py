@@ -143,12 +143,15 @@ def verb_module(verb: str) -> ModuleType:
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:
     """Return the parser of a verb's words."""
+    module = verb_module(verb)
     parser = _Parser(
         prog=f"hpckit {verb}",
         description=(VERBS | HIDDEN_VERBS)[verb],
+        epilog=getattr(module, "EPILOG", None),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    verb_module(verb).add_arguments(parser)
+    module.add_arguments(parser)
     return parser
 
 

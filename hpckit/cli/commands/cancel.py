@@ -26,6 +26,12 @@ from hpckit.views.launch_view import (
     launch_views,
 )
 
+EPILOG = """\
+examples:
+  hpckit cancel .3   one run of the latest launch
+  hpckit cancel digits --override 'lr=0.1*'
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `cancel` understands."""

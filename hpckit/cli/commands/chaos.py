@@ -39,6 +39,13 @@ _POLL_S = 2.0
 _SHOWN = 10
 
 
+EPILOG = """\
+examples:
+  hpckit chaos kill rank=0   now, in the latest launch
+  hpckit chaos .3 kill rank=1 --dry-run
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `chaos` understands."""
     add = parser.add_argument

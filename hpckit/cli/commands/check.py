@@ -20,6 +20,13 @@ TAKES_COMMAND = True
 """Words behind `--` are a command to run, and no overrides."""
 
 
+EPILOG = """\
+examples:
+  hpckit check -- python train.py --lr 0.1
+  hpckit check experiment=mine -m lr=0.1,0.2 resources=one_gpu
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what says which configuration is meant: the words of `launch`."""
     add_composing(parser)

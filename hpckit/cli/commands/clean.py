@@ -36,6 +36,13 @@ from hpckit.runtime.checkpoint.retention import RetentionExtent
 _SHOWN_LEFT = 5
 
 
+EPILOG = """\
+examples:
+  hpckit clean --dry-run   what could go of the latest launch
+  hpckit clean digits --checkpoints --yes
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `clean` understands."""
     add_reference(parser)

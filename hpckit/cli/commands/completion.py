@@ -11,7 +11,7 @@ from hpckit.context import Context
 _IN_ORDER = "$([[ ${BASH_VERSINFO[0]:-0}${BASH_VERSINFO[1]:-0} -ge 44 ]] && echo -o nosort)"
 """Newest first, where bash knows how to leave words in order (4.4)."""
 
-_EPILOG = """\
+EPILOG = """\
 put one of these into the shell's own file:
   ~/.bashrc                    eval "$(hpckit completion bash)"
   ~/.zshrc, below compinit     eval "$(hpckit completion zsh)"
@@ -24,8 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -12,10 +12,10 @@ from hpckit.report.comparison import comparison_document, comparison_page
 from hpckit.views.compare import compare_selections
 from hpckit.views.freshness import Freshness
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hpckit diff .0 .1             two runs of the latest launch
-  hpckit diff @-2 @-1 --code  two launches, with the lines of code that differ
+  hpckit diff @-2 @-1 --code    two launches, with the lines of code that differ
 
 The exit code is 0 whether or not they differ; `--json` has the differences for programs.
 """
@@ -31,8 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_fresh(parser)
     add_json(parser)
     add_output_dir(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -11,6 +11,12 @@ from hpckit.operations.unconfirmed_jobs import SettledAs, UnconfirmedJob, find_u
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import find, list_launches
 
+EPILOG = """\
+examples:
+  hpckit doctor   what broken submissions left behind
+  hpckit doctor --adopt
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `doctor` understands."""

@@ -41,6 +41,14 @@ TAKES_COMMAND = True
 _CLUSTER = re.compile(r"\+{0,2}cluster(\.kind)?=")
 
 
+EPILOG = """\
+examples:
+  hpckit launch --wait -- python train.py --lr 0.1       a script, as you would start it
+  hpckit launch experiment=mine -m lr=0.1,0.2 seed=1,2   a sweep of four runs
+  hpckit launch resources.gpus_per_node=1 --foreground -- python train.py
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what says which configuration is meant, and what becomes of it."""
     add_composing(parser)

@@ -36,6 +36,17 @@ _BACKOFF = PollBackoff(
 _SHOWN = 8
 
 
+EPILOG = """\
+examples:
+  hpckit logs   the latest launch
+  hpckit logs .3 --follow
+  hpckit logs .3 --rank all --attempt 2
+
+Without --rank: the rank that failed, else rank 0; if no rank has started, the output of the
+agents, the batch script or the local executor.
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `logs` understands."""
     add_reference(parser)
@@ -49,10 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json(parser)
     add_output_dir(parser)
-    parser.epilog = (
-        "Without --rank: the rank that failed, else rank 0; if no rank has started, "
-        "the output of the agents, the batch script or the local executor."
-    )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -38,6 +38,13 @@ from hpckit.views.launch_view import Ask, launch_view
 SHOWN = 20
 
 
+EPILOG = """\
+examples:
+  hpckit ls   the newest launches
+  hpckit ls 'digits*' --state failed
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `ls` understands."""
     parser.add_argument(

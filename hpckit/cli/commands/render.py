@@ -24,6 +24,13 @@ TAKES_COMMAND = True
 """Words behind `--` are a command to run, and no overrides."""
 
 
+EPILOG = """\
+examples:
+  hpckit render experiment=mine resources.nodes=2
+  sbatch outputs/LAUNCH/job-0.sbatch           what it wrote, submitted by hand
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what says which configuration is meant."""
     add_composing(parser)

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from hpckit.operations.rerun import PreparedRerun
 
 
+EPILOG = """\
+examples:
+  hpckit rerun .3           with today's code
+  hpckit rerun .3 --exact   exactly as it was frozen
+  hpckit rerun digits --failed
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `rerun` understands."""
     add_run_choice(parser)

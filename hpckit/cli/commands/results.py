@@ -52,6 +52,13 @@ from hpckit.views.accounts import accounts
 from hpckit.views.across_launches import ChosenRuns, RunsQuery, chosen_runs
 from hpckit.views.freshness import Freshness
 
+EPILOG = """\
+examples:
+  hpckit results --sort -accuracy --limit 10
+  hpckit results --over seed   mean and standard deviation over seeds
+  hpckit results --experiment digits --csv > digits.csv
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `results` understands."""

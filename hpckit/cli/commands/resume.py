@@ -30,6 +30,12 @@ from hpckit.operations.resume import (
 from hpckit.operations.started import Started
 from hpckit.record.snapshot.changes import edited_since
 
+EPILOG = """\
+examples:
+  hpckit resume   what is left of the latest launch
+  hpckit resume digits --cause oom,hang --dry-run
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `resume` understands."""

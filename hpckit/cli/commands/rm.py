@@ -27,7 +27,7 @@ from hpckit.record.lookup import find, find_removed
 from hpckit.report.account import size_text
 from hpckit.report.text import Page, TextTable
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hpckit rm digits-20260102 --dry-run   what would go, and how much
   hpckit rm digits-20260102 charlm --yes
@@ -48,8 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show, and remove nothing")
     add_json(parser)
     add_output_dir(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -14,7 +14,7 @@ from hpckit.record.lookup import find
 TAKES_COMMAND = True
 """Words after `--` are a command of the user's, and not ours to parse."""
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hpckit shell digits.3                       an interactive shell, on the run's first node
   hpckit shell digits.3 --node n2 -- nvidia-smi
@@ -34,8 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_dir(parser)
     parser.set_defaults(command=None)
     parser.usage = "hpckit shell [LAUNCH|RUN] [--node NAME] [--output-dir DIR] [-- CMD ...]"
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

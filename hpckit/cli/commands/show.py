@@ -14,7 +14,7 @@ from hpckit.report.description import config_yaml, description_document, descrip
 from hpckit.views.describe import describe_selection
 from hpckit.views.freshness import Freshness
 
-_EPILOG = """\
+EPILOG = """\
 examples:
   hpckit show digits.3
   hpckit show digits.3 --config > digits.yaml
@@ -30,8 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_fresh(parser)
     add_json(parser)
     add_output_dir(parser)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EPILOG
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

@@ -51,6 +51,14 @@ _STARTING = timedelta(seconds=90)
 """By then a launcher has heard of its local executor, or has given it up and said so."""
 
 
+EPILOG = """\
+examples:
+  hpckit status   the latest launch
+  hpckit status digits.3 --goodput
+  hpckit status --watch --failed
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `status` understands."""
     add_reference(parser)

@@ -39,6 +39,13 @@ LONGEST_LOOK = timedelta(seconds=60)
 """How often the launch is looked at: soon after something changed, then ever more rarely."""
 
 
+EPILOG = """\
+examples:
+  hpckit watch   the latest launch, until it is done
+  hpckit watch digits
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `watch` understands."""
     parser.add_argument(
