@@ -20,7 +20,13 @@ case "${0##*/} $*" in
   *"${HANGING:-nothing}"*) exec sleep 600 ;;
 esac
 """
-GATES = ["ruff check .", "ruff format --check .", "mypy ", "lint-imports "]
+GATES = [
+    "ruff check .",
+    "ruff format --check .",
+    "mypy ",
+    "lint-imports ",
+    "mkdocs build --strict --quiet",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +66,7 @@ def checkout(tmp_path: Path) -> Checkout:
         (tmp_path / name).touch()
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
-    names = ("python", "pip", "ruff", "mypy", "lint-imports", "pytest")
+    names = ("python", "pip", "ruff", "mypy", "lint-imports", "mkdocs", "pytest")
     for path in (*(programs / name for name in names), tmp_path / "scripts" / "slurm-sandbox"):
         path.write_text(PROGRAM, encoding="utf-8")
         path.chmod(0o755)
@@ -100,14 +106,16 @@ def test_test_fast_runs_every_gate_and_says_what_it_left_out(checkout: Checkout)
     """--fast runs linters, types, layers and quick tests, and names what it did not run."""
     done = checkout.run("scripts/test", "--fast")
     assert done.returncode == 0, done.stderr
-    assert checkout.calls()[-5:] == [
+    assert checkout.calls()[-6:] == [
         *GATES,
         "pytest -n 2 -m not slurm and not training and not slow",
     ]
     assert "left out: the tests that train" in done.stdout
 
 
-@pytest.mark.parametrize("gate", ["ruff check", "ruff format", "mypy", "lint-imports", "pytest"])
+@pytest.mark.parametrize(
+    "gate", ["ruff check", "ruff format", "mypy", "lint-imports", "mkdocs", "pytest"]
+)
 def test_test_fails_with_any_gate(checkout: Checkout, gate: str) -> None:
     """One gate that fails fails the whole."""
     assert checkout.run("scripts/test", "--fast", FAILING=gate).returncode == 1
