@@ -1,7 +1,7 @@
-r"""The command behind `--`, as an override in Hydra's grammar.
+r"""Converts the command after `--` to an override in Hydra's grammar.
 
-Responsible for each of its words coming through as the shell gave it; it must not compose. Only
-what is an interpolation (`${params.lr}`, or escaped `\${HOME}`) is read.
+Each word arrives exactly as the shell passed it. Only interpolations (`${params.lr}`, or escaped
+`\${HOME}`) are interpreted.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _COMMAND = re.compile(r"(?:\w+:)?\+{0,2}command=", re.ASCII)
 
 _PLAIN = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_./-]*\Z", re.ASCII)
 _NOT_TEXT = frozenset({"null", "true", "false", "nan", "inf"})
-"""Read as values of other kinds, as are numbers."""
+"""These are read as values of other types, as numbers are."""
 
 _OPENED = re.compile(r"(\\*)\$\{")
 _MISSING = "${oc.decode:'\"???\"'}"
-"""The word `???`, which is OmegaConf's mark for a value that is still to be given."""
+"""The literal word `???`, which is OmegaConf's mark for a mandatory value."""
 
 
 def with_command(request: ComposeRequest, session: Session) -> tuple[str, ...]:
-    """Return the overrides of a request, those for the command behind `--` among them.
+    """Return the overrides of a request, including those for the command after `--`.
 
-    Where no experiment is chosen it is experiment=command. Raises ConfigError.
+    If no experiment is chosen, experiment=command is added. Raises ConfigError.
     """
     overrides, command = request.overrides, request.command
     if command is None:
@@ -49,7 +49,7 @@ def with_command(request: ComposeRequest, session: Session) -> tuple[str, ...]:
 
 
 def _choice(session: Session) -> str:
-    """Return what chooses experiment=command, also where the files choose no experiment."""
+    """Return the override that selects experiment=command, even if the files select none."""
     word = "experiment=command"
     try:
         session.defaults([word])
@@ -75,7 +75,7 @@ def _word(word: str) -> str:
     text = _MISSING if word == "???" else _literal_unless_interpolation(word)
     for quote in ("'", '"') if '"' in text else ('"', "'"):
         quoted = _quoted(text, quote)
-        # Hydra keeps the override as a text of its own, in which quotes cannot be escaped.
+        # Hydra stores the override as separate text, in which quotes cannot be escaped.
         if "${" not in quoted or _is_readable(quoted):
             return quoted
     raise ConfigError(
@@ -98,7 +98,7 @@ def _literal_unless_interpolation(word: str) -> str:
 
 
 def _is_readable(text: str) -> bool:
-    """Whether OmegaConf reads the text, which has an interpolation."""
+    """Return whether OmegaConf can parse a text with an interpolation."""
     try:
         grammar_parser.parse(text)
     except GrammarParseError:

@@ -1,6 +1,6 @@
-"""From overrides to composed configurations: the door of this package.
+"""Composes configurations from overrides: the entry point of this package.
 
-It must not submit, write, or read anything but configuration files.
+It submits and writes nothing, and reads only configuration files.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ __all__ = ["ComposeRequest", "compose", "show_config", "show_info", "template_fo
 def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
     """Compose every point of the request, in the order of the sweep: one without `multirun`.
 
-    With `sweep.sampler=optuna` all points are the same, and hold the space that runs ask from.
+    With `sweep.sampler=optuna` all points are the same, and hold the space that runs get values
+    from.
 
-    A point's overrides are the user's own, a swept one replaced by the point's value: given to
-    a single launch they compose to the same configuration. Where the configuration names stages,
-    these are the points of one stage after the other. What looks like a secret in the variables of
-    a run is masked, and in the point's `secrets` alone. Raises ConfigError.
+    A point's overrides are the user's own, with each swept one replaced by the point's value: in a
+    single launch they compose to the same configuration. If the configuration names stages, these
+    are the points of one stage after the other. Variables of a run that look like secrets are
+    masked, and are only in the point's `secrets`. Raises ConfigError.
     """
     known = known_secrets(request.environ)
     return tuple(masked_point(point, known) for point in _compose(request))

@@ -1,4 +1,4 @@
-"""`${oc.env:NAME}` reads the environment it is given. It must not read the process's own."""
+"""Makes `${oc.env:NAME}` read a given environment, never the process's own."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _UNSET = object()
 
 
 def registering(home: type) -> Callable[..., None]:
-    """Return what registers a resolver, of OmegaConf as it is installed.
+    """Return the function that registers a resolver in the installed OmegaConf.
 
-    2.4 moves it to `register_resolver`, a name that 2.3 has for something older, which cannot
+    2.4 moves it to `register_resolver`. 2.3 has an older function with that name, which cannot
     replace a resolver.
     """
     newer = getattr(home, "register_resolver", None)
@@ -30,10 +30,10 @@ _register = registering(OmegaConf)
 
 @contextmanager
 def reading(environ: Mapping[str, str]) -> Iterator[None]:
-    """Let `${oc.env:NAME}` and `${oc.env:NAME,default}` read `environ` inside this block."""
+    """Make `${oc.env:NAME}` and `${oc.env:NAME,default}` read `environ` inside this block."""
 
     def env(key: str, default: object = _UNSET) -> str | None:
-        # An empty variable of our own counts as unset, for launching as for looking.
+        # An empty variable of hpckit counts as unset, for launching and for showing.
         if key in environ and (environ[key] or not key.startswith("HPCKIT_")):
             return environ[key]
         if default is _UNSET:

@@ -1,8 +1,7 @@
-"""One clear message for a composition that failed. It must not repair anything.
+"""Turns a failed composition into one clear message, without repairing anything.
 
-Hydra's own messages differ between releases and point at stack frames; therefore the cause is
-found again, by composing with one override more at a time (explain_override), else in the files
-(explain_file).
+Hydra's own messages differ between releases and point at stack frames. So the cause is searched for
+by composing with one more override at a time (explain_override), else in the files (explain_file).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def _explain(error: Exception, session: Session, overrides: Sequence[str]) -> Co
 
 
 def _without_package(session: Session, words: Sequence[Override]) -> ConfigError | None:
-    """Say that the chosen experiment's keys are not at the root, where words look for them."""
+    """Return an error if the experiment's keys are not at the root, where overrides expect them."""
     groups = session.groups()
     choices = [str(word.input_line) for word in words if word.key_or_group in groups]
     try:
@@ -66,4 +65,4 @@ def _builds_on_schema(session: Session) -> bool:
     try:
         return session.builds_on_schema()
     except FAILURES:
-        return True  # something else is wrong with its defaults list; that is said instead
+        return True  # something else is wrong with its defaults list; that is reported instead

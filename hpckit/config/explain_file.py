@@ -1,4 +1,4 @@
-"""What is wrong in a configuration file, or with its being looked for. It must not mend it."""
+"""Explains what is wrong in a configuration file, or which file is missing."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _IN_FILE = re.compile(r"In '?([^':]+)'?: ?")
 
 _PACKAGE = "# @package _global_"
 _MARKS = frozenset({"entry_point", "command", "resources", "stages"})
-"""Keys of hpckit's at the root that hardly stand below a key of the user's own."""
+"""hpckit's root keys that a user is unlikely to nest below a key of their own."""
 
 _CHOSEN_TWICE = re.compile(r"Multiple values for ([^ ]+)\. To override")
 _NOT_OVERRIDDEN = re.compile(r"(?:Could not override|No earlier Group Default for) '([^']+)'")
-"""As hydra-core 1.3 and 1.4 say it."""
+"""The wording in hydra-core 1.3 and 1.4."""
 
 
 def explain_unreadable_file(error: Exception, session: Session) -> ConfigError | None:
-    """Say where a file is not YAML, or that it cannot be read; None where that is not it."""
+    """Return an error with the place of invalid or unreadable text; None for other causes."""
     for link in chain(error):
         if isinstance(link, MarkedYAMLError) and link.problem_mark is not None:
             mark = link.problem_mark
@@ -62,7 +62,7 @@ def explain_unreadable_file(error: Exception, session: Session) -> ConfigError |
 def without_package(
     config: Mapping[Any, Any], session: Session, overrides: Sequence[str]
 ) -> ConfigError | None:
-    """Say that an experiment's keys came out below `experiment.`; None where they did not."""
+    """Return an error if an experiment's keys ended up below `experiment.`; else None."""
     below = config.get("experiment")
     if not isinstance(below, Mapping) or not below:
         return None
@@ -79,7 +79,7 @@ def without_package(
 
 
 def not_ours(session: Session) -> ConfigError:
-    """Say that the primary configuration does not include hpckit's."""
+    """Return the error for a primary configuration that does not include hpckit's."""
     return ConfigError(
         f"{_path(session, session.config_name)} does not build on hpckit's configuration.",
         hint="Put `- hpckit` first in its defaults list, or choose another with --config-name "
@@ -90,7 +90,7 @@ def not_ours(session: Session) -> ConfigError:
 def explain_missing_file(
     error: MissingConfigException, session: Session, overrides: Sequence[str]
 ) -> ConfigError:
-    """Say which file was looked for, by whom, and what there is instead."""
+    """Return an error that says which file was missing, what requested it, and what exists."""
     group, _, option = str(error.missing_cfg_file).rpartition("/")
     inside = _IN_FILE.match(first_line(error))
     if not group and inside is None:
@@ -115,7 +115,7 @@ def explain_missing_file(
 
 
 def _who_asked(group: str, option: str, session: Session, overrides: Sequence[str]) -> str | None:
-    """Return the word, else the line of a file of the user's, that chooses what is missing."""
+    """Return the override, or else the line of a user's file, that selects the missing option."""
     asked = [word for word in overrides if word.lstrip("+").startswith((f"{group}=", f"{group}@"))]
     exact = [word for word in asked if word.partition("=")[2] == option]
     if exact or asked:
@@ -144,7 +144,7 @@ def _rename(file: Path) -> str:
 
 
 def content(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError:
-    """Say what is wrong inside a file; Hydra names the file at the start of its message."""
+    """Return the error for the content of a file; Hydra's message begins with the file's name."""
     inside = _IN_FILE.match(first_line(error))
     place = _path(session, inside[1] if inside else session.config_name)
     misplaced = _misplaced(error, session, overrides) or _no_mapping(place, session)
@@ -169,13 +169,13 @@ def content(error: Exception, session: Session, overrides: Sequence[str]) -> Con
 
 
 def _likely(session: Session, overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the configurations that the words choose, and the primary one."""
+    """Return the configurations that the overrides select, and the primary one."""
     chosen = (word.lstrip("+").partition("=") for word in overrides)
     return (*(f"{group}/{option}" for group, _, option in chosen), session.config_name)
 
 
 def _misplaced(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError | None:
-    """Say how a defaults list chooses of a group that is chosen already; None if it is not that."""
+    """Return an error if a defaults list selects from an already selected group; else None."""
     text = str(error)
     match = _CHOSEN_TWICE.search(text) or _NOT_OVERRIDDEN.search(text)
     if match is None:
@@ -191,7 +191,7 @@ def _misplaced(error: Exception, session: Session, overrides: Sequence[str]) -> 
 
 
 def _no_mapping(place: str, session: Session) -> ConfigError | None:
-    """Say which part of a file has to be a mapping and is none; None where all is as it has to."""
+    """Return an error for the part of a file that has to be a mapping and is not; else None."""
     held = own_files.document(Path(place))
     if held is not None and not isinstance(held, dict):
         return ConfigError(
@@ -226,6 +226,6 @@ def _path(session: Session, config: str) -> str:
 
 
 def _without_file(error: Exception) -> str:
-    """Return Hydra's message as one line, without the file that it begins with."""
+    """Return Hydra's message as one line, without the file name at its beginning."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
     return _IN_FILE.sub("", " ".join(filter(None, lines)), count=1).removesuffix(".")

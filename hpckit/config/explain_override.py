@@ -1,4 +1,4 @@
-"""Which override cannot be composed, and why. It must not look into files."""
+"""Finds the override that cannot be composed, and explains why; reads no files itself."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _Groups = Mapping[str, tuple[str, ...]]
 
 
 def culprit(session: Session, overrides: Sequence[Override]) -> ConfigError | None:
-    """Find the first override that does not compose, groups before values, and say why.
+    """Find the first override that does not compose, groups before values, and explain it.
 
-    None where the files do not compose even without it.
+    Returns None if the files do not compose even without overrides.
     """
     groups = session.groups()
     ordered = sorted(overrides, key=lambda override: override.key_or_group not in groups)

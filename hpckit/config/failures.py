@@ -1,7 +1,4 @@
-"""What Hydra and OmegaConf raise, and the one line in it that tells a person something.
-
-It must not look at configuration.
-"""
+"""The exceptions of Hydra and OmegaConf, and the one useful line in their messages."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
-# Hydra's own errors, and the bare Python ones it lets out for odd files and values.
+# Hydra's own errors, and the plain Python ones that it lets through for odd files and values.
 FAILURES = (
     HydraException,
     OmegaConfBaseException,
@@ -29,7 +26,7 @@ _NO_SUCH_KEY = ("does not exist", "No match in the defaults list")
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and what led to it, the outermost first."""
+    """Yield the error and its causes, the outermost first."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -42,18 +39,18 @@ def first_line(error: BaseException) -> str:
 
 
 def inner(error: BaseException) -> OmegaConfBaseException | None:
-    """Return the error of OmegaConf inside, which knows the key and the value."""
+    """Return the OmegaConf error inside, which knows the key and the value."""
     found = (link for link in chain(error) if isinstance(link, OmegaConfBaseException))
     return next(found, None)
 
 
 def reason(error: BaseException) -> str:
-    """Return OmegaConf's line where there is one, else the error's own."""
+    """Return OmegaConf's line if there is one, else the error's own."""
     return first_line(inner(error) or error)
 
 
 def unknown_key(error: BaseException) -> bool:
-    """Whether the failure is that a key or a group does not exist."""
+    """Return whether the failure is a key or a group that does not exist."""
     if any(isinstance(link, ConfigKeyError | ConfigAttributeError) for link in chain(error)):
         return True
     return any(words in str(error) for words in _NO_SUCH_KEY)

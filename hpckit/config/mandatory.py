@@ -1,7 +1,7 @@
-"""Keeps `???` where a file says it. It must not decide what is mandatory.
+"""Keeps `???` where a file sets it.
 
-OmegaConf does not merge a missing value over a given one, so that a file saying `partition: ???`
-(or `command: ???`) would be overruled by the schema's own default.
+OmegaConf does not merge a missing value over an existing one, so the schema's own default would
+override a file's `partition: ???` (or `command: ???`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpckit.model.launch import MISSING
 
 
 def declared_missing(folders: Sequence[Path], defaults: Sequence[ResultDefault]) -> frozenset[str]:
-    """Return the keys whose final event in these files, looked for in `folders`, is `???`."""
+    """Return the keys that these files, searched for in `folders`, finally set to `???`."""
     missing: set[str] = set()
     for default in defaults:
         path = str(default.config_path)

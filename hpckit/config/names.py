@@ -1,4 +1,4 @@
-"""Names a person may have meant. Pure; it must not know what the names stand for."""
+"""Finds the names that the user may have meant. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _FIRST_WORD = 0.9
 
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return up to three of `known` that `name` may stand for, the likeliest first.
+    """Return up to three of `known` that `name` may stand for, the most likely first.
 
-    Dotted names in one section are compared by their last part; elsewhere the same last part
-    counts as nearly certain: who writes `nodes` means `resources.nodes`. Where the section
-    exists, others of other sections are only proposed for the same last part.
+    Dotted names in one section are compared by their last part. Across sections, the same last part
+    counts as nearly certain: `nodes` means `resources.nodes`. If the section exists, names from
+    other sections are only suggested if they have the same last part.
     """
     names = [other for other in dict.fromkeys(known) if other != name]
     section, _, last = name.rpartition(".")
@@ -29,13 +29,13 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def question(candidates: Iterable[str]) -> str:
-    """Return ` Did you mean a or b?`, or nothing where there is no candidate."""
+    """Return ` Did you mean a or b?`, or nothing if there is no candidate."""
     listed = list(candidates)
     return f" Did you mean {' or '.join(listed)}?" if listed else ""
 
 
 def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> tuple[str, ...]:
-    """Return every key of a nested mapping as a dotted path, sections included."""
+    """Return every key of a nested mapping as a dotted path, including sections."""
     keys: list[str] = []
     for key, value in values.items():
         path = f"{prefix}{key}"
@@ -46,7 +46,7 @@ def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> tuple[str, ...]:
 
 
 def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of a nested mapping that is no mapping itself, with its dotted key."""
+    """Yield every value of a nested mapping that is not a mapping, with its dotted key."""
     if not isinstance(values, Mapping):
         yield path, values
         return
@@ -55,7 +55,7 @@ def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def siblings(name: str, keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the dotted keys that lie in the same section as `name`."""
+    """Return the dotted keys in the same section as `name`."""
     section = name.rpartition(".")[0]
     return tuple(key for key in keys if key.rpartition(".")[0] == section)
 

@@ -1,7 +1,7 @@
-"""Words that set a text where the files have a number: Hydra takes `lr=abc` without a word.
+"""Finds overrides that set a text where the files have a number: Hydra accepts `lr=abc` silently.
 
-Responsible for finding them. A text may be meant (`lr=auto`), and is told of; one that begins as a
-number (`lr=0.1x`) is a slip that would cost a queue and a run, and is refused unless it is quoted.
+A text may be intended (`lr=auto`), and is only reported. One that begins like a number (`lr=0.1x`)
+is a typo that would waste a queue slot and a run: it is refused unless it is quoted.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 
 _TYPED = frozenset(field.name for field in fields(LaunchConfig)) - {"params"}
-"""What hpckit reads itself: there Hydra refuses another type."""
+"""Keys that hpckit reads itself: Hydra refuses other types there."""
 
 
 _HALF_NUMBER = re.compile(r"[+-]?\.?[0-9]")
 
 
 def texts_for_numbers(request: ComposeRequest) -> Iterator[tuple[str, float]]:
-    """Yield each word that gives a text to a key that is a number without it, and that number.
+    """Yield each override that sets a text for a key that otherwise is a number, with that number.
 
-    Raises ConfigError for a text that begins as a number.
+    Raises ConfigError for a text that begins like a number.
     """
     if not any(_concerns_user(word) for word in request.overrides):
         return
@@ -87,12 +87,12 @@ def _is_quoted(line: str, text: str) -> bool:
 
 
 def _number_without(word: Override, words: tuple[Override, ...], session: Session) -> float | None:
-    """Return the number that the key has by the files and the other words, None if it has none."""
+    """Return the key's number from the files and the other overrides; None if it has none."""
     rest = [one for one in words if one is not word and not one.is_sweep_override()]
     others = [str(one.input_line) for one in rest]
     try:
         value = OmegaConf.select(session.load(others), word.key_or_group)
     except FAILURES:
-        return None  # what is wrong there was said when it was composed
+        return None  # the error was already reported during composition
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return value if is_number else None

@@ -1,6 +1,6 @@
-"""Hydra's override grammar: what each word means and which values a sweep gives it.
+"""Parses Hydra's override grammar: the meaning of each override and its sweep values.
 
-It must not compose anything. Grammar errors are ConfigErrors that quote the override.
+It composes nothing. Grammar errors are ConfigErrors that quote the override.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXAMPLES = (
 _PROGRAM = re.compile(r"(?:\A|/)(?:python[\d.]*|bash|sh|torchrun|accelerate|srun|mpirun)\Z|\.sh\Z")
 
 _LISTS_OF_SLURM = frozenset({"resources.mail_type", "resources.exclude", "resources.dependency"})
-"""What takes a list with commas, and hardly differs between runs."""
+"""Keys that take a list with commas, and hardly differ between runs."""
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z", re.ASCII)
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z", re.ASCII)
@@ -39,7 +39,7 @@ _WITHOUT_NEWS = ("Error parsing override", "Error when parsing index")
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...]:
-    """Parse overrides; raises ConfigError on the first that is not in the grammar."""
+    """Parse overrides; raises ConfigError for the first one that is not in the grammar."""
     parser = OverridesParser.create(config_loader=loader)
     try:
         parsed = tuple(parser.parse_overrides(list(overrides)))
@@ -56,7 +56,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...
 
 
 def plain_value(text: str) -> int | float | str | None:
-    """Return the value of the plainest texts, without Hydra's slow parser; None for any other."""
+    """Return the value of a simple text without Hydra's slow parser; None for any other text."""
     if _INTEGER.match(text):
         return int(text)
     if _FLOAT.match(text):
@@ -66,13 +66,13 @@ def plain_value(text: str) -> int | float | str | None:
 
 
 def refuse_program(words: Sequence[str]) -> None:
-    """Raise ConfigError where words of a program, or parts of one value, stand as overrides."""
+    """Raise ConfigError if words of a program, or parts of one value, are among the overrides."""
     bare = [place for place, word in enumerate(words) if "=" not in word and word[:1] != "~"]
     split = [place for place, word in enumerate(words) if _is_open(word)]
     if split and words[split[0] + 1 :]:
         raise _split_by_shell(words, split[0])
     if bare and bare[0] and words[bare[0] - 1].startswith("command="):
-        # The shell has taken `command=python` and `train.py` apart.
+        # The shell has separated `command=python` and `train.py`.
         place = bare[0] - 1
         program = [words[place].removeprefix("command="), *words[bare[0] :]]
         raise _belongs_behind(words[bare[0]], words[:place], program)
@@ -93,7 +93,7 @@ def _belongs_behind(word: str, before: Sequence[str], program: Sequence[str]) ->
 
 
 def _is_open(word: str) -> bool:
-    """Whether a bracket or a quote of a value is not closed in it."""
+    """Return whether a bracket or a quote in the value is not closed."""
     value = word.partition("=")[2]
     if value[:1] in ("'", '"'):
         return value.count(value[0]) == 1
@@ -101,7 +101,7 @@ def _is_open(word: str) -> bool:
 
 
 def _split_by_shell(words: Sequence[str], place: int) -> ConfigError:
-    """Say which words were one: those up to the one that closes what is open."""
+    """Return the error for words that belong together, up to the one that closes the bracket."""
     end = place + 1
     while end < len(words) and _is_open(" ".join(words[place:end])):
         end += 1
@@ -113,7 +113,7 @@ def _split_by_shell(words: Sequence[str], place: int) -> ConfigError:
 
 
 def check_swept(overrides: Sequence[Override], *, multirun: bool) -> None:
-    """Raise ConfigError where something is swept without `multirun`, or has no values."""
+    """Raise ConfigError if something is swept without `multirun`, or has no values."""
     swept = [override for override in overrides if override.is_sweep_override()]
     if swept and not multirun:
         raise _needs_multirun(swept[0])
@@ -124,7 +124,7 @@ def check_swept(overrides: Sequence[Override], *, multirun: bool) -> None:
 
 
 def as_text(override: Override) -> str | None:
-    """Return how to give a key one text with commas, quoted for a shell; None if it takes none."""
+    """Return how to set a key to one text with commas, shell-quoted; None if it takes no text."""
     key, _, values = str(override.input_line).partition("=")
     return _quoted_twice(key, values) if is_text(str(override.key_or_group)) else None
 
@@ -134,7 +134,7 @@ def _quoted_twice(key: str, text: str) -> str:
 
 
 def _refuse_list_of_slurm(override: Override) -> None:
-    """Raise ConfigError for a list such as END,FAIL that would start a run for each."""
+    """Raise ConfigError for a list such as END,FAIL that would start a run for each item."""
     simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
     if simple and str(override.key_or_group) in _LISTS_OF_SLURM:
         key, _, values = str(override.input_line).partition("=")
@@ -146,7 +146,7 @@ def _refuse_list_of_slurm(override: Override) -> None:
 
 
 def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str]:
-    """Return the values of a sweep that can be listed, as words; raises ConfigError."""
+    """Return the values of a sweep that can be listed, as text; raises ConfigError if it cannot."""
     try:
         values = list(islice(override.sweep_string_iterator(), most))
     except (HydraException, ValueError) as error:
@@ -178,7 +178,7 @@ def _needs_multirun(override: Override) -> ConfigError:
 
 
 def _not_in_grammar(error: OverrideParseException, loader: ConfigLoader) -> ConfigError:
-    """Keep the one line of the parser's message that tells a person something."""
+    """Return the error with the one useful line of the parser's message."""
     quoted = f"{error.override!r} is not an override in Hydra's grammar"
     stated = [line.strip() for line in str(error.message).splitlines()]
     lines = [line for line in stated if not line.startswith(_WITHOUT_NEWS)] or stated

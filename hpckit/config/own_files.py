@@ -1,8 +1,4 @@
-"""What stands in the user's own configuration files, read as text and as YAML.
-
-Responsible for finding the file and line behind something that Hydra's messages do not place; it
-must not compose, nor word a message.
-"""
+"""Finds the file and line in the user's own configuration that Hydra's messages do not name."""
 
 from __future__ import annotations
 
@@ -28,19 +24,19 @@ class DefaultsChoice:
 
     @property
     def place(self) -> str:
-        """Where it stands, for a message."""
+        """File and line, for a message."""
         return f"{self.file}, line {self.line}"
 
 
 def user_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the folders of configuration that are the user's."""
+    """Return the configuration folders that are the user's."""
     return tuple(folder for folder in folders if folder != shipped_folder())
 
 
 def misnamed(folders: Sequence[Path], option: str | None = None) -> Path | None:
-    """Return a file that ends in .yml, which Hydra does not read, and 1.4 refuses to see at all.
+    """Return a file ending in .yml, which Hydra does not read, and 1.4 does not even list.
 
-    `option` is what it has to be, such as `experiment/mine`; null for any.
+    `option` is the option it should provide, such as `experiment/mine`; None for any.
     """
     pattern = "**/*.yml" if option is None else f"{glob.escape(option)}.yml"
     found = (file for folder in user_folders(folders) for file in sorted(folder.glob(pattern)))
@@ -48,7 +44,7 @@ def misnamed(folders: Sequence[Path], option: str | None = None) -> Path | None:
 
 
 def undecodable(folders: Sequence[Path]) -> Path | None:
-    """Return the first of the user's files that is not text in UTF-8."""
+    """Return the first of the user's files that is not UTF-8 text."""
     for file in _files(folders):
         try:
             _text(file)
@@ -60,9 +56,9 @@ def undecodable(folders: Sequence[Path]) -> Path | None:
 def choosing(
     folders: Sequence[Path], likely: Sequence[str], group: str, option: str | None = None
 ) -> DefaultsChoice | None:
-    """Return the first line of the user's files that chooses of this group, in any way.
+    """Return the first line in the user's files that selects from this group, in any form.
 
-    `likely` are files to look into first; `option` is what it has to choose, null for any.
+    `likely` are files to search first; `option` is what the line has to select, None for any.
     """
     wanted = r"[^\s'\"#]+" if option is None else re.escape(option)
     last = re.escape(group.rpartition("/")[2])
@@ -79,7 +75,7 @@ def choosing(
 
 
 def document(file: Path) -> Any:
-    """Return what a file holds as YAML; null where that cannot be told."""
+    """Return the parsed YAML of a file; None if it cannot be read or parsed."""
     try:
         return yaml.safe_load(_text(file))
     except (OSError, ValueError, yaml.YAMLError):
@@ -87,7 +83,7 @@ def document(file: Path) -> Any:
 
 
 def is_of_the_root(file: Path, folders: Sequence[Path]) -> bool:
-    """Whether the keys of a file come out at the root of the configuration."""
+    """Return whether the keys of a file end up at the root of the configuration."""
     return file.parent in folders or "@package _global_" in _text(file)
 
 

@@ -1,4 +1,4 @@
-"""What a user asks to be composed. It must not compose it, or look at the file system."""
+"""The user's request for a composition: data only."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PRIMARY = "config"
-"""The configuration that is composed where no other is named."""
+"""The configuration that is composed if no other is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposeRequest:
-    """Overrides in Hydra's grammar, and where configuration is looked for.
+    """Overrides in Hydra's grammar, and where to look for configuration.
 
-    `environ` says where the user's configuration lies (`HPCKIT_CONFIG_DIR`), whether Slurm is
-    here (`PATH`), and what `${oc.env:...}` gives; `cwd` is where relative folders start. `tell`
-    hears how many points are composed, of how many. `command` are the words of the command behind
-    `--`, as the shell gave them; null without one.
+    `environ` determines the user's configuration folder (`HPCKIT_CONFIG_DIR`), whether Slurm is
+    installed (`PATH`), and the values of `${oc.env:...}`; relative folders start at `cwd`. `tell`
+    is called with the number of points composed so far and the total. `command` are the words after
+    `--`, as the shell passed them; None without a command.
     """
 
     overrides: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
-"""From a composed configuration to plain values: complete, resolved, known, JSON-able.
+"""Resolves a composed configuration to plain values: complete, known keys, JSON-able.
 
-What leaves here is what is frozen and what a run reads; it must not depend on Hydra any more.
+The result is what is frozen and what a run reads, independent of Hydra.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NO_RESOLVER = "Unsupported interpolation type"
 def resolve(config: DictConfig, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the configuration as plain values, with `cluster.kind` decided.
 
-    Raises ConfigError for mandatory values that are missing, unknown keys in hpckit's own
-    sections, interpolations that lead nowhere, and values JSON cannot hold.
+    Raises ConfigError for mandatory values that are missing, unknown keys in hpckit's own sections,
+    interpolations that cannot be resolved, and values that JSON cannot hold.
     """
     _refuse_unknown_keys(config)
     try:
@@ -65,7 +65,7 @@ def _missing(config: DictConfig) -> ConfigError | None:
 
 
 def _refuse_unknown_keys(config: DictConfig) -> None:
-    """Refuse what a `+` has added where it can only be a slip: our sections, names of groups."""
+    """Raise ConfigError for `+` keys that must be typos: in our sections, or group names."""
     slashed = [str(key) for key in config if "/" in str(key)]
     if slashed:
         raise ConfigError(
@@ -110,9 +110,9 @@ def _interpolation_hint(reason: str) -> str:
 
 
 def plain_value(value: Any, path: str) -> Any:
-    """Return what JSON can hold of a resolved value, which stands below `path` (`a.b.`).
+    """Return a resolved value in a form that JSON can hold; it is located below `path` (`a.b.`).
 
-    Raises ConfigError where it is of another kind.
+    Raises ConfigError if its type is not supported.
     """
     if isinstance(value, dict):
         return {str(key): plain_value(item, f"{path}{key}.") for key, item in value.items()}

@@ -1,7 +1,7 @@
 """The points of a sweep that a sampler chooses.
 
-Responsible for finding out what is searched and for composing what a sampler has drawn, or for
-freezing a space from which runs will ask; it must not draw itself.
+It determines the space and composes the sampled points, or freezes a space from which runs will ask
+for values. The drawing itself is in planning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpckit.planning.sweep.sampling import check_sampling, draw
 
 
 def sampled_points(composing: Composer, words: Sequence[Word]) -> tuple[SweepPoint, ...] | None:
-    """Return the points that the configured sampler chooses; None where there is none.
+    """Return the points that the configured sampler chooses; None if there is no sampler.
 
     Raises ConfigError.
     """
@@ -43,7 +43,7 @@ def sampled_points(composing: Composer, words: Sequence[Word]) -> tuple[SweepPoi
 
 
 def _check_drawn_apart(words: Sequence[Word], sweep: Sweep) -> None:
-    """Raise ConfigError where values belong together: a sampler draws for each key by itself."""
+    """Raise ConfigError if values belong together: a sampler draws for each key separately."""
     file = next((word.column.file for word in words if word.column is not None), None)
     if file is not None:
         raise ConfigError(
@@ -61,7 +61,7 @@ def _check_drawn_apart(words: Sequence[Word], sweep: Sweep) -> None:
 
 
 def _sweep(space: _Space) -> Sweep | None:
-    """Return what is configured of the sweep; None where nothing can be composed of a grid."""
+    """Return the sweep settings; None if the first point cannot be composed."""
     try:
         return space.point({}).settings.sweep
     except ConfigError:
@@ -82,13 +82,13 @@ def _check_unlike(axes: Sequence[Axis]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Space:
-    """Composes points of a space: the words, of which the swept ones get values."""
+    """Composes points of a space: the overrides, of which the swept ones get values."""
 
     composing: Composer
     words: tuple[Word, ...]
 
     def point(self, values: Mapping[str, Any]) -> SweepPoint:
-        """Return the point with these words for values of keys, the first value of all others."""
+        """Return the point with these texts as values of keys; other keys get their first value."""
         overrides = [self._word(word, values) for word in self.words]
         try:
             return self.composing.point(overrides)
@@ -106,19 +106,19 @@ class _Space:
 
     @property
     def groups(self) -> Mapping[str, object]:
-        """The groups there are."""
+        """The existing groups."""
         return self.composing.session.groups()
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """The words that are the same in all points."""
+        """The overrides that are the same in all points."""
         return tuple(str(word.override.input_line) for word in self.words if not word.is_swept)
 
 
 def _searched(
     space: _Space, axes: Sequence[Axis], sweep: Sweep, samples: int
 ) -> tuple[SweepPoint, ...]:
-    """Return so many points alike, with the space that their runs will ask from."""
+    """Return `samples` identical points, with the space that their runs get values from."""
     for axis in axes:
         if axis.key in space.groups:
             raise ConfigError(
@@ -142,7 +142,7 @@ def _searched(
 
 
 def _resolved(space: _Space, axis: Axis) -> Axis:
-    """Return the axis with the values that the words of a choice resolve to."""
+    """Return the axis with a choice's texts resolved to values."""
     if axis.kind is not AxisKind.choice:
         return axis
     key = axis.key
@@ -153,10 +153,10 @@ def _resolved(space: _Space, axis: Axis) -> Axis:
 def _probed(
     space: _Space, axes: Sequence[Axis], resolved: Sequence[Axis]
 ) -> tuple[Mapping[str, Any], list[Probe]]:
-    """Return the configuration at unlike values of all keys, and what comes of changing each.
+    """Return the configuration at distinctive values of all keys, and the effect of changing each.
 
-    Values that stand out tell apart whose they are in a text; where the configuration refuses them
-    (an enumeration does), two of the axis's own have to do.
+    Distinctive values show in a text which key they come from. If the configuration refuses them
+    (an enumeration does), two of the axis's own values are used.
     """
     given = {
         axis.key: _marks(space, axis, place) or own.ends
@@ -198,7 +198,7 @@ def _at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _verified(space: _Space, axes: Sequence[Axis], search: Search) -> SweepPoint:
-    """Return the point to freeze, after putting both ends of all axes into it by way of trial."""
+    """Return the point to freeze, after testing it with both ends of all axes."""
     frozen = space.point({})
     for end in (0, 1):
         words = {axis.key: axis.ends[end] for axis in axes}

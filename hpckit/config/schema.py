@@ -1,8 +1,8 @@
-"""hpckit's frozen dataclasses as Hydra's schema. It must not hold values of its own.
+"""hpckit's frozen dataclasses as Hydra's schema. It has no values of its own.
 
-The root is a plain mapping, so that a user's own keys can stand beside ours; our keys are typed
+The root is a plain mapping, so that a user's own keys can be next to ours; our keys are typed
 nodes. A node made from a frozen dataclass is read-only, and Hydra refuses to compose into it
-(ReadonlyConfigError, hydra-core 1.3 and 1.4): therefore the mark is taken off here.
+(ReadonlyConfigError, hydra-core 1.3 and 1.4), so the read-only flag is removed here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMA_NAME = "hpckit_schema"
 
 @cache
 def register_schema() -> None:
-    """Make the schema known to Hydra under `SCHEMA_NAME`, once in a process."""
+    """Register the schema with Hydra under `SCHEMA_NAME`, once per process."""
     ConfigStore.instance().store(name=SCHEMA_NAME, node=_schema(), provider="hpckit")
 
 

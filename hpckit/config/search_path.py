@@ -1,4 +1,4 @@
-"""Where configuration and templates are looked for, in order. It must not read any of it."""
+"""The folders to search for configuration and templates, in order; reads none of their files."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def shipped_folder() -> Path:
-    """Return hpckit's own conf: inside the installed package, else beside it in a checkout."""
+    """Return hpckit's own conf: inside the installed package, else next to it in a checkout."""
     inside = _PACKAGE / "conf"
     return inside if inside.is_dir() else _PACKAGE.parent / "conf"
 
 
 def conf_folders(request: ComposeRequest) -> tuple[Path, ...]:
-    """Return the folders of configuration, the user's (if there is one) in front of ours.
+    """Return the configuration folders: the user's (if there is one) before hpckit's own.
 
     The user's is `--config-dir`, else `$HPCKIT_CONFIG_DIR`, else `conf` in the working directory.
-    Raises ConfigError where one that was named does not exist.
+    Raises ConfigError if a named folder does not exist.
     """
     folders = (_user_folder(request), shipped_folder())
     return tuple(dict.fromkeys(folder for folder in folders if folder is not None))
 
 
 def template_folders(request: ComposeRequest) -> tuple[Path, ...]:
-    """Return the `slurm_templates` folders that lie beside the folders of configuration."""
+    """Return the `slurm_templates` folders next to the configuration folders."""
     siblings = [folder.parent / "slurm_templates" for folder in conf_folders(request)]
     return tuple(folder for folder in siblings if folder.is_dir())
 

@@ -1,4 +1,4 @@
-"""One initialised Hydra: loads configurations and lists groups. It must not explain failures.
+"""One initialised Hydra: loads configurations and lists groups, without explaining failures.
 
 Hydra is initialised once for all points of a sweep, and its global state is cleared again.
 """
@@ -29,15 +29,15 @@ from hpckit.config.request import ComposeRequest
 from hpckit.config.schema import SCHEMA_NAME, register_schema
 from hpckit.config.search_path import conf_folders, shipped_folder
 
-# hydra-core 1.3 warns where this is left out, 1.4 where it is given.
+# hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 _VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
 
 class ShippedConf(SearchPathPlugin):
-    """Puts hpckit's own configuration behind the user's."""
+    """Puts hpckit's own configuration after the user's."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the shipped folder, unless it is the main one already."""
+        """Append the shipped folder, unless it is already the main one."""
         shipped = str(shipped_folder())
         if all(element.path != shipped for element in search_path.get_path()):
             search_path.append("hpckit", shipped)
@@ -45,9 +45,9 @@ class ShippedConf(SearchPathPlugin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Hydra while it is initialised for one request.
+    """Hydra, initialised for one request.
 
-    `missing` remembers, by the choices made in all groups, which keys the files leave open.
+    `missing` caches, by the choices in all groups, which keys the files leave mandatory.
     """
 
     loader: ConfigLoader
@@ -76,7 +76,7 @@ class Session:
         return self.missing[choices]
 
     def defaults(self, overrides: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the files the composition consists of, in their order, without Hydra's own."""
+        """Return the files of the composition, in order, without Hydra's own."""
         paths = [str(default.config_path) for default in self._defaults(overrides)]
         return tuple(path for path in paths if not path.startswith("hydra/"))
 
@@ -87,7 +87,7 @@ class Session:
         return listed
 
     def builds_on_schema(self) -> bool:
-        """Whether the primary configuration includes hpckit's."""
+        """Return whether the primary configuration includes hpckit's."""
         return SCHEMA_NAME in self.defaults()
 
     def groups(self, parent: str = "") -> dict[str, tuple[str, ...]]:
@@ -109,7 +109,7 @@ class Session:
 
 @contextmanager
 def open_session(request: ComposeRequest) -> Iterator[Session]:
-    """Initialise Hydra on the request's folders; raises ConfigError where one does not exist."""
+    """Initialise Hydra with the request's folders; raises ConfigError if one does not exist."""
     folders = conf_folders(request)
     register_schema()
     Plugins.instance().register(ShippedConf)
@@ -119,8 +119,8 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
         reading(request.environ),
         initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **_VERSION_BASE),
     ):
-        # 1.3 warns where `_self_` is left to its default place, and where a folder of
-        # hydra.searchpath does not exist; the first is fine, the second an error.
+        # 1.3 warns if `_self_` is left at its default place, and if a folder of hydra.searchpath
+        # does not exist; the first is fine, the second an error.
         warnings.filterwarnings("ignore", ".*missing `_self_`", UserWarning)
         warnings.filterwarnings("error", r".*is not available", UserWarning)
         yield Session(

@@ -1,8 +1,8 @@
 """A composition that many points of a sweep share: values are set in it, one point after another.
 
-Responsible for giving what Hydra would have composed and OmegaConf would have resolved for the
-point, or nothing at all; it must not compose. Of the resolved values only those are worked out
-anew that can differ: what is set, and interpolations. The rest is the same object in all points.
+It returns exactly what Hydra would have composed and OmegaConf resolved for the point, or nothing.
+Only values that can differ are resolved again: those that are set, and interpolations. All other
+values are the same objects in all points.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hpckit.model.launch import MISSING, LaunchConfig
 from hpckit.model.plain import from_plain
 
 _DECIDED = ("cluster.kind", "cluster.bin_dir")
-"""What `cluster.kind` is decided from: a composition that could change them is not shared."""
+"""The inputs of `cluster.kind`: a composition that could change them is not shared."""
 
 _OF_THE_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+(,[^${}]*)?\}\Z")
-"""An interpolation that no value of the configuration can change."""
+"""An interpolation that does not depend on any configuration value."""
 
 _FIELDS = frozenset(field.name for field in fields(LaunchConfig))
 
@@ -34,10 +34,10 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedComposition:
-    """A composition for one set of choices, with what it resolves to.
+    """A composition for one set of choices, with its resolved values.
 
-    `places` are the containers and names of the keys that differ between points; `unsettled` is
-    where interpolations are.
+    `places` are the containers and names of the keys that differ between points; `unsettled` are
+    the paths of interpolations.
     """
 
     config: DictConfig
@@ -54,7 +54,7 @@ class SharedComposition:
         settings: LaunchConfig,
         keys: Sequence[str],
     ) -> SharedComposition | None:
-        """Return what points that differ in these keys only can share; None where they cannot."""
+        """Return what points that differ only in these keys can share; None if they cannot."""
         places = {key: _place(config, key) for key in keys}
         unsettled = tuple(_unsettled(config, ()))
         decided = {".".join(map(str, path)) for path in unsettled} | set(keys)
@@ -71,7 +71,8 @@ class SharedComposition:
     def at(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], LaunchConfig] | None:
         """Return the values and settings of the point with these values at all of its keys.
 
-        None where a value is refused, or has to be composed: Hydra then says why, or does so.
+        None if a value is refused, or has to be composed: Hydra then reports the error, or composes
+        it.
         """
         if any(_needs_composing(value) for value in given.values()):
             return None
@@ -85,7 +86,7 @@ class SharedComposition:
         return values, self._settings(values, {str(path[0]) for path in changes})
 
     def _changes(self, given: Mapping[str, Any]) -> Iterator[tuple[_Path, Any]]:
-        """Set the given values; yield what of the resolved ones is not as it was."""
+        """Set the given values; yield the resolved values that differ from before."""
         for key, value in given.items():
             container, name = self.places[key]
             OmegaConf.update(container, name, value)
@@ -109,7 +110,7 @@ def _needs_composing(value: object) -> bool:
 
 
 def _place(config: DictConfig, key: str) -> tuple[DictConfig, str] | None:
-    """Return where a key is set, None where that is not a mapping of the composition's own."""
+    """Return where a key is set; None if that is not a plain mapping in the composition."""
     node: Any = config
     *parents, name = key.split(".")
     for parent in parents:
@@ -121,7 +122,7 @@ def _place(config: DictConfig, key: str) -> tuple[DictConfig, str] | None:
 
 
 def _unsettled(node: Any, path: _Path) -> Iterator[_Path]:
-    """Yield where there are interpolations that a value of the configuration could change."""
+    """Yield the paths of interpolations that a configuration value could change."""
     if node._is_interpolation():  # noqa: SLF001
         if not _OF_THE_ENVIRONMENT.match(node._value()):  # noqa: SLF001
             yield path
@@ -132,7 +133,7 @@ def _unsettled(node: Any, path: _Path) -> Iterator[_Path]:
 
 
 def _resolved(config: DictConfig, path: _Path) -> Any:
-    """Return the plain value of a key; raises what OmegaConf raises, or ConfigError."""
+    """Return the plain value of a key; raises ConfigError, or what OmegaConf raises."""
     value: Any = config
     for key in path:
         value = value[key]
@@ -144,7 +145,7 @@ def _resolved(config: DictConfig, path: _Path) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether they are written alike: 1, 1.0 and True are equal, and are not."""
+    """Return whether both are written the same: 1, 1.0 and True compare equal, but differ."""
     return repr(one) == repr(other)
 
 
@@ -155,7 +156,7 @@ def _get(values: Any, path: _Path) -> Any:
 
 
 def _put(values: dict[str, Any], path: _Path, value: Any) -> None:
-    """Put a value at its place, in copies of what lies around it; `values` itself is changed."""
+    """Put a value at its path, copying the containers around it; only `values` is changed."""
     inside: Any = values
     for key in path[:-1]:
         place = _as_key(inside, key)

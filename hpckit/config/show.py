@@ -1,6 +1,6 @@
-"""What the user is shown of a configuration before anything is launched.
+"""Shows the user a configuration before anything is launched, as text.
 
-It must not print, and needs nothing to be complete: what is missing is shown as `???`.
+Nothing has to be complete: missing values are shown as `???`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from hpckit.planning.masking import masked_words
 from hpckit.planning.secrecy import is_secret, known_secrets
 
 INFO = ("all", "searchpath", "groups", "defaults")
-"""What `show_info` can tell."""
+"""The topics of `show_info`."""
 
 
 def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = False) -> str:
     """Return the composed configuration as YAML, or the part of it at the dotted `package`.
 
-    With `resolved`, exactly what a run would be given; else interpolations and `???` as they
-    stand. Several points of a sweep are several YAML documents, headed by their overrides, and so
-    are those of several stages. Secrets are masked.
+    With `resolved`, exactly what a run would get; else interpolations and `???` stay as written.
+    Several points of a sweep, or of several stages, are several YAML documents, each headed by its
+    overrides. Secrets are masked.
     """
     known = known_secrets(request.environ)
     with open_session(request) as session:
@@ -56,7 +56,7 @@ def show_config(request: ComposeRequest, *, package: str = "", resolved: bool = 
 
 
 def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]]:
-    """Return the overrides of every point, of one stage after the other where there are stages."""
+    """Return the overrides of every point; with stages, one stage after the other."""
     words = read_words(request, session)
     mine = for_all(words)
     check_multirun(mine, multirun=request.multirun)
@@ -70,7 +70,7 @@ def _listed(request: ComposeRequest, session: Session) -> Sequence[Sequence[str]
 
 
 def _masked(config: DictConfig, known: frozenset[str]) -> DictConfig:
-    """Return the configuration without its secrets; changes it."""
+    """Mask the secrets in the configuration, in place, and return it."""
     for key in ("env", "cluster.env"):
         section = OmegaConf.select(config, key, throw_on_resolution_failure=False)
         for name, value in (_container(section) if section else {}).items():
@@ -86,7 +86,7 @@ def _masked(config: DictConfig, known: frozenset[str]) -> DictConfig:
 
 
 def show_info(request: ComposeRequest, what: str = "all") -> str:
-    """Return where configuration comes from: one of `INFO`; raises ConfigError for another."""
+    """Return the sources of configuration for one of `INFO`; raises ConfigError for others."""
     if what not in INFO:
         raise ConfigError(
             f"--info knows nothing of {what!r}.{question(nearest(what, INFO))}",

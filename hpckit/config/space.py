@@ -1,7 +1,7 @@
-"""The space of a sampled sweep, read from words of Hydra's override grammar.
+"""Reads the space of a sampled sweep from overrides in Hydra's grammar.
 
-Responsible for what `interval()`, `range()`, `choice()`, `glob()`, `int()` and `tag(log, ...)` mean
-to a sampler; it must not draw, or compose.
+It interprets `interval()`, `range()`, `choice()`, `glob()`, `int()` and `tag(log, ...)` for a
+sampler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOG = "log"
 
 
 def axis_of(word: Override) -> Axis:
-    """Return the axis of a swept word; the `values` of a choice are words. Raises ConfigError."""
+    """Return the axis of a swept override; a choice's `values` are text. Raises ConfigError."""
     swept: Any = word.value()
     key, log = word.key_or_group, _LOG in swept.tags
     if isinstance(swept, IntervalSweep):
@@ -35,7 +35,7 @@ def axis_of(word: Override) -> Axis:
 
 
 def _range(word: Override, swept: RangeSweep) -> Axis:
-    """Return the axis of a range: its numbers are in order, which a sampler may learn from."""
+    """Return the axis of a range: its numbers are ordered, which a sampler may learn from."""
     first_value(word)
     numbers = [value for _, value in zip(range(MAX_POINTS + 1), swept.range(), strict=False)]
     integer = all(isinstance(number, int) for number in numbers)
@@ -61,7 +61,7 @@ def _no_log(word: Override) -> ConfigError:
 
 
 def first_value(word: Override) -> Any:
-    """Return the first value of a swept word, an interval's least; raises ConfigError."""
+    """Return the first value of a swept override, an interval's lowest; raises ConfigError."""
     swept: Any = word.value()
     return swept.start if word.is_interval_sweep() else swept_values(word, 1)[0]
 

@@ -1,8 +1,7 @@
-"""Which words each stage of a launch is composed of, and the points of all stages.
+"""Determines the overrides of each stage of a launch, and composes the points of all stages.
 
-Responsible for how a command line is shared out between stages: words before a stage's own words
-before those for that stage alone (`train:lr=0.1`), the last one counting. It must not know what a
-stage follows.
+The overrides for all stages come first, then a stage's own, then those for only that stage on the
+command line (`train:lr=0.1`); the last one counts.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from hpckit.planning.stages import StageSettings, read_stages
 
 _ADDRESSED = re.compile(r"(?P<stage>[A-Za-z_]\w*):(?P<word>[^=]*(=.*)?)\Z", re.ASCII | re.DOTALL)
 _OF_THE_LAUNCH = ("name", "budget", "sweep", "stages")
-"""What is the launch's own, whatever else a stage chooses."""
+"""Keys that belong to the whole launch, whatever a stage sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWords:
-    """What one stage is composed of: its words, and the overrides of each of its points."""
+    """The composition of one stage: its overrides, and those of each of its points."""
 
     stage: StageSettings
     words: tuple[Word, ...]
@@ -44,7 +43,7 @@ class StageWords:
 
 
 def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
-    """Return the words of a command line, in their order; raises ConfigError."""
+    """Return the words of a command line, in order; raises ConfigError."""
     refuse_program(request.overrides)
     found: list[Word] = []
     before = ""
@@ -67,7 +66,7 @@ def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
 
 
 def _refuse_colon(stage: str | None, text: str) -> None:
-    """Raise ConfigError for `epochs:3`, which is meant for no stage."""
+    """Raise ConfigError for `epochs:3`, which is not meant for a stage."""
     if stage is not None and "=" not in text and not text.startswith("~"):
         raise ConfigError(
             f"'{stage}:{text}' is not an override: it has no '='.",
@@ -76,7 +75,7 @@ def _refuse_colon(stage: str | None, text: str) -> None:
 
 
 def _with_word_before(error: ConfigError, before: str, given: str) -> ConfigError:
-    """Return the error, with a hint where the shell has taken one word apart."""
+    """Return the error, with a hint if the shell has split one word."""
     if "=" in given or "=" not in before:
         return error
     whole = shlex.quote(f"{before} {given}")
@@ -99,12 +98,12 @@ def _check_one_file(given: str, stage: str | None, before: Sequence[Word]) -> No
 
 
 def for_all(words: Sequence[Word]) -> tuple[Word, ...]:
-    """Return the words that are for every stage."""
+    """Return the words that apply to every stage."""
     return tuple(word for word in words if word.stage is None)
 
 
 def check_addressed(words: Sequence[Word], stages: Sequence[str]) -> None:
-    """Raise ConfigError where a word is for a stage that does not exist."""
+    """Raise ConfigError if a word is for a stage that does not exist."""
     for word in words:
         if word.stage is None or word.stage in stages:
             continue
@@ -128,10 +127,10 @@ def share_out(
     *,
     multirun: bool,
 ) -> tuple[StageWords, ...]:
-    """Return what each stage is composed of; raises ConfigError.
+    """Return the overrides of each stage; raises ConfigError.
 
-    Every axis of the sweep spans the points of all stages that are swept, also one that is set in
-    one stage alone: so that point i of a stage belongs with point i of any other.
+    Every axis of the sweep spans the points of all swept stages, even if only one stage sets it, so
+    that point i of one stage corresponds to point i of any other.
     """
     check_addressed(words, [stage.name for stage in stages])
     _refuse_swept_stages(words, stages)
@@ -194,7 +193,7 @@ def _refuse_swept_stages(words: Sequence[Word], stages: Sequence[StageSettings])
 
 
 def stages_of(config: DictConfig) -> tuple[StageSettings, ...]:
-    """Return the stages that a composition names; raises ConfigError."""
+    """Return the stages that a composition defines; raises ConfigError."""
     named = config.get("stages")
     if not named:
         return ()
@@ -202,7 +201,7 @@ def stages_of(config: DictConfig) -> tuple[StageSettings, ...]:
 
 
 def zipped_keys(config: DictConfig) -> Sequence[Sequence[str]]:
-    """Return the groups of keys that a composition lets advance together."""
+    """Return the groups of keys that advance together in a composition."""
     named = OmegaConf.to_container(config.sweep.zip, resolve=True)
     return cast("list[list[str]]", named)
 
@@ -212,7 +211,8 @@ def staged_points(
 ) -> tuple[SweepPoint, ...]:
     """Return the points of all stages, one stage after the other; raises ConfigError.
 
-    `base` is composed of the words for all: what it says of the launch as a whole holds for all.
+    `base` is composed from the words for all stages: its settings for the whole launch apply to
+    all.
     """
     stages = read_stages(base.settings.stages)
     zipped = base.settings.sweep.zip

@@ -1,8 +1,8 @@
-"""The points of a sweep, composed. It must not know what a configuration means.
+"""Composes the points of a sweep.
 
-Hydra needs tens of milliseconds for one composition, so that one is shared by all points that
-differ only in plain values of keys of their own. Everything else (groups, mappings, lists, keys
-set twice) is composed by Hydra for every point.
+Hydra needs tens of milliseconds for one composition, so points that differ only in plain values of
+separate keys share one. Everything else (groups, mappings, lists, keys set twice) is composed by
+Hydra for every point.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from hpckit.model.plan import SweepPoint
 _SETS = (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD)
 
 _KEPT = 32
-"""So many compositions are kept: the axes of a sweep vary one by one, the last one fastest."""
+"""Number of compositions to keep: the axes of a sweep vary one by one, the last one fastest."""
 
 _PARSED = 4096
-"""So many values are kept that Hydra's parser read."""
+"""Number of values from Hydra's parser to keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composer:
     """Composes the points of one sweep.
 
-    `movable` are the keys that are set in a shared composition, by what stands before the `=`.
+    `movable` maps the text before the `=` to the keys that are set in a shared composition.
     """
 
     session: Session
@@ -68,7 +68,7 @@ class Composer:
     def _composed(
         self, kind: tuple[tuple[str, ...], tuple[str, ...]], overrides: Sequence[str]
     ) -> tuple[dict[str, Any], LaunchConfig]:
-        """Let Hydra compose, and keep for the next points what they can share."""
+        """Let Hydra compose, and keep what the next points can share."""
         config = load_config(self.session, overrides)
         values = resolve(config, self.environ)
         settings = from_plain(LaunchConfig, values)
@@ -106,7 +106,7 @@ def point_of(composing: Composer, words: Sequence[Word], overrides: Sequence[str
 
 
 def composer(session: Session, words: Sequence[Word], environ: Mapping[str, str]) -> Composer:
-    """Return what composes the points of these words."""
+    """Return the composer for the points of these words."""
     swept = any(word.is_swept for word in words)
     movable = dict(_movable(session, words)) if swept else {}
     return Composer(session=session, environ=environ, movable=movable)

@@ -1,4 +1,4 @@
-"""What hpckit's own keys take, in words. It must not check a value."""
+"""Describes in words what values hpckit's own keys take."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _UNITS = {
     "_gb": ": gigabytes",
     "_mb": ": megabytes",
 }
-"""What a number is counted in, by the end of its key."""
+"""The unit of a number, by the end of its key."""
 
 
 _OF_TEXTS = ("env.", "cluster.env.", "resources.additional_parameters.")
-"""What lies below takes texts."""
+"""Keys below these take text."""
 
 _FORMS = {"sweep.zip": "groups of keys that advance together, such as [[lr,batch]]"}
-"""What a key takes if its type says too little."""
+"""What a key takes, if its type says too little."""
 
 
 def known_in(section: str) -> tuple[str, ...]:
-    """Return the keys of one of hpckit's sections; none for any other."""
+    """Return the keys of one of hpckit's sections; empty for others."""
     kind = typed_sections().get(section)
     return () if kind is None else tuple(field.name for field in dataclasses.fields(kind))
 
 
 def takes(key: str) -> str:
-    """Return what a key of hpckit takes, as a sentence; nothing is known of a user's own."""
+    """Return what a key of hpckit takes, as a sentence; unknown for a user's own keys."""
     section, _, name = key.rpartition(".")
     kind = typed_sections().get(section) if section else LaunchConfig
     hints = get_type_hints(kind) if kind is not None else {}
@@ -43,14 +43,14 @@ def takes(key: str) -> str:
 
 
 def is_text(key: str) -> bool:
-    """Whether a key of hpckit's takes one text, in which a comma is a character like any other."""
+    """Return whether a key of hpckit takes one text, in which a comma has no special meaning."""
     if key.startswith(_OF_TEXTS):
         return True
     return _hint(key) in (str, str | None) or key == "command"
 
 
 def is_scalar(key: str) -> bool:
-    """Whether a key of hpckit's takes one value that is no list."""
+    """Return whether a key of hpckit takes one value that is not a list."""
     hint = _hint(key)
     return hint is not None and not any(
         kind in (Any, list, dict) or get_origin(kind) in (list, dict)

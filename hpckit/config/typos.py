@@ -1,7 +1,7 @@
-"""Keys that look like one of hpckit's own, mistyped. It must not compose anything itself.
+"""Finds keys that look like mistyped keys of hpckit.
 
 `+key=value` adds a key of the user's own at the root, whatever its name: `+resource.nodes=2` would
-compose well, and do nothing. `++key=value` adds it all the same.
+compose without error, and have no effect. `++key=value` adds it anyway.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _RESOURCES = frozenset(field.name for field in fields(Resources))
 _ALIKE = 0.84
 """`recovry`, `param`, `clustr` are above it, `mode` and `node` (for `code`) are not."""
 _SHORT = 4
-"""So short a name is near too many words of other meaning: `speed` is not a slip for `seed`."""
+"""Names this short are similar to many unrelated words: `speed` is not a typo of `seed`."""
 
 
 def meant_by(key: str) -> str | None:
-    """Return the key that an added one was probably meant to be; None where it is no slip."""
+    """Return the key that an added one was probably meant to be; None if it is not a typo."""
     root, dot, rest = key.partition(".")
     if root in _ROOT:
         return None
@@ -38,10 +38,11 @@ def meant_by(key: str) -> str | None:
 
 
 def slips(config: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield root keys of a composed configuration that nothing of hpckit reads, and what was meant.
+    """Yield root keys of a composed configuration that hpckit does not read, and what was meant.
 
-    A file may hold keys of its user's own, so that only the likeliest are told: a misspelt name of
-    hpckit's, or a compound one that belongs into `resources`. What a word forced (`++key`) is none.
+    A file may contain the user's own keys, so only likely typos are reported: a misspelt name of
+    hpckit's, or a compound one that belongs in `resources`. Keys forced on the command line
+    (`++key`) are skipped.
     """
     forced = {word.lstrip("+").partition("=")[0] for word in words if word.startswith("++")}
     for key in config.keys() - {one.partition(".")[0] for one in forced}:
@@ -51,9 +52,9 @@ def slips(config: Mapping[str, Any], words: Sequence[str]) -> Iterator[tuple[str
 
 
 def refuse_near_misses(session: Session, words: Sequence[Override]) -> None:
-    """Raise ConfigError for the first word that adds what can only be a slip.
+    """Raise ConfigError for the first override that adds a key that must be a typo.
 
-    A key of that name that the user's own files have is none.
+    A key that exists in the user's own files is not a typo.
     """
     for word in words:
         key = word.key_or_group
@@ -68,14 +69,14 @@ def refuse_near_misses(session: Session, words: Sequence[Override]) -> None:
 
 
 def _exists(session: Session, word: Override, words: Sequence[Override]) -> bool:
-    """Whether the files have the key's root, or the word chooses of a group."""
+    """Return whether the files have the key's root, or the override selects from a group."""
     if word.key_or_group in session.groups():
         return True
     others = [str(other.input_line) for other in words if other is not word]
     try:
         files = session.load([line for line in others if not line.startswith("+")])
     except FAILURES:
-        return True  # what is wrong there is said when it is composed
+        return True  # the error is reported during composition
     return word.key_or_group.partition(".")[0] in files
 
 

@@ -1,8 +1,8 @@
-"""Which of the jobs that share runs has taken which run: a file for each, made by one of them.
+"""Which job has taken which run, for jobs that share runs: one claim file for each run.
 
-Responsible for that one of several processes, on one host or many, gets a run; it must not know
-what becomes of it. A claim is made by link(2), which is atomic on NFS too, and stays until its
-holder gives the run back: who finds none may take it.
+Only one of several processes, on one host or many, gets a run. A claim is created with link(2),
+which is atomic on NFS too, and stays until its holder gives the run back. A run without a claim may
+be taken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpckit.record.store import make_folder, read_json, write_first
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimHolder:
-    """Who has taken a run: a Slurm job (`123` or `123_4`) in one of its starts."""
+    """The holder of a run: a Slurm job (`123` or `123_4`) in one of its starts."""
 
     job: str
     restart_count: int
@@ -28,24 +28,24 @@ class ClaimHolder:
     started: str
 
     def precedes(self, other: ClaimHolder) -> bool:
-        """Whether this is an earlier start of the other's very job, and so is over."""
+        """Return whether this is an earlier start of the same job, and therefore over."""
         return self.job == other.job and self.restart_count < other.restart_count
 
 
 def take_claim(folder: Path, run: int, holder: ClaimHolder) -> bool:
-    """Claim a run; False where somebody has. Raises OSError."""
+    """Claim a run; return False if it is already claimed. Raises OSError."""
     make_folder(folder)
     return write_first(_path(folder, run), json.dumps(to_plain(holder)) + "\n")
 
 
 def give_back(folder: Path, run: int) -> None:
-    """Let others take a run; only its holder may say so."""
+    """Let other jobs take a run; only its holder may call this."""
     with suppress(FileNotFoundError):
         _path(folder, run).unlink()
 
 
 def claimed(folder: Path) -> frozenset[int]:
-    """Return the runs that somebody has taken, and not given back."""
+    """Return the runs that are claimed and not given back."""
     try:
         names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def claimed(folder: Path) -> frozenset[int]:
 
 
 def held_before(folder: Path, holder: ClaimHolder) -> Iterator[int]:
-    """Yield the runs that an earlier start of the holder's own job has left behind."""
+    """Yield the runs that an earlier start of the holder's own job left claimed."""
     for run in sorted(claimed(folder)):
         with suppress(OSError, ValueError, TypeError):
             if from_plain(ClaimHolder, read_json(_path(folder, run))).precedes(holder):

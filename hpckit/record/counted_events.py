@@ -1,7 +1,7 @@
 """The events of a run's attempts that count against its budgets.
 
-Responsible for leaving out what was before somebody started the run again by hand, and for giving
-an end to attempts that could not say a final event; it must not count (planning.ledger does).
+Attempts before the user started the run again by hand are left out. Attempts that ended without
+writing a final event get one. planning.ledger does the counting.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ def counted_events(
 ) -> tuple[events.Event, ...]:
     """Return the events of a run's attempts that count, oldest first, for planning.ledger.
 
-    With `before`, of the attempts before that one; each of them is over. Else of all, and of the
-    latest it is not said that it is. An attempt that is over without a final event gets one: what
-    it was told, else that its supervisor was lost, at the latest step it has noted.
+    With `before`, these are the attempts before that one, all of which are over. Without it, all
+    attempts, and the latest may still be running. An attempt that is over without a final event
+    gets one, at the latest step it recorded: with the cause of the last notice it received, else
+    that its supervisor was lost.
     """
     known = read_launch_history(launch) if history is None else history
     first = known.fresh.get(index, 0) + 1
@@ -42,7 +43,7 @@ def counted_events(
 
 
 def _final_event(told: Sequence[events.Event], attempt: AttemptPaths) -> Iterator[events.Event]:
-    """Yield the end of an attempt that began and has none."""
+    """Yield the end of an attempt that began but has none."""
     failure = missing_final_event(told)
     if failure is None:
         return

@@ -1,7 +1,6 @@
-"""How long runs took that computed the same: what longest-first needs to know.
+"""How long runs with the same computation took, for longest-first order.
 
-Responsible for reading that from earlier attempts, of few launches; it must not plan. A launch that
-cannot be read tells nothing.
+It reads earlier attempts of a few launches. A launch that cannot be read is skipped.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from hpckit.record.lookup import list_launches
 
 _LAUNCHES = 5
 _RUNS = 2000
-"""How much is read at most: an order is worth little, and a launch should not wait for it."""
+"""Upper limit on reading: order is a small gain, and a launch should not wait for it."""
 
 
 def durations(output_dir: Path, name: str, wanted: Collection[str]) -> dict[str, timedelta]:
-    """Return how long completed runs with these signatures took, by the newest that tells.
+    """Return how long completed runs with these signatures took; the newest known value counts.
 
-    Only the latest launches of this name are looked at.
+    Only the latest launches with this name are read.
     """
     found: dict[str, timedelta] = {}
     for signature, took in islice(_completed(output_dir, name, wanted), _RUNS):
@@ -35,7 +34,7 @@ def durations(output_dir: Path, name: str, wanted: Collection[str]) -> dict[str,
 
 
 def time_taken(launch: Launch, index: int) -> timedelta | None:
-    """Return how long a run has taken so far, over its ended attempts; None where it has none."""
+    """Return how long a run took so far, over its ended attempts; None if it has none."""
     spent = [_attempt_time(told) for _, told in read_attempts(launch, index)]
     known = [one for one in spent if one is not None]
     return sum(known, timedelta()) if known else None

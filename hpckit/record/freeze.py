@@ -1,8 +1,7 @@
-"""Writes a launch folder: everything its runs will ever read, at once or not at all.
+"""Writes a launch folder with everything its runs will ever read, completely or not at all.
 
-Responsible for the content of the frozen files (docs/reference/run-folder.md is their reference);
-it must not plan, render or submit. The folder is made under a hidden name and renamed when whole,
-so that a launch folder that can be seen is complete.
+docs/reference/run-folder.md documents the frozen files. The folder is created under a hidden name
+and renamed when complete, so a visible launch folder is always complete.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ def freeze(
 ) -> None:
     """Write the launch folder of a plan. `scripts` holds the rendered text of each job index.
 
-    `tell` hears how many configurations are written, of how many.
+    `tell` is called with the number of configurations written so far and the total.
 
-    Raises UsageError where the folder cannot be written; then nothing of it is left.
+    Raises UsageError if the folder cannot be written; nothing of it is left then.
     """
     folder = Path(plan.folder)
     part = folder.with_name(f".{folder.name}.part")
@@ -63,7 +62,7 @@ def freeze(
 
 
 def discard_launch(folder: Path) -> None:
-    """Remove a launch folder, for a launch of which nothing was submitted."""
+    """Remove the folder of a launch from which nothing was submitted."""
     hidden = folder.with_name(f".{folder.name}.part")
     folder.rename(hidden)
     remove_tree(hidden)
@@ -79,7 +78,7 @@ def _unwritable(folder: Path, error: OSError) -> UsageError:
 
 
 def _first_missing(folder: Path) -> Path | None:
-    """Return the topmost folder that will have to be made, or None."""
+    """Return the topmost folder that has to be created, or None."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     return missing[-1] if missing else None
 
@@ -118,7 +117,7 @@ def _write(
 def _write_configs(
     runs: Sequence[RunSpec], paths: LaunchPaths, tell: Callable[[int, int], None] | None
 ) -> None:
-    """Write the configurations, many to a file: a file system of a cluster dislikes many files."""
+    """Write the configurations, many per file: cluster file systems are slow with many files."""
     paths.configs(0).parent.mkdir(mode=PRIVATE_FOLDER)
     for start in range(0, len(runs), CONFIGS_PER_FILE):
         if tell is not None:
@@ -133,9 +132,9 @@ def _write_plain(path: Path, value: object) -> None:
 
 
 def _write_new(path: Path, text: str) -> None:
-    r"""Write a file of a folder nobody can see yet: no need to replace or to flush it.
+    r"""Write a file in a folder that is not visible yet: no need for atomic replacement or flush.
 
-    Of an argument that is no UTF-8, a byte becomes what JSON has for it (`\udcff`).
+    Bytes of arguments that are not UTF-8 are written as JSON escapes (`\udcff`).
     """
     path.touch(mode=PRIVATE_FILE)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")

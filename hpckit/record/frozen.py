@@ -1,7 +1,4 @@
-"""launch.json as it was frozen, and what is said where it cannot be read.
-
-Responsible for that file; it must not read what was recorded since (record.launches does).
-"""
+"""Reads launch.json as it was frozen, and words the errors if it cannot be read."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from hpckit.record.store import read_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHead:
-    """A run as launch.json lists it."""
+    """A run as listed in launch.json."""
 
     index: int
     id: str
@@ -34,9 +31,9 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRecord:
-    """Where the code of a launch lies: absolute folders; `project` is where it came from.
+    """The code of a launch, as absolute folders; `project` is where it came from.
 
-    `root` is the snapshot, or the project where there is none; `working_dir` lies in it.
+    `root` is the snapshot, or the project if there is none; `working_dir` is inside it.
     """
 
     root: str
@@ -47,7 +44,7 @@ class CodeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CodeEntry:
-    """What launch.json says of the code: paths below the snapshot, or below the project."""
+    """The code entry of launch.json: paths relative to the snapshot or the project."""
 
     snapshot: bool
     working_dir: str
@@ -57,9 +54,9 @@ class _CodeEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenFields:
-    """The part of launch.json that reads back by itself.
+    """The fields of launch.json that can be read directly.
 
-    `searched` is whether its runs ask for values when they begin (an adaptive sweep).
+    `searched` is true if its runs ask for values when they begin (an adaptive sweep).
     """
 
     id: str
@@ -74,7 +71,7 @@ class FrozenFields:
 
 
 def run_heads(runs: object) -> tuple[RunHead, ...]:
-    """Return the runs of launch.json; raises KeyError, TypeError, ValueError."""
+    """Return the runs of launch.json; raises KeyError, TypeError or ValueError if malformed."""
     if not isinstance(runs, list) or not runs:
         raise TypeError("runs is not a list of runs")
     heads = tuple(map(_run_head, runs))
@@ -84,7 +81,7 @@ def run_heads(runs: object) -> tuple[RunHead, ...]:
 
 
 def _run_head(run: Any) -> RunHead:
-    # By hand: of ten thousand runs, from_plain makes a second.
+    # Done by hand: for ten thousand runs, from_plain takes a second.
     overrides, stage = run["overrides"], run.get("stage")
     texts = (run["id"], run["signature"], "" if stage is None else stage)
     if not isinstance(overrides, list) or {*map(type, overrides), *map(type, texts)} != {str}:
@@ -99,7 +96,7 @@ def _run_head(run: Any) -> RunHead:
 
 
 def check_numbers(frozen: FrozenFields, runs: int) -> None:
-    """Raise ValueError unless jobs and stages are about the runs there are."""
+    """Raise ValueError unless jobs and stages cover every run exactly once."""
     if [job.index for job in frozen.jobs] != list(range(len(frozen.jobs))):
         raise ValueError("its jobs are not numbered from 0")
     if sorted(run for job in frozen.jobs for run in job.runs) != list(range(runs)):
@@ -110,7 +107,7 @@ def check_numbers(frozen: FrozenFields, runs: int) -> None:
 
 
 def code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
-    """Return where its code lies; raises TypeError, ValueError."""
+    """Return the folders of the code; raises TypeError or ValueError if malformed."""
     entry = from_plain(_CodeEntry, record)
     base = paths.code if entry.snapshot else Path(entry.project)
     return CodeRecord(
@@ -122,7 +119,7 @@ def code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
 
 
 def read_frozen(path: Path) -> dict[str, Any]:
-    """Return launch.json; raises NotFoundError without one, FrozenFolderError."""
+    """Return launch.json; raises NotFoundError if missing, FrozenFolderError if unreadable."""
     try:
         record = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -135,7 +132,7 @@ def read_frozen(path: Path) -> dict[str, Any]:
 
 
 def no_launch(folder: Path, missing: str) -> NotFoundError:
-    """Return the error for a folder without this file of a launch."""
+    """Return the error for a folder that lacks this file of a launch."""
     return NotFoundError(
         f"there is no launch in {folder}: {missing} is missing (seen from {this_host()})",
         hint="on a node this means that its file systems do not show the folder: put launches "
@@ -144,7 +141,7 @@ def no_launch(folder: Path, missing: str) -> NotFoundError:
 
 
 def unreadable_file(path: Path, why: str) -> FrozenFolderError:
-    """Return the error for a file that is there and cannot be read."""
+    """Return the error for a file that exists but cannot be read."""
     return FrozenFolderError(
         f"{this_host()} cannot read {path}: {why}",
         hint="check that the file system is mounted there, that the folder belongs to you, and "

@@ -1,7 +1,4 @@
-"""What was frozen of a launch's code and environment, read to be shown or compared.
-
-Responsible for reading those files, whatever is missing or damaged in them; it must not word it.
-"""
+"""Reads what was frozen of a launch's code and environment; missing or damaged files are empty."""
 
 from __future__ import annotations
 
@@ -17,22 +14,22 @@ _DIFF_OF = re.compile(r'^diff --git (?:"?a/.*"? )"?b/(.*?)"?$', re.MULTILINE)
 
 
 def read_code_record(paths: LaunchPaths) -> Mapping[str, Any]:
-    """Return code.json, empty where it cannot be read."""
+    """Return code.json; empty if it cannot be read."""
     return _object(paths.code_record)
 
 
 def read_environment(paths: LaunchPaths) -> Mapping[str, Any]:
-    """Return environment.json, empty where it cannot be read."""
+    """Return environment.json; empty if it cannot be read."""
     return _object(paths.environment)
 
 
 def changed_files(paths: LaunchPaths) -> tuple[str, ...]:
-    """Return the files that differed from the commit, as far as git tracked them."""
+    """Return the files that differed from the commit, limited to files that git tracked."""
     return tuple(dict.fromkeys(_DIFF_OF.findall(read_code_diff(paths))))
 
 
 def read_code_diff(paths: LaunchPaths) -> str:
-    """Return what differed from the commit, empty where nothing did or it cannot be read."""
+    """Return the diff from the commit; empty if there was none or it cannot be read."""
     try:
         with open_plain(paths.code_diff) as file:
             return file.read().decode("utf-8", "surrogateescape")

@@ -1,12 +1,12 @@
-"""The index of a launch: its ended runs as they were last read, so that nobody reads them twice.
+"""The index of a launch: its ended runs as last read, so that they are read only once.
 
-Responsible for when an entry still holds, and for its two files. It is a cache: it may be missing,
-old, damaged or deleted at any time, and only makes reading faster. It must not be used to decide.
+It is a cache that makes reading faster: it may be missing, old, damaged or deleted at any time.
+Never base a decision on it.
 
-An entry holds while the files it was read from have the same size and times: four questions to
-the file system instead of four files. A run that completed an hour ago is not even asked for: by
-then Slurm has forgotten its job, and only a resume begins it anew, which the launch's own events
-tell. Thus a sweep that is long over costs a network file system nothing.
+An entry is valid while the files it was read from keep their sizes and times: four stat calls
+instead of reading four files. A run that completed more than an hour ago is not checked at all: by
+then Slurm has forgotten its job, and only a resume can start it again, which the launch's own
+events show. A sweep that ended long ago thus costs a network file system nothing.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import make_folder, read_json, write_text
 
 LEAST_RUNS = 50
-"""Fewer are read as fast as an index is."""
+"""Fewer runs are read as fast as an index."""
 
 QUIET = timedelta(hours=1)
-"""Longer than slurmctld remembers a job that has ended (MinJobAge, 5 minutes by default)."""
+"""Longer than slurmctld remembers an ended job (MinJobAge, 5 minutes by default)."""
 
 _QUIET = 2
 _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
@@ -46,9 +46,9 @@ _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 @dataclass(slots=True, kw_only=True)
 class RunIndex:
-    """What is kept of a launch with so many runs; `kept` is by run [attempt, stamp, quiet, record].
+    """The index of a launch with `total` runs; `kept` maps run to [attempt, stamp, quiet, record].
 
-    `accounts` is by run [attempt, stamp, submissions, account], read when first asked for.
+    `accounts` maps run to [attempt, stamp, submissions, account], and is read on first use.
     """
 
     paths: LaunchPaths
@@ -60,10 +60,10 @@ class RunIndex:
     new_accounts: int = 0
 
     def recall(self, base: RunRecord, after: int) -> RunRecord | None:
-        """Return a run as its latest attempt has left it; None where its files have to be read.
+        """Return a run as of its latest attempt; None if its files have to be read.
 
-        `base` is the run without attempts, `after` how many it had had when it was last given to a
-        job: only a later one counts.
+        `base` is the run without attempts. `after` is how many attempts it had when it was last
+        given to a job: only later attempts count.
         """
         entry = self.kept.get(str(base.index))
         if entry is None:
@@ -84,7 +84,7 @@ class RunIndex:
         return found
 
     def keep(self, record: RunRecord, attempt: int, stamp: list[int] | None) -> None:
-        """Keep a run whose latest attempt has ended, as read after `stamp` was taken of it."""
+        """Keep a run whose latest attempt has ended; `stamp` was taken before reading it."""
         if stamp is None or not record.state.ended or attempt != record.attempt:
             return
         quiet = self._is_quiet(record)
@@ -92,7 +92,7 @@ class RunIndex:
         self.new += 1
 
     def recall_account(self, run: int, submissions: Iterable[datetime]) -> Goodput | None:
-        """Return the account of a run that stands in the index as it is now, else None."""
+        """Return a run's account if the index has it and it is still valid, else None."""
         if self.accounts is None:
             self.accounts = _load(self.paths.index_of_accounts)
         entry, current = self.accounts.get(str(run)), self.kept.get(str(run))
@@ -106,7 +106,7 @@ class RunIndex:
             return None
 
     def keep_account(self, run: int, submissions: Iterable[datetime], account: Goodput) -> None:
-        """Keep the account of a run that stands in the index."""
+        """Keep the account of a run that is in the index."""
         current = self.kept.get(str(run))
         if current is not None and self.accounts is not None:
             entry = [*current[:2], _texts(submissions), account_entry(account)]
@@ -114,7 +114,7 @@ class RunIndex:
             self.new_accounts += 1
 
     def save(self) -> None:
-        """Write what is new, where it is worth it; a full disk is no reason to fail."""
+        """Write new entries if there are enough of them; errors such as a full disk are ignored."""
         worth = max(self.total // 100, 1)
         if self.new >= worth:
             _save(self.paths.index_of_runs, self.kept)
@@ -124,9 +124,9 @@ class RunIndex:
             self.new_accounts = 0
 
     def stamp(self, run: int, attempt: int) -> list[int] | None:
-        """Return sizes and times of what a record is read from; None without any events.
+        """Return the sizes and times of the files that a record is read from; None without events.
 
-        The folder's links count its attempts where its time is too coarse to tell.
+        The folder's link count shows new attempts when its time is too coarse.
         """
         folder, events, *rest = self.paths.read_of_attempt(run, attempt)
         try:
@@ -150,7 +150,7 @@ class RunIndex:
 def open_index(
     paths: LaunchPaths, total: int, now: datetime, *, anew: bool = False
 ) -> RunIndex | None:
-    """Return the index of a launch with so many runs, None where it needs none; `anew`: empty."""
+    """Return the index of a launch with `total` runs, None if too few; `anew` starts it empty."""
     if total < LEAST_RUNS:
         return None
     kept = {} if anew else _load(paths.index_of_runs)

@@ -1,7 +1,6 @@
-"""What the index of a launch keeps of a run, as short JSON lists, and back.
+"""Converts the index entries of a launch to short JSON lists, and back.
 
-Responsible for that form alone: it is no interface, and a change of it needs another VERSION. It
-must not read or judge files (record.index does).
+The format is internal: changing it needs another VERSION. Pure: record.index reads the files.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MEASURED = tuple(field.name for field in fields(MeasuredTimes))
 
 
 def record_entry(record: RunRecord) -> list[Any]:
-    """Return what the latest attempt has made of a run."""
+    """Return the entry for a run as of its latest attempt."""
     return [
         record.state.value,
         record.job,
@@ -46,7 +45,7 @@ def record_entry(record: RunRecord) -> list[Any]:
 
 
 def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
-    """Return a run as `base` with its latest attempt; raises ValueError, TypeError, KeyError."""
+    """Return `base` with its latest attempt; raises ValueError, TypeError, KeyError."""
     state, job, attempt, restart_count, round_number, step, nodes, exit_code = entry[:8]
     failure, supervisor, started_at, ended_at, metrics, warnings, reason, total = entry[8:]
     return RunRecord(
@@ -80,7 +79,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def account_entry(account: Goodput) -> list[Any]:
-    """Return the account of a run."""
+    """Return the entry for the account of a run."""
     return [
         [to_plain(getattr(account.parts, name)) for name in _PARTS],
         account.stepped,
@@ -98,7 +97,7 @@ def account_entry(account: Goodput) -> list[Any]:
 
 
 def read_account(entry: Sequence[Any]) -> Goodput:
-    """Return the account that an entry is of; raises as `read_record`."""
+    """Return the account of an entry; raises as `read_record`."""
     parts, stepped, attempts, rounds, lost_steps, saves, saved_bytes = entry[:7]
     writing, interruptions, first_wait, measured, ettr_expected = entry[7:]
     return Goodput(

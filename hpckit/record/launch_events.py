@@ -1,11 +1,11 @@
-"""The events of a launch: a file for each process that records some, merged when they are read.
+"""The events of a launch: one file for each process that records any, merged on reading.
 
-Responsible for their order, on a shared file system too; it must not know what they mean. Over NFS,
-lines that two hosts append to one file overwrite each other: no file here has two writers.
+Over NFS, lines that two hosts append to one file overwrite each other, so no file here has two
+writers.
 
-Clocks of hosts differ, so that time alone is no order. Every event carries a number, `n`, greater
-than those of all events that its writer could see (Lamport, 1978): what was done in the knowledge
-of an event comes after it. Events of which neither knew the other are in the order of their times.
+Clocks of hosts differ, so times alone give no order. Every event carries a number, `n`, greater
+than those of all events that its writer could see (Lamport, 1978): an action taken with knowledge
+of an event comes after it. Events whose writers did not know of each other are ordered by time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, append_line, open_
 
 _SUFFIX = ".jsonl"
 Mark = tuple[tuple[str, int, int], ...]
-"""What tells whether events were added: name, size and time of every file."""
+"""Changes when events were added: name, size and time of every file."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Writer:
-    """What a process records of one launch: its file, and how far it has seen the others."""
+    """One process's writer for a launch: its own file, and how far it has read the others."""
 
     path: Path
     number: int = 0
@@ -38,11 +38,11 @@ class Writer:
 
     @classmethod
     def begin(cls, paths: LaunchPaths) -> Writer:
-        """Make a file of one's own; raises OSError."""
+        """Create this process's own file; raises OSError."""
         return cls(path=_new_file(paths.events))
 
     def append(self, event: Event) -> None:
-        """Append an event behind all that can be seen now; raises OSError."""
+        """Append an event, ordered after all events visible now; raises OSError."""
         for path in _files(self.path.parent):
             if path != self.path:
                 self._look(path)
@@ -50,7 +50,7 @@ class Writer:
         self.number += 1
 
     def _look(self, path: Path) -> None:
-        """Note the numbers of what was added to another's file."""
+        """Take in the numbers of events added to another process's file."""
         for row, end in read_rows(path, start=self.seen.get(path.name, 0)):
             self.number = max(self.number, _number(row))
             self.seen[path.name] = end
@@ -61,7 +61,7 @@ _one_at_a_time = threading.Lock()
 
 
 def record_event(paths: LaunchPaths, event: Event) -> None:
-    """Record an event of a launch, in this process's own file; raises OSError."""
+    """Record an event of a launch in this process's own file; raises OSError."""
     key = (os.getpid(), paths.events)
     with _one_at_a_time:
         if key not in _writers or not _writers[key].path.exists():
@@ -70,7 +70,7 @@ def record_event(paths: LaunchPaths, event: Event) -> None:
 
 
 def merged_events(paths: LaunchPaths) -> Iterator[Event]:
-    """Yield the events of a launch in order, without those this version does not know."""
+    """Yield the events of a launch in order, without kinds that this version does not know."""
     rows = [row for path in _files(paths.events) for row in _keyed(path)]
     for *_, record in sorted(rows, key=lambda row: row[:4]):
         event = decode_event(record)
@@ -79,14 +79,15 @@ def merged_events(paths: LaunchPaths) -> Iterator[Event]:
 
 
 def events_mark(paths: LaunchPaths) -> Mark:
-    """Return what differs once an event was added; opens the files, as NFS needs for news."""
+    """Return a mark that changes with new events; opens the files to get fresh data over NFS."""
     return tuple((path.name, *_opened(path)) for path in _files(paths.events))
 
 
 def renew_listing(paths: LaunchPaths) -> None:
-    """Have this host see every file of events, where somebody decides by them.
+    """Make this host see every events file, before a decision based on them.
 
-    A client of NFS may show a listing that is a minute old, unless it changes the folder itself.
+    An NFS client may use a folder listing that is a minute old, unless it changes the folder
+    itself.
     """
     with suppress(OSError):
         _new_file(paths.events, suffix=".look").unlink()
@@ -113,7 +114,7 @@ def _opened(path: Path) -> tuple[int, int]:
 
 
 def _keyed(path: Path) -> Iterator[tuple[int, str, str, int, Mapping[str, Any]]]:
-    """Yield the rows of a file, each with its place among all; a writer's stay in order."""
+    """Yield the rows of a file, each with its sort key; the order within a file is kept."""
     number, at = 0, ""
     for place, (row, _) in enumerate(read_rows(path)):
         number, at = max(number, _number(row)), max(at, str(row.get("at", "")))

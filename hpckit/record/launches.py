@@ -1,7 +1,6 @@
-"""Reads launches back: what was frozen, and what has been recorded since.
+"""Reads launches back: the frozen plan, and everything recorded since.
 
-Responsible for turning files into Launch and RunRecord, without anybody's help: no scheduler,
-no process is asked. It must not write.
+It reads files only, and asks neither the scheduler nor any process.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ from hpckit.record.store import open_plain, read_events, read_json
 from hpckit.record.trials import asked_config, asked_overrides
 
 NUMEROUS = frozenset({events.RankExited.kind, events.CheckpointSaved.kind})
-"""Kinds of which an attempt may have a hundred thousand, and that a RunRecord does not tell of."""
+"""Kinds with up to a hundred thousand events per attempt, which a RunRecord does not need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(FrozenFields):
     """A launch as frozen, with the jobs that resumes added. `folder` is where it was found.
 
-    `stranger` says why the folder is not the caller's own: then it is evidence, and names no
-    program to run.
+    `stranger` is why the folder is not the caller's own. Such a launch is only shown: no program
+    that it names is run.
     """
 
     folder: Path
@@ -60,13 +59,13 @@ class Launch(FrozenFields):
 
     @property
     def paths(self) -> LaunchPaths:
-        """Where its files lie."""
+        """The paths of its files."""
         return LaunchPaths(self.folder)
 
     def command(self, *words: str) -> list[str]:
-        """Return the words that start hpckit for this launch, by the Python it was frozen with.
+        """Return the command that starts hpckit for this launch, with the Python frozen in it.
 
-        -P: the working folder must not stand on Python's path, where `code/` would hide hpckit.
+        -P keeps the working folder off Python's path, where `code/` would hide hpckit.
         """
         return [self.python, "-P", "-m", "hpckit", *words]
 
@@ -74,8 +73,8 @@ class Launch(FrozenFields):
 def load_launch(folder: Path) -> Launch:
     """Read a launch folder that is the caller's own, to act on it.
 
-    Raises ForeignError where it is not, NotFoundError where there is no launch, FrozenFolderError
-    where it cannot be read.
+    Raises ForeignError if it belongs to another user, NotFoundError if there is no launch,
+    FrozenFolderError if it cannot be read.
     """
     paths = LaunchPaths(folder.absolute())
     stranger = _stranger(paths)
@@ -85,9 +84,10 @@ def load_launch(folder: Path) -> Launch:
 
 
 def load_evidence(folder: Path) -> Launch:
-    """Read a launch folder, whoever it belongs to, only to show it. Raises likewise.
+    """Read a launch folder of any owner, only to show it.
 
-    No program that a stranger's folder names is left in what is returned.
+    Raises NotFoundError and FrozenFolderError as `load_launch` does. The result contains no program
+    that another user's folder names.
     """
     paths = LaunchPaths(folder.absolute())
     stranger = _stranger(paths)
@@ -123,7 +123,7 @@ def _load(paths: LaunchPaths) -> Launch:
 def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, Any]]:
     """Return the settings of a run and its whole configuration.
 
-    Both are as frozen, with the values the run was given where it has asked for some.
+    Both are as frozen, plus the values from an adaptive sweep once the run has asked for them.
     """
     path = launch.paths.configs(index)
     try:
@@ -144,7 +144,7 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
 def load_configs(launch: Launch) -> Iterator[dict[str, Any]]:
     """Yield the configuration of every run as frozen, in order; each file is read once.
 
-    Raises FrozenFolderError.
+    Raises FrozenFolderError if a file cannot be read or lacks a run.
     """
     for first in range(0, len(launch.runs), CONFIGS_PER_FILE):
         path = launch.paths.configs(first)
@@ -159,7 +159,7 @@ def load_configs(launch: Launch) -> Iterator[dict[str, Any]]:
 
 
 def load_frozen(launch: Launch, index: int) -> dict[str, Any]:
-    """Return the configuration of a run as frozen, whatever it was given since."""
+    """Return the configuration of a run as frozen, without values from an adaptive sweep."""
     return load_settings(replace(launch, searched=False), index)[1]
 
 
@@ -180,12 +180,12 @@ def checkpoint_folder(launch: Launch, index: int, settings: LaunchConfig) -> Pat
 
 
 def checkpoint_base(settings: Checkpoint) -> Path | None:
-    """Return the folder that the user states for checkpoints, which others may share."""
+    """Return the user's checkpoint folder, which may be shared; None if not set."""
     return None if settings.dir is None else Path(settings.dir).expanduser()
 
 
 def read_launch_events(launch: Launch) -> tuple[events.Event, ...]:
-    """Return what the launcher and later verbs recorded, in order; raises FrozenFolderError."""
+    """Return the events of the launcher and of later verbs, in order; raises FrozenFolderError."""
     return _told(launch.paths)
 
 
@@ -197,7 +197,7 @@ def _told(paths: LaunchPaths) -> tuple[events.Event, ...]:
 
 
 def read_launch_history(launch: Launch) -> LaunchHistory:
-    """Return what its events say of its runs; jobs added since it was read are in."""
+    """Return the runs' history from the launch's events, with jobs added since it was read."""
     return read_history(launch.jobs, read_launch_events(launch))
 
 
@@ -208,10 +208,10 @@ def read_runs(
     kept: RunIndex | None = None,
     metrics: bool = False,
 ) -> tuple[RunRecord, ...]:
-    """Return the records of all runs, or of these, as they stand in the files now.
+    """Return the records of all runs, or of `indices`, from the files as they are now.
 
-    Metrics are in only where they were asked for, or with `kept`: what that still holds is taken
-    from there, and it takes what has ended since.
+    Metrics are included with `metrics` or `kept`. Records still valid in `kept` are taken from it,
+    and runs that have ended since are added to it.
     """
     wanted = range(len(launch.runs)) if indices is None else indices
     reading = _Reading(
@@ -224,7 +224,7 @@ def read_runs(
 
 
 def is_cancelled(launch: Launch, index: int) -> bool:
-    """Whether the user has asked to cancel a run; read from the launch's events alone."""
+    """Return whether the user asked to cancel a run; reads only the launch's events."""
     renew_listing(launch.paths)
     return index in read_launch_history(launch).cancelled
 
@@ -232,8 +232,8 @@ def is_cancelled(launch: Launch, index: int) -> bool:
 def read_attempts(launch: Launch, index: int) -> Iterator[tuple[int, tuple[events.Event, ...]]]:
     """Yield every attempt of a run, oldest first: its number, and its events in order.
 
-    Each is read when it is asked for; one without events (its supervisor was killed at once, or
-    could not write) has none.
+    Each attempt is read on demand. An attempt has no events if its supervisor was killed at once or
+    could not write.
     """
     attempts = launch.paths.run(index).attempts
     for number in attempt_numbers(attempts):
@@ -248,7 +248,7 @@ def _told_of(attempt: AttemptPaths, *, without: Collection[str] = ()) -> Iterato
 
 
 def read_progress(launch: Launch, index: int, attempt: int) -> StepProgress | None:
-    """Return the latest step of an attempt, None where it began none or the file cannot be read."""
+    """Return the latest step of an attempt; None if there is none or the file cannot be read."""
     try:
         return from_plain(
             StepProgress, read_json(launch.paths.run(index).attempt(attempt).progress)
@@ -259,7 +259,7 @@ def read_progress(launch: Launch, index: int, attempt: int) -> StepProgress | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """One reading of several runs."""
+    """One read of several runs."""
 
     launch: Launch
     history: LaunchHistory
@@ -303,13 +303,13 @@ class _Reading:
             return self._attempt(record, paths, number)
         stamp = self.kept.stamp(record.index, number)
         found = self._attempt(record, paths, number)
-        # Between the first listing and the stamp an attempt may have begun, which it then hides.
+        # An attempt may have begun between the first listing and the stamp, which would hide it.
         if latest_attempt(paths.attempts) == number:
             self.kept.keep(found, number, stamp)
         return found
 
     def _waiting_again(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
-        """Return a resumed run that has not begun anew: what it had reached, without its end."""
+        """Return a resumed run that has not started again yet: its progress, but not its end."""
         earlier = self._attempt(record, paths, number)
         return replace(
             record,
@@ -320,7 +320,7 @@ class _Reading:
         )
 
     def _attempt(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
-        """Return a run as its latest attempt has left it, with what every attempt has logged."""
+        """Return a run as of its latest attempt, with the metrics of all attempts."""
         attempt = paths.attempt(number)
         record = record.fold(_told_of(attempt, without=NUMEROUS))
         step, total = _progress(attempt)
@@ -331,7 +331,7 @@ class _Reading:
 
 
 def latest_attempt(attempts: Path) -> int:
-    """Return the number of the latest attempt in a run's folder of attempts, 0 without one.
+    """Return the number of the latest attempt in a run's attempts folder, 0 if there is none.
 
     Raises as `attempt_numbers`.
     """
@@ -342,19 +342,20 @@ _LISTINGS, _LISTING_PAUSE_S = 3, 0.3
 
 
 def is_latest(attempts: Path, number: int) -> bool:
-    """Whether this attempt (or round) is the latest in the folder of all; it must be there.
+    """Return whether this existing attempt (or round) is the latest in its folder.
 
-    The fence: raises OSError where the listing cannot be read, which must never pass for "nothing
-    newer". It is read again shortly, as a file system that moves to another server fails briefly.
+    This is the fence. Raises OSError if the folder cannot be listed: that must not count as
+    "nothing newer". Listing is retried briefly, because a file system that fails over to another
+    server fails for a moment.
     """
     return max(_listed(attempts), default=None) == number
 
 
 def attempt_numbers(attempts: Path) -> tuple[int, ...]:
-    """Return the numbers of the attempts in a run's folder of attempts, from the first.
+    """Return the numbers of the attempts in a run's attempts folder, in ascending order.
 
-    Raises FrozenFolderError where it is there and cannot be read: that must never pass for "no
-    attempts yet", upon which a run would begin once more.
+    Raises FrozenFolderError if the folder exists but cannot be read: that must not count as "no
+    attempts yet", or the run would start again.
     """
     try:
         return tuple(sorted(_listed(attempts, final=FileNotFoundError)))
@@ -365,7 +366,7 @@ def attempt_numbers(attempts: Path) -> tuple[int, ...]:
 
 
 def _listed(attempts: Path, *, final: type[OSError] | tuple[()] = ()) -> list[int]:
-    """Return the numbers in a listing; an error that is not `final` may pass."""
+    """Return the numbers in a folder; errors that are not `final` are retried."""
     for _ in range(_LISTINGS - 1):
         try:
             return _numbers_in(attempts)
@@ -382,12 +383,12 @@ def _numbers_in(attempts: Path) -> list[int]:
 
 
 def progress_step(attempt: AttemptPaths) -> int | None:
-    """Return the latest step an attempt has noted, None without one that can be read."""
+    """Return the latest step that an attempt recorded; None if none can be read."""
     return _progress(attempt)[0]
 
 
 def _progress(attempt: AttemptPaths) -> tuple[int | None, int | None]:
-    """Return the latest step an attempt has noted, and how many there are; None if not known."""
+    """Return the latest recorded step and the number of steps; None for what is not known."""
     try:
         noted = read_json(attempt.progress)
         step, total = noted["step"], noted.get("total")

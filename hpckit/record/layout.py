@@ -1,6 +1,6 @@
-"""The only place that knows where things lie in a launch folder. It must not open files.
+"""The only module that knows the paths inside a launch folder. It opens no files.
 
-docs/reference/run-folder.md documents this tree for users; the two change together.
+docs/reference/run-folder.md documents this tree for users; change the two together.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONFIGS_PER_FILE = 100
-"""Few files for a large sweep, and little to read for the one run that looks for its own line."""
+"""Few files for a large sweep, and little to read for a run that needs only its own line."""
 
 
 RANKS_PER_FOLDER = 256
-"""Thousands of files in one folder, made at once, are slow on a parallel file system."""
+"""Creating thousands of files in one folder at once is slow on a parallel file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,20 @@ class RoundPaths:
     folder: Path
 
     def of(self, rank: int) -> Path:
-        """Return the folder of a rank's files: the round's own for the first ranks."""
+        """Return the folder of a rank's files: for the first ranks, the round's own folder."""
         first = rank - rank % RANKS_PER_FOLDER
         return self.folder / f"from-{first:05d}" if first else self.folder
 
     def log(self, rank: int) -> Path:
-        """Where a rank's standard output and error go."""
+        """Return the log of a rank's standard output and error."""
         return self.of(rank) / f"rank-{rank:05d}.log"
 
     def stacks(self, rank: int) -> Path:
-        """Where a rank's stacks go when it is taken to hang."""
+        """Return the file for a rank's stacks, written when the rank seems to hang."""
         return self.of(rank) / f"rank-{rank:05d}.stacks.txt"
 
     def exit_record(self, rank: int) -> Path:
-        """Where a rank that failed leaves the exception that ended it."""
+        """Return the file for the exception that ended a failed rank."""
         return self.of(rank) / f"rank-{rank:05d}.exit.json"
 
 
@@ -58,7 +58,7 @@ class AttemptPaths:
 
     @property
     def address(self) -> Path:
-        """Where the supervisor listens."""
+        """The address that the supervisor listens on."""
         return self.folder / "address.json"
 
     @property
@@ -68,7 +68,7 @@ class AttemptPaths:
 
     @property
     def metrics(self) -> Path:
-        """What rank 0 logged."""
+        """The metrics that rank 0 logged."""
         return self.folder / "metrics.jsonl"
 
     @property
@@ -78,12 +78,12 @@ class AttemptPaths:
 
     @property
     def agents_log(self) -> Path:
-        """What the step of agents printed."""
+        """The output of the Slurm step that starts the agents."""
         return self.folder / "agents.log"
 
     @property
     def reserve(self) -> Path:
-        """Room on the disk for the final event, until there is one."""
+        """Disk space reserved for the final event until it is written."""
         return self.folder / "reserve"
 
     @property
@@ -98,7 +98,7 @@ class AttemptPaths:
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """One run: made when its first attempt begins."""
+    """One run: created when its first attempt begins."""
 
     folder: Path
 
@@ -109,27 +109,27 @@ class RunPaths:
 
     @property
     def trial(self) -> Path:
-        """What the run of an adaptive sweep was given; absent before it has asked."""
+        """The values that a run of an adaptive sweep got; absent until it has asked for them."""
         return self.folder / "trial.json"
 
     @property
     def work(self) -> Path:
-        """Where the run's ranks start, and what they write by relative paths stays."""
+        """The folder that the run's ranks start in; files written by relative paths stay here."""
         return self.folder / "work"
 
     @property
     def checkpoints(self) -> Path:
-        """Where state is kept unless configured elsewhere."""
+        """The checkpoint folder, unless another one is configured."""
         return self.folder / "checkpoints"
 
     @property
     def chaos_marks(self) -> Path:
-        """The folder of one mark for each time a planned fault has happened."""
+        """The folder of marks: one for each planned fault that has happened."""
         return self.folder / "chaos"
 
     @property
     def chaos_log(self) -> Path:
-        """What was injected from outside."""
+        """The faults that were injected from outside."""
         return self.folder / "chaos.jsonl"
 
     @property
@@ -155,22 +155,22 @@ class LaunchPaths:
 
     @property
     def secrets(self) -> Path:
-        """The variables of runs that look like secrets; absent where none does."""
+        """The variables of runs that look like secrets; absent if there are none."""
         return self.folder / "secrets.json"
 
     @property
     def events(self) -> Path:
-        """The folder of what the launcher and later verbs did: a file for each that recorded."""
+        """The events of the launcher and later verbs: one file for each process with events."""
         return self.folder / "events"
 
     @property
     def signatures(self) -> Path:
-        """The signature of every run, a line each."""
+        """The signature of every run, one per line."""
         return self.folder / "signatures.txt"
 
     @property
     def resume_lock(self) -> Path:
-        """The folder of claims to be the one who resumes."""
+        """The folder of claims for the lock on resuming."""
         return self.folder / "resume.lock"
 
     @property
@@ -190,7 +190,7 @@ class LaunchPaths:
 
     @property
     def code_diff(self) -> Path:
-        """What differed from the commit."""
+        """The differences from the commit."""
         return self.folder / "code.diff"
 
     @property
@@ -200,12 +200,12 @@ class LaunchPaths:
 
     @property
     def logs(self) -> Path:
-        """What batch scripts printed."""
+        """The output of batch scripts."""
         return self.folder / "logs"
 
     @property
     def local_log(self) -> Path:
-        """What the local executor and its supervisors printed."""
+        """The output of the local executor and its supervisors."""
         return self.logs / "local.log"
 
     @property
@@ -215,7 +215,7 @@ class LaunchPaths:
 
     @property
     def space(self) -> Path:
-        """What an adaptive sweep searches."""
+        """The search space of an adaptive sweep."""
         return self.search / "space.json"
 
     @property
@@ -225,46 +225,46 @@ class LaunchPaths:
 
     @property
     def sampler(self) -> Path:
-        """Where the random numbers of an adaptive sweep's sampler go on."""
+        """The random state of an adaptive sweep's sampler, to continue from."""
         return self.search / "sampler.json"
 
     @property
     def index_of_runs(self) -> Path:
-        """What ended runs came to: a cache."""
+        """The results of ended runs: a cache."""
         return self.folder / "index" / "runs.json"
 
     @property
     def index_of_accounts(self) -> Path:
-        """Where the time of ended runs went: a cache."""
+        """The time accounts of ended runs: a cache."""
         return self.folder / "index" / "accounts.json"
 
     def read_of_attempt(self, run: int, attempt: int) -> tuple[str, str, str, str]:
-        """Return what a run is read from: its attempts; of one, events, progress and metrics.
+        """Return what a run is read from: its attempts folder; events, progress and metrics of one.
 
-        As text, too.
+        The paths are text, as in `run_text`.
         """
         attempts = f"{self.run_text(run)}/attempts"
         one = f"{attempts}/{attempt:03d}"
         return attempts, f"{one}/events.jsonl", f"{one}/progress.json", f"{one}/metrics.jsonl"
 
     def job_log(self, job_index: int, job: str) -> Path:
-        """Where the batch script of a Slurm job (`123` or `123_4`) prints."""
+        """Return the output file of the batch script of a Slurm job (`123` or `123_4`)."""
         return self.logs / f"job-{job_index}-{job}.log"
 
     def script(self, job_index: int) -> Path:
-        """Return where the rendered script of a job lies."""
+        """Return the path of a job's rendered script."""
         return self.folder / f"job-{job_index}.sbatch"
 
     def configs(self, index: int) -> Path:
-        """Return the file whose line `index % CONFIGS_PER_FILE` configures this run, whole."""
+        """Return the file whose line `index % CONFIGS_PER_FILE` is this run's configuration."""
         return self.folder / "configs" / f"{index // CONFIGS_PER_FILE:05d}.jsonl"
 
     def claims(self, job_index: int) -> Path:
-        """Return the folder in which the elements of a packed job say which runs they took."""
+        """Return the folder in which the elements of a packed job record which runs they took."""
         return self.folder / "claims" / str(job_index)
 
     def run_text(self, index: int) -> str:
-        """Return the folder of a run as text: ten thousand Paths take a while."""
+        """Return the folder of a run as text: creating ten thousand Path objects is slow."""
         return f"{self.folder}/runs/{index:05d}"
 
     def run(self, index: int) -> RunPaths:

@@ -1,12 +1,12 @@
-"""A lock for one of several processes, on one host or many: a folder of numbered claims.
+"""A lock for processes on one host or many: a folder of numbered claims.
 
-Responsible for exclusion on shared file systems and for telling who is in the way; it must not
-wait. The latest claim counts. It is made by link(2), which is atomic on NFS too and gives the claim
-and its content at once: of all who find claim N free or abandoned, one gets N + 1. Nobody removes
-or changes what another may hold; there is no moment at which two believe that it is theirs.
+The latest claim counts. It is created with link(2), which is atomic on NFS too and creates the
+claim together with its content: of all processes that find claim N free or abandoned, only one gets
+N + 1. No process removes or changes what another may hold, so two never hold the lock at the same
+time. Taking the lock does not wait.
 
-A holder shows that it lives by the time of its claim. The claim of a process of this host that is
-gone is taken over at once; of another host's process once it has not shown itself for long.
+The modification time of a claim shows that its holder is alive. The claim of a dead process on this
+host is taken over at once; that of a process on another host after it has been silent for SILENT_S.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from hpckit.record.process import alive, start_mark, this_host
 from hpckit.record.store import make_folder, write_first, write_text
 
 SILENT_S = 900.0
-"""A holder on another host that has not shown itself for so long is gone, and its machine too."""
+"""A holder on another host that has been silent this long counts as gone, with its machine."""
 
 RENEWED_S = 60.0
-"""How often a holder shows itself."""
+"""How often a holder renews its claim."""
 
 _TRIES = 10
 _KEPT = 16
-"""So many old claims stay: who goes by a listing that is a little old still finds its number taken.
-One that is older finds a higher number once its own claim is made, and draws back."""
+"""This many old claims are kept, so that a process with a slightly old listing still finds its
+number taken. A process with an older listing finds a higher number after making its claim, and
+withdraws.
+"""
 
 _FREE = ".free"
 
@@ -44,9 +46,9 @@ _FREE = ".free"
 def exclusive(
     path: Path, *, at: datetime, what: str, renewed_s: float = RENEWED_S
 ) -> Iterator[None]:
-    """Hold the lock `path`, a folder, for as long as it takes; `what` is what its holder does.
+    """Hold the lock `path`, a folder, during the `with` block; `what` says what its holder does.
 
-    Raises HeldError where somebody else holds it, UsageError where it cannot be written.
+    Raises HeldError if another process holds it, UsageError if it cannot be written.
     """
     try:
         mine = _take(path, _text(at), what)
@@ -59,20 +61,20 @@ def exclusive(
         with _renewed(mine, renewed_s):
             yield
     finally:
-        # Where no marker can be made, the claim ends with this process.
+        # If no marker can be created, the claim ends with this process.
         with suppress(OSError):
             os.link(mine.path, mine.free)
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process that may live holds the lock."""
+    """Return whether a process that may be alive holds the lock."""
     latest = _latest(path)
     return latest is not None and not latest.free.exists() and not _is_abandoned(latest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Claim:
-    """One claim in the folder of a lock; it is free once its marker exists."""
+    """One claim in a lock's folder; it is free once its marker exists."""
 
     folder: Path
     number: int
@@ -113,7 +115,7 @@ def _take(folder: Path, text: str, what: str) -> _Claim:
         if _latest(folder) == mine:
             _tidy(mine)
             return mine
-        # The listing was so old that this number had been used and tidied away.
+        # The listing was so old that this number had already been used and tidied away.
         mine.path.unlink()
     raise _held(_latest(folder) or _Claim(folder=folder, number=0), what)
 
@@ -141,7 +143,7 @@ def _tidy(mine: _Claim) -> None:
 
 @contextmanager
 def _renewed(mine: _Claim, every_s: float) -> Iterator[None]:
-    """Show again and again that the holder lives, however long its work takes."""
+    """Renew the claim regularly while the work runs."""
     done = threading.Event()
 
     def renew() -> None:
@@ -173,7 +175,7 @@ def _holder(text: str) -> dict[str, Any]:
 
 
 def _is_abandoned(claim: _Claim) -> bool:
-    """Whether the holder is gone: known of this host's processes, of others by their silence."""
+    """Return whether the holder is gone: exact on this host, by silence for other hosts."""
     holder = _holder(_read(claim.path))
     lives = None
     with suppress(KeyError):
@@ -182,7 +184,7 @@ def _is_abandoned(claim: _Claim) -> bool:
 
 
 def _is_silent(claim: _Claim) -> bool:
-    """Whether it has not shown itself for long, by the clock of its own file system."""
+    """Return whether the claim is older than SILENT_S, by the clock of its own file system."""
     own = claim.folder / f".{claim.path.name}.{os.urandom(4).hex()}"
     try:
         write_text(own, "", lasting=False)

@@ -1,7 +1,4 @@
-"""Finds what a run printed: which logs exist, and their lines as they grow.
-
-Responsible for reading logs; it must not choose for whom, nor write.
-"""
+"""Finds a run's logs and reads their lines as they grow."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _CHUNK = 1 << 20
 
 
 class LogKind(StrEnum):
-    """Who printed."""
+    """What kind of process wrote a log."""
 
     rank = "rank"
     agents = "agents"
@@ -29,7 +26,10 @@ class LogKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """One log file. `rank` is None for all but ranks; `attempt` and `round` where it has them."""
+    """One log file. `rank` is set only for logs of ranks.
+
+    `attempt` and `round` are None for logs that belong to none.
+    """
 
     kind: LogKind
     path: Path
@@ -60,7 +60,7 @@ def rounds(launch: Launch, index: int, attempt: int | None = None) -> tuple[int,
 def rank_logs(
     launch: Launch, index: int, attempt: int | None = None, round_number: int | None = None
 ) -> Mapping[int, LogFile]:
-    """Return the logs of all ranks in a round of an attempt (default: the latest of the latest)."""
+    """Return the logs of all ranks in a round (default: the latest round of the latest attempt)."""
     number = attempt or latest_attempt(launch.paths.run(index).attempts)
     paths = launch.paths.run(index).attempt(number)
     if round_number is None:
@@ -82,7 +82,7 @@ def rank_logs(
 def other_logs(
     launch: Launch, index: int, *, job: str | None, attempt: int | None = None
 ) -> tuple[LogFile, ...]:
-    """Return the logs in which a run without rank logs says why: those that hold anything."""
+    """Return the non-empty logs that may say why a run has no rank logs."""
     number = attempt or latest_attempt(launch.paths.run(index).attempts)
     agents = launch.paths.run(index).attempt(number).agents_log
     logs = [LogFile(kind=LogKind.agents, path=agents, attempt=number)]
@@ -102,7 +102,7 @@ def _holds_anything(path: Path) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """Return a whole log, empty where there is none; bytes that are no UTF-8 are replaced."""
+    """Return a whole log, empty if there is none; bytes that are not UTF-8 are replaced."""
     try:
         with open_plain(path) as file:
             return file.read().decode(errors="replace")
@@ -112,14 +112,14 @@ def read_text(path: Path) -> str:
 
 @dataclass(slots=True)
 class LogTail:
-    """Reads a log from where it last stopped. A last line without its end is held back."""
+    """Reads a log from where it last stopped. An unfinished last line is held back."""
 
     path: Path
     _offset: int = field(default=0, init=False)
     _held: bytes = field(default=b"", init=False)
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that have been completed since the last call."""
+        """Yield the lines that were completed since the last call."""
         try:
             file = open_plain(self.path)
         except OSError:
@@ -132,7 +132,7 @@ class LogTail:
                 yield from (line.decode(errors="replace") for line in whole)
 
     def rest(self) -> Iterator[str]:
-        """Yield the line that was held back, if any: nothing more is expected."""
+        """Yield the held-back line, if any, when the log is complete."""
         if self._held:
             yield self._held.decode(errors="replace")
             self._held = b""

@@ -1,4 +1,4 @@
-"""Finds a launch or run by what a person types: id, beginning, name, folder, or nothing.
+"""Finds a launch or run by what the user types: id, beginning, name, folder, or nothing.
 
 It reads no more than it needs to tell launches apart.
 """
@@ -27,7 +27,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A launch, and one of its runs where one was meant."""
+    """A launch, and one of its runs if one was meant."""
 
     launch: Launch
     index: int | None
@@ -39,10 +39,7 @@ def list_launches(output_dir: Path) -> tuple[Path, ...]:
 
 
 def list_all(output_dir: Path) -> tuple[Path, ...]:
-    """Return the launch folders below `output_dir`, whoever they belong to, newest first.
-
-    There are none where it is missing.
-    """
+    """Return all launch folders below `output_dir`, of any owner, newest first; none if missing."""
     try:
         folders = [path for path in output_dir.iterdir() if not path.name.startswith(".")]
     except OSError:
@@ -52,25 +49,25 @@ def list_all(output_dir: Path) -> tuple[Path, ...]:
 
 
 def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) -> Selection:
-    """Return what `reference` means, to act on it: None is the caller's latest launch.
+    """Return the launch or run that `reference` means, to act on it; None is the latest launch.
 
-    Otherwise an id, a unique beginning of one, a name (its latest launch), or `@-2` (the last but
-    one), each also with `.INDEX` of a run (`.3`: of the latest launch), or a folder of a launch, of
-    a run or inside one (relative to `cwd`). Raises NotFoundError with the nearest names, and
-    ForeignError if it means a launch that is not the caller's own.
+    Otherwise `reference` is an id, a unique beginning of one, a name (its latest launch), or `@-2`
+    (the launch before the latest), each optionally with `.INDEX` of a run (`.3`: run 3 of the
+    latest launch), or a folder of a launch, of a run or inside one (relative to `cwd`). Raises
+    NotFoundError with the nearest names, and ForeignError if it means another user's launch.
     """
     return _find(reference, output_dir, cwd, load_launch)
 
 
 def find_evidence(reference: str | None, output_dir: Path, *, cwd: Path | None = None) -> Selection:
-    """Return what `reference` means as `find` does, only to show it: it may be a stranger's."""
+    """Return what `reference` means as `find` does, only to show it: any owner is allowed."""
     return _find(reference, output_dir, cwd, load_evidence)
 
 
 def find_removed(reference: str, output_dir: Path, *, cwd: Path) -> Path | None:
-    """Return the launch folder whose removal was cut off and that `reference` means, if any.
+    """Return the launch folder meant by `reference` whose removal was cut off, if any.
 
-    A whole launch of exactly this id comes first. Raises NotFoundError where it may be several.
+    A complete launch with exactly this id takes precedence. Raises NotFoundError if several match.
     """
     at = cwd / reference
     if "/" in reference:
@@ -103,7 +100,7 @@ def _find(
 
 
 def _age(folder: Path) -> tuple[str, int] | None:
-    """Return what launches are sorted by: the moment in the id, and finer the file's time."""
+    """Return the sort key of launches: the moment in the id, then the file's finer time."""
     try:
         written = LaunchPaths(folder).launch.stat()
     except OSError:
@@ -152,7 +149,7 @@ def _by_id(reference: str, output_dir: Path, load: Callable[[Path], Launch]) -> 
     if index is not None and not text:
         latest = _latest(output_dir).launch
         return Selection(launch=latest, index=_checked(latest, index))
-    # What strangers put there never stands in the way of the caller's own.
+    # Other users' launches must never get in the way of the caller's own.
     folders = {folder.name: folder for folder in list_launches(output_dir)}
     matches = _matches(text, folders)
     if not matches:
@@ -201,7 +198,7 @@ def _not_one(
 
 
 def _nearest(reference: str, names: Sequence[str]) -> list[str]:
-    """Return the launches whose id, or the name that it begins with, is like the reference."""
+    """Return the launches whose id, or the name it begins with, is similar to the reference."""
     by_name = {name_of(name): name for name in reversed(names)}
     known = {**{name: name for name in names}, **by_name}
     near = difflib.get_close_matches(reference, known, n=_SHOWN, cutoff=0.6)

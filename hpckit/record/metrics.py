@@ -1,8 +1,8 @@
-"""The metrics of an attempt: rows that rank 0 appends, and beside them the last value of each name.
+"""The metrics of an attempt: rows that rank 0 appends, and next to them each name's last value.
 
-Responsible for both files: no verb reads millions of rows to show a handful of values. The small
-file is a cache. Rows that came after it are read from where it ends; where it is missing or damaged
-it is made again from all rows, in one pass, a line at a time. It must not judge values.
+No verb should read millions of rows to show a few values. The small file with the last values is a
+cache. Rows that were added after it are read from where it ends. If it is missing or damaged, it is
+rebuilt from all rows in one pass, a line at a time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ VERSION = 1
 
 _INTERVAL_S = 3.0
 _SHARE = 200
-"""Writing the last values takes at most one part in so many of a rank's time."""
+"""Writing the last values takes at most one part in _SHARE of a rank's time."""
 
 _WORTH_KEEPING = 4 << 20
-"""Bytes of rows that a reader need not read a second time."""
+"""From this many bytes of new rows, a reader saves the last values."""
 
 _MOST_AT_START = 16 << 20
-"""Bytes of rows that a rank reads before its first line: some tenths of a second."""
+"""Most bytes of rows that a rank reads before its first line: some tenths of a second."""
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _OF_ROW = frozenset({"step", "at"})
@@ -60,7 +60,7 @@ class LastValues:
 
 @dataclass(slots=True, kw_only=True)
 class MetricsLog:
-    """Rank 0's end of it: appends rows, and every few seconds writes the last values."""
+    """Rank 0's writer: appends rows, and writes the last values every few seconds."""
 
     paths: AttemptPaths
     clock: Callable[[], float] = time.monotonic
@@ -69,7 +69,7 @@ class MetricsLog:
     _due_at: float = 0.0
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Append a row; raises OSError. Last values that cannot be written are left to readers."""
+        """Append a row; raises OSError. Last values that cannot be written are ignored."""
         if not self._opened:
             self._last = _read(self.paths, most=_MOST_AT_START)
             self._opened = True
@@ -93,13 +93,13 @@ class MetricsLog:
 
 
 def last_values(attempt: AttemptPaths) -> LastValues:
-    """Return the last values of an attempt; empty where it logged nothing that can be read."""
+    """Return the last values of an attempt; empty if it logged nothing readable."""
     found = _read(attempt)
     return LastValues() if found is None else found
 
 
 def run_metrics(run: RunPaths, attempts: Iterable[int]) -> dict[str, Any]:
-    """Return the last value of every metric of a run, whichever of these attempts logged it."""
+    """Return the last value of every metric of a run, over all these attempts."""
     found: dict[str, Any] = {}
     for number in attempts:
         found |= last_values(run.attempt(number)).plain()
@@ -107,9 +107,9 @@ def run_metrics(run: RunPaths, attempts: Iterable[int]) -> dict[str, Any]:
 
 
 def _read(attempt: AttemptPaths, *, most: int | None = None) -> LastValues | None:
-    """Return the last values, with those of rows that came since; None where that is too much.
+    """Return the last values including newer rows; None if unreadable or there is too much to read.
 
-    `most` is how many bytes of such rows are read.
+    `most` is the number of bytes of newer rows to read at most.
     """
     try:
         rows = attempt.metrics.stat()
@@ -130,7 +130,7 @@ def _read(attempt: AttemptPaths, *, most: int | None = None) -> LastValues | Non
 
 
 def _kept(attempt: AttemptPaths, size: int) -> LastValues:
-    """Return what the small file holds, or nothing where it cannot be of these rows."""
+    """Return the content of the small file; empty if it cannot belong to these rows."""
     try:
         record = read_json(attempt.last_metrics)
         last = LastValues(size=record["size"], values=record["values"])

@@ -1,8 +1,8 @@
-"""Files and folders that a configuration or a command names, as this machine has them.
+"""Looks for files and folders that a configuration or command names but the run will not find.
 
-Responsible for what will be missing where the run starts; it must not open any of them. Nodes may
-see other file systems than this machine: all of it is only warned about. What only may be a path
-is one if it exists; what exists nowhere has to look like nothing else.
+No file is opened. Nodes may see other file systems than this machine, so everything is only a
+warning. A text that may be a path counts as one if it exists; if it exists nowhere, it must be
+clearly a path.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _READ = frozenset(
     | {"files", "image", "images", "input", "inputs", "path", "paths", "pretrained", "resume"}
     | {"root", "tokenizer", "train", "val", "valid", "test", "vocab", "weights", "datadir"}
 )
-"""Words of a key or of an option that sound like something to read."""
+"""Words in a key or option that suggest something to read."""
 
 _WRITTEN = frozenset(
     {"cache", "log", "logs", "logdir", "out", "outdir", "output", "outputs", "outputdir", "result"}
     | {"results", "save", "saved", "savedir", "tmp", "write", "dump", "export", "target", "dest"}
 )
-"""Words of a key that sound like something to write, wherever they stand in it."""
+"""Words anywhere in a key that suggest something to write."""
 
 _WRITTEN_LAST = frozenset(
     {"artifacts", "exp", "experiment", "plots", "figures", "prefix", "report", "run", "runs"}
     | {"tb", "tensorboard", "wandb", "work", "workdir"}
 )
-"""The same, in the last part of a key."""
+"""Words that suggest something to write at the end of a key."""
 
 _SAVED_TO = frozenset({"checkpoint", "checkpoints", "ckpt", "ckpts", "resume"})
-"""Words of a key that may name the folder to save to; a file is one to read."""
+"""Words in a key that may name the folder to save to; if it is a file, it is read."""
 
 _DATA = frozenset({"data", "dataset", "datasets", "corpus", "inputs", "weights", "pretrained"})
-"""Names of folders that are taken for one without a slash, too."""
+"""Folder names that count as paths even without a slash."""
 
 _OURS = frozenset(
     {"cluster", "code", "command", "entry_point", "name", "output_dir", "recovery"}
@@ -52,22 +52,22 @@ _DATA_FILE = re.compile(
     r"\.(npz|npy|pt|pth|ckpt|csv|tsv|jsonl?|ya?ml|txt|parquet|hdf5|h5|tar|gz|bz2|xz|zst|zip|tgz"
     r"|safetensors|pkl|pickle|arrow|feather|lmdb|tfrecords?|mat|sqlite|db|png|jpe?g|wav|flac|mp4)\Z"
 )
-"""Files that hardly anything else is called like: `owner/model-v1.5` is a name of a hub."""
+"""Endings that only files have: `owner/model-v1.5` is a name on a model hub."""
 
 _LONGEST = 1024
 _MOST = 2000
-"""So many texts are looked at: each asks the file system once."""
+"""At most _MOST texts are checked: each costs one file system call."""
 _NO_FILES_READ = frozenset({"mkdir", "rm", "touch", "tee", "echo", "export", "printf", "module"})
-"""Commands of a shell line whose words are not looked for."""
+"""Commands in a shell line whose arguments are not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectFolder:
     """The project's folder that a run starts in.
 
-    `missing` says why runs will not find a path of it, None if they will. With `in_place` they
-    start in this very folder. `seen` are the texts that were looked at, with their keys, and
-    `named` those that runs will not find: a command often has its paths from the configuration.
+    `missing` returns why runs will not find a path, None if they will. With `in_place` they start
+    in this very folder. `seen` holds the checked texts with their keys, and `named` those that runs
+    will not find: a command often gets its paths from the configuration.
     """
 
     folder: Path
@@ -85,7 +85,7 @@ def configured_paths(config: Mapping[str, Any], project: ProjectFolder) -> Itera
 
 
 def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Finding]:
-    """Yield warnings for paths in the words of a command, or of a line for a shell."""
+    """Yield warnings for paths in the words of a command or of a shell line."""
     started = invocation(words)
     if started.is_shell and started.code is not None:
         for command in shell_commands(started.code):
@@ -99,7 +99,7 @@ def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Named:
-    """A text that may be a path: `words` are of the key or option that it is the value of."""
+    """A text that may be a path; `words` are those of its key or option."""
 
     key: str
     text: str
@@ -107,17 +107,17 @@ class _Named:
 
     @property
     def is_read(self) -> bool:
-        """Whether the key sounds like something to read."""
+        """Whether the key suggests something to read."""
         return not _READ.isdisjoint(self.words)
 
     @property
     def is_written(self) -> bool:
-        """Whether the key sounds like something to write."""
+        """Whether the key suggests something to write."""
         return not _WRITTEN.isdisjoint(self.words) or not _WRITTEN_LAST.isdisjoint(self.words[-2:])
 
     @property
     def may_be_path(self) -> bool:
-        """Whether the text is worth a look: something to read, and written like a path."""
+        """Whether the text should be checked: something to read that is written like a path."""
         text = self.text
         if not text or len(text) > _LONGEST or self.is_written or text.endswith(".log"):
             return False
@@ -129,12 +129,12 @@ class _Named:
 
     @property
     def is_saved_to(self) -> bool:
-        """Whether a folder of this key may be one to write to."""
+        """Whether a folder under this key may be one to write to."""
         return not _SAVED_TO.isdisjoint(self.words)
 
 
 def _arguments(words: Sequence[str]) -> Iterator[_Named]:
-    """Yield the values of options, of `key=value`, and what stands alone."""
+    """Yield the values of options, of `key=value`, and separate words."""
     option: tuple[str, ...] = ()
     for word in words:
         name, equals, value = word.partition("=")
@@ -160,7 +160,7 @@ def _looked_at(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
     path = project.folder / named.text
     try:
         there = path.exists()
-    except (OSError, ValueError):  # a text that no path can be
+    except (OSError, ValueError):  # a text that cannot be a path
         return
     if Path(named.text).is_absolute():
         if not there:
@@ -172,7 +172,7 @@ def _looked_at(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
 
 
 def _left_behind(named: _Named, path: Path, project: ProjectFolder) -> Iterator[Finding]:
-    """Yield a warning for a path that exists here, and will not where the run starts."""
+    """Yield a warning for a path that exists here but not where the run starts."""
     text = named.text
     if project.in_place or text in project.named or (named.is_saved_to and path.is_dir()):
         return

@@ -1,12 +1,12 @@
-"""Whether a launch folder is the caller's own: only then may anything named in it run, or count.
+"""Decides whether a launch folder is the caller's own: only then is anything in it run or trusted.
 
-Responsible for that one decision; it must not read what the folder holds. Judging is pure and
-works on what lstat(2) said; `find_stranger` asks lstat and is what everybody calls.
+The judge functions are pure and work on lstat(2) results; `find_stranger` calls lstat and is the
+usual entry point.
 
-A launch is the caller's own when the folder and its launch.json belong to the caller and nobody
-else may write to them, and when nobody at all may put another in its place. Owners of the folders
-above it, and groups that may write to those, are trusted like administrators of the place: what
-they put there is theirs, and is seen to be.
+A launch is the caller's own if the folder and its launch.json belong to the caller, no other user
+may write to them, and the folders above do not let every user replace them. Owners of those
+folders, and groups that may write to them, are trusted like administrators: what they create there
+belongs to them, and lstat shows that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathStatus:
-    """What lstat says of a path: its owner, and its mode with its type."""
+    """The lstat result for a path: its owner, and its mode including the type."""
 
     path: str
     uid: int
@@ -37,7 +37,7 @@ class PathStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignFolder:
-    """Why a launch folder is not the caller's own: `uid` is its owner, and what to do about it."""
+    """Why a launch folder is not the caller's own: its owner (`uid`), the reason, and a hint."""
 
     uid: int
     owner: str
@@ -46,9 +46,9 @@ class ForeignFolder:
 
 
 def judge(entry: PathStatus, caller: int) -> ForeignFolder | None:
-    """Return why a file or folder is not the caller's alone; None where it is.
+    """Return why a file or folder is not the caller's alone; None if it is.
 
-    The superuser gets no exception: what a user put there must not run as root.
+    There is no exception for the superuser: a user's files must not run as root.
     """
     if entry.uid != caller:
         return _stranger(
@@ -71,9 +71,9 @@ def judge(entry: PathStatus, caller: int) -> ForeignFolder | None:
 
 
 def judge_above(entry: PathStatus) -> ForeignFolder | None:
-    """Return why what lies in a folder may be replaced by anybody; None where it may not.
+    """Return why any user may replace what is in a folder; None if they may not.
 
-    In a sticky folder only owners rename, so that it is as good as one that others only read.
+    In a sticky folder only owners can rename, which is as safe as a folder that others only read.
     """
     if entry.mode & stat.S_IWOTH and not entry.mode & stat.S_ISVTX:
         return _stranger(
@@ -86,9 +86,9 @@ def judge_above(entry: PathStatus) -> ForeignFolder | None:
 
 
 def judge_link(entry: PathStatus, above: PathStatus, caller: int) -> ForeignFolder | None:
-    """Return why a symbolic link is not to be followed; None where it may be.
+    """Return why a symbolic link must not be followed; None if it may be.
 
-    Followed are links of the caller, of root, and of the owner of the folder they lie in.
+    Links are followed if they belong to the caller, to root, or to the owner of their folder.
     """
     if entry.uid in {caller, _ROOT, above.uid}:
         return None
@@ -100,19 +100,19 @@ def judge_link(entry: PathStatus, above: PathStatus, caller: int) -> ForeignFold
 
 
 def find_stranger(folder: Path) -> ForeignFolder | None:
-    """Return why a launch folder is not the caller's own; None where it is. Raises OSError."""
+    """Return why a launch folder is not the caller's own; None if it is. Raises OSError."""
     return place_stranger(folder) or _inside_stranger(folder)
 
 
 def place_stranger(folder: Path) -> ForeignFolder | None:
-    """Return why what lies in a folder, or will, is not safe from everybody. Raises OSError."""
+    """Return why the path to a folder, which may not exist yet, is not safe. Raises OSError."""
     real = Path(os.path.realpath(folder))
     above = (judge_above(path_status(parent)) for parent in reversed(real.parents))
     return _first([*_links(folder), *above])
 
 
 def own_folders(outputs: Path, folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield those of the launch folders in `outputs` that are the caller's own."""
+    """Yield the launch folders in `outputs` that are the caller's own."""
     try:
         if place_stranger(outputs / "any"):
             return
@@ -128,10 +128,10 @@ def own_folders(outputs: Path, folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def check_place(folder: Path) -> None:
-    """Raise ForeignError where a folder that was just made is not the caller's own.
+    """Raise ForeignError if a newly created folder is not the caller's own.
 
-    So it is on file systems that give all to one user (root over NFS), and where everybody may
-    replace it. Raises OSError, too.
+    This happens on file systems that give everything to one user (root over NFS), and where every
+    user may replace it. Raises OSError too.
     """
     stranger = place_stranger(folder) or judge(path_status(folder), os.geteuid())
     if stranger is not None:
@@ -146,13 +146,13 @@ def refused(stranger: ForeignFolder) -> ForeignError:
 
 
 def path_status(path: Path) -> PathStatus:
-    """Ask lstat about a path; raises OSError."""
+    """Call lstat on a path; raises OSError."""
     seen = path.lstat()
     return PathStatus(path=str(path), uid=seen.st_uid, mode=seen.st_mode)
 
 
 def user_name(uid: int) -> str:
-    """Return a user's login name with the number; the number alone where it has no name."""
+    """Return a user's login name and number, or only the number if it has no name."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:

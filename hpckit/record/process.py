@@ -1,7 +1,7 @@
-"""Whether a process still is the one it was: pid, host and start mark together.
+"""Whether a process is still the same one, identified by pid, host and start mark.
 
-Responsible for reading /proc; it must not signal anybody. A pid alone names whoever has it now:
-the start mark (field 22 of /proc/PID/stat, in clock ticks since boot) tells them apart.
+A pid may be reused: the start mark (field 22 of /proc/PID/stat, in clock ticks since boot) tells
+two processes with the same pid apart.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ def this_host() -> str:
 
 
 def start_mark(pid: int) -> str | None:
-    """Return when a process of this host began, or None where there is none (or only a zombie)."""
+    """Return when a process of this host started; None if it does not exist or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The command's name, field 2, may itself hold blanks and parentheses.
+    # The command's name, field 2, may itself contain blanks and parentheses.
     fields = text.rpartition(")")[2].split()
     return None if fields[_STATE] in _DEAD else fields[_START]
 
 
 def alive(host: str, pid: int, mark: str) -> bool | None:
-    """Return whether that very process lives; None on another host, where nobody can know."""
+    """Return whether this exact process is alive; None if it is on another host."""
     return None if host != this_host() else start_mark(pid) == mark

@@ -1,8 +1,8 @@
-"""Takes files and folders of a launch away, and tells how much they hold.
+"""Removes files and folders of a launch, and measures their size.
 
-Responsible for removing so that a reader finds a thing whole or not at all: it is renamed first
-and removed then, and what a crash leaves in between has a name that says so. It must not choose,
-and follows no links: a link below a launch is removed itself, never what it points to.
+A reader finds something whole or not at all: it is renamed first and then removed, and its new name
+marks it as a leftover after a crash. Links are not followed: a link below a launch is removed
+itself, never its target.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _TOKEN_BYTES = 4
 
 
 def is_plain(path: Path, base: Path) -> bool:
-    """Whether a path below `base` is there, and is reached from it without a link."""
+    """Return whether a path below `base` exists and is reached from it without a link."""
     steps = path.relative_to(base).parts
     places = [base.joinpath(*steps[: count + 1]) for count in range(len(steps))]
     return path.exists() and not any(place.is_symlink() for place in places)
 
 
 def size_of(path: Path) -> int:
-    """Return how many bytes go with a file or folder; those of files with other names stay."""
+    """Return how many bytes removing a path frees; files with other hard links count as 0."""
     if not path.is_dir() or path.is_symlink():
         return _size(path)
     found = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
@@ -43,20 +43,20 @@ def _size(path: Path) -> int:
 
 
 def leftovers(folder: Path) -> Iterator[Path]:
-    """Yield what a removal in this folder was about to remove when it was cut off."""
+    """Yield the leftovers in this folder of removals that were cut off."""
     with contextlib.suppress(OSError):
         yield from (path for path in sorted(folder.iterdir()) if path.name.startswith(_MARK))
 
 
 def removed_name(path: Path) -> str | None:
-    """Return the name that something had before its removal began; None for anything else."""
+    """Return the name that a leftover had before its removal; None for anything else."""
     name, _, token = path.name.removeprefix(_MARK).rpartition(".")
     is_one = path.name.startswith(_MARK) and len(token) == 2 * _TOKEN_BYTES
     return name if is_one and name else None
 
 
 def begin_removal(path: Path) -> Path:
-    """Begin a removal, and return the new name: none under the old one, even after a power loss.
+    """Begin a removal and return the new name; the old name is gone, even after a power loss.
 
     Raises OSError.
     """
@@ -70,7 +70,7 @@ def begin_removal(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder with all that is in it; raises OSError."""
+    """Remove a file or a folder with everything in it; raises OSError."""
     if not path.name.startswith(_MARK):
         path = path.rename(path.with_name(f"{_MARK}{path.name}.{os.urandom(_TOKEN_BYTES).hex()}"))
     if path.is_dir() and not path.is_symlink():
@@ -80,7 +80,7 @@ def remove(path: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all that is in it, read-only folders as well; raises OSError."""
+    """Remove a folder with everything in it, including read-only folders; raises OSError."""
     for path, _, _ in os.walk(folder):
         Path(path).chmod(PRIVATE_FOLDER)
     shutil.rmtree(folder)

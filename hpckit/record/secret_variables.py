@@ -1,7 +1,6 @@
-"""The one file of a launch folder that holds secrets: variables that its ranks are given.
+"""Reads and writes the only file of a launch folder that holds secrets: variables for its ranks.
 
-Responsible for writing and reading it; it must not decide what looks like a secret. Nothing else in
-the folder has these values, so that it can be shown to others once this file is removed.
+No other file in the folder has these values, so the folder can be shared once this file is removed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ VERSION = 1
 
 
 def write_secrets(paths: LaunchPaths, runs: Sequence[SecretVariables]) -> None:
-    """Freeze the secrets of all runs, in their order; no file where there are none.
+    """Freeze the secrets of all runs, in order; writes no file if there are none.
 
     Raises OSError.
     """
@@ -31,7 +30,7 @@ def write_secrets(paths: LaunchPaths, runs: Sequence[SecretVariables]) -> None:
 
 
 def read_secrets(paths: LaunchPaths, index: int, settings: LaunchConfig) -> SecretVariables:
-    """Return the secrets of a run; raises FrozenFolderError where one of its own is missing."""
+    """Return the secrets of a run; raises FrozenFolderError if one that it needs is missing."""
     wanted = {
         "env": [name for name, value in settings.env.items() if value == MASK],
         "cluster.env": [name for name, value in settings.cluster.env.items() if value == MASK],

@@ -1,7 +1,6 @@
-"""Files written so that a reader never sees half of one: appended lines, atomic replacement.
+"""Files that no reader ever sees half written: appended lines, atomic replacement.
 
-Responsible for bytes on disk and their permissions; it must not know what they mean. Everything
-is the user's alone: folders 0700, files 0600.
+Everything is private to the user: folders 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PRIVATE_FILE = 0o600
 
 
 def make_folder(path: Path, *, exist_ok: bool = True) -> Path:
-    """Create a folder for the user alone, likewise its missing parents; raises OSError."""
+    """Create a private folder and its missing parents, also private; raises OSError."""
     try:
         path.mkdir(mode=PRIVATE_FOLDER, exist_ok=exist_ok)
     except FileNotFoundError:
@@ -35,9 +34,9 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> Path:
 
 
 def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE, lasting: bool = True) -> None:
-    """Replace a file as a whole: a reader finds the old text or the new, never a part.
+    """Replace a whole file atomically: a reader sees the old text or the new text, never a part.
 
-    What is not `lasting` may be empty after a loss of power.
+    With `lasting=False` the file may be empty after a power loss.
     """
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -54,16 +53,16 @@ def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE, lasting: bool
 
 
 def write_first(path: Path, text: str) -> bool:
-    """Make a file with its whole text; False where somebody has made it before. Raises OSError.
+    """Create a file with its whole text; return False if it already exists. Raises OSError.
 
-    By link(2), which is atomic on NFS too.
+    Uses link(2), which is atomic on NFS too.
     """
     own = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     write_text(own, text)
     try:
         os.link(own, path)
     except FileExistsError:
-        # Over NFS, a link that was made may be answered twice, the second time like this.
+        # NFS may answer a successful link twice, the second time with this error.
         return own.stat().st_nlink == _BOTH_NAMES
     else:
         return True
@@ -72,7 +71,7 @@ def write_first(path: Path, text: str) -> bool:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace a file by a JSON document."""
+    """Replace a file with a JSON document."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -87,9 +86,9 @@ def read_json(path: Path) -> Any:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a file to read; raises OSError, also for what is no file.
+    """Open a regular file for reading; raises OSError, also if it is not a regular file.
 
-    A pipe, which another user may have put there, would wait for a writer that never comes.
+    A pipe that another user put there would block, waiting for a writer that never comes.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -99,10 +98,10 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> int:
-    """Append one JSON line in a single write and return how long the file is; raises OSError.
+    """Append one JSON line in a single write and return the file's new size; raises OSError.
 
-    A line that a full disk has torn is ended first, so that it does not swallow the next one. All
-    writers of a file have to be on one host: over NFS, those of several lose lines.
+    A line cut off by a full disk is terminated first, so that it does not swallow the next one. All
+    writers of a file must be on one host: over NFS, several hosts lose each other's lines.
     """
     text = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
     line = text.encode(errors="backslashreplace")
@@ -121,11 +120,11 @@ def append_line(path: Path, record: Mapping[str, Any]) -> int:
 def read_rows(
     path: Path, *, start: int = 0, skip: Callable[[bytes], bool] | None = None
 ) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """Yield the JSON lines of a file from byte `start`, each with where the whole lines end by it.
+    """Yield the JSON lines of a file from byte `start`, each with the offset where whole lines end.
 
-    However long the file is, one line of it is in memory. A missing file has none; a torn or
-    damaged line, what is no JSON object, and what `skip` names unparsed, is left out. Raises
-    OSError.
+    Only one line is in memory at a time. A missing file yields nothing. Left out are torn or
+    damaged lines, lines that are not JSON objects, and lines for which `skip` is true, which are
+    not parsed. Raises OSError.
     """
     try:
         file = open_plain(path)
@@ -142,7 +141,7 @@ def read_rows(
 
 def _parsed(line: bytes) -> Mapping[str, Any] | None:
     try:
-        # By its text: guessing the encoding of bytes is a sixth of what a line costs.
+        # Pass text: detecting the encoding of bytes is a sixth of the cost of a line.
         record = None if _is_deep(line) else json.loads(str(line, "utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
         return None
@@ -150,12 +149,12 @@ def _parsed(line: bytes) -> Mapping[str, Any] | None:
 
 
 def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON lines of a file; a missing file has none, a torn last line is left out."""
+    """Yield the JSON lines of a file; none if it is missing, without a torn last line."""
     return (record for record, _ in read_rows(path))
 
 
 def _is_deep(line: bytes) -> bool:
-    """Whether a line is nested deeper than any record is: whoever walks through it would fail."""
+    """Return whether a line is nested deeper than any record; code that walks it would fail."""
     if line.count(b"[") + line.count(b"{") <= _DEEPEST:
         return False
     depth = 0
@@ -172,7 +171,7 @@ def append_event(path: Path, event: Event) -> None:
 
 
 def read_events(path: Path, *, without: Collection[str] = ()) -> Iterator[Event]:
-    """Yield the events of a file, but those of some kinds and those this version does not know."""
+    """Yield the events of a file, except kinds in `without` or unknown to this version."""
     for record, _ in read_rows(path, skip=_named(without) if without else None):
         event = None if str(record.get("event")) in without else decode_event(record)
         if event is not None:
@@ -180,11 +179,11 @@ def read_events(path: Path, *, without: Collection[str] = ()) -> Iterator[Event]
 
 
 def _named(kinds: Collection[str]) -> Callable[[bytes], bool]:
-    """Return whether a line, as this version writes it, is of one of these kinds if of any.
+    """Return a test for lines of these kinds as this version writes them, without parsing.
 
-    A month of training has tens of thousands of saves: parsing them to leave them out is most of
-    what a look costs. JSON takes the last of equal names, and names may be escaped: a line that
-    has a second `event`, or an escape, is parsed.
+    A month of training has tens of thousands of saves, and parsing them only to skip them is most
+    of the cost of reading. JSON uses the last of duplicate names, and names may be escaped: a line
+    with a second `event`, or with an escape, is parsed.
     """
     beginnings = tuple(f'{{"v":{VERSION},"event":"{kind}",'.encode() for kind in sorted(kinds))
 
@@ -195,7 +194,7 @@ def _named(kinds: Collection[str]) -> Callable[[bytes], bool]:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """Return the last lines of a log, however long it is; empty where there is none."""
+    """Return the last lines of a log of any length; empty if there is none."""
     try:
         with open_plain(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))

@@ -1,8 +1,4 @@
-"""The files of an adaptive sweep: the space in the launch folder, the trial in a run's.
-
-Responsible for reading and writing them, and for the configuration that a run computes with; it
-must not ask anybody for values.
-"""
+"""Reads and writes an adaptive sweep's files: the space of the launch, the trial of each run."""
 
 from __future__ import annotations
 
@@ -30,12 +26,12 @@ def read_search(paths: LaunchPaths) -> Search:
 
 
 def write_trial(path: Path, trial: Trial) -> None:
-    """Record what a run was given; raises OSError."""
+    """Record the values that a run got; raises OSError."""
     write_json(path, {"v": VERSION, **to_plain(trial)})
 
 
 def read_trial(path: Path) -> Trial | None:
-    """Return what a run was given, None before it has asked; raises OSError, ValueError."""
+    """Return the values that a run got, None before it asked; raises OSError, ValueError."""
     try:
         return from_plain(Trial, read_json(path))
     except FileNotFoundError:
@@ -43,7 +39,7 @@ def read_trial(path: Path) -> Trial | None:
 
 
 def asked_config(paths: LaunchPaths, index: int, frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's configuration with the values it was given; as frozen before it has asked.
+    """Return a run's configuration with the values it got; as frozen before it has asked.
 
     Raises OSError, TypeError or ValueError.
     """
@@ -54,7 +50,7 @@ def asked_config(paths: LaunchPaths, index: int, frozen: Mapping[str, Any]) -> d
 
 
 def asked_overrides(paths: LaunchPaths, index: int, frozen: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a run's overrides with those of the values it was given, as far as it has asked."""
+    """Return a run's overrides, with those of the values it got if it has asked."""
     try:
         trial = read_trial(paths.run(index).trial)
     except (OSError, ValueError, TypeError):

@@ -1,8 +1,8 @@
-"""The working folder of a run: the frozen code as programs see it, and a place of its own to write.
+"""The working folder of a run: the frozen code as programs see it, and a place to write.
 
-Responsible for making it so that relative paths lead to the code while new files stay with the
-run, and for taking away, once the run has completed, what only led to the code. It must not touch
-what a run wrote. docs/adr/0037-each-run-works-in-its-own-folder.md says why it is made like this.
+Relative paths lead to the code, while new files stay with the run. Once the run has completed,
+everything that only leads to the code is removed; what the run wrote is never touched.
+docs/adr/0037-each-run-works-in-its-own-folder.md has the reasons.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from hpckit.record.launches import Launch
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder
 
 _MOST_ENTRIES = 200
-"""What lies deeper than so many entries is linked folder by folder: a sweep makes them per run."""
+"""After this many entries, further folders become one link each: a sweep makes them per run."""
 _COPIED_BYTES = 1_000_000
 _MOST_BYTES = 10_000_000
-"""Files up to the first size are copied, up to the second in all, so that a program may rewrite
-them; larger ones are links to the read-only code."""
+"""Files up to _COPIED_BYTES each, and up to _MOST_BYTES in total, are copied, so that a program may
+rewrite them; larger ones are links to the read-only code.
+"""
 
 
 def working_folder(launch: Launch, index: int, kind: WorkingFolder) -> Path:
-    """Return where the ranks of a run start."""
+    """Return the folder that the ranks of a run start in."""
     inside = Path(launch.code.working_dir).relative_to(launch.code.root)
     match kind:
         case WorkingFolder.run:
@@ -41,13 +42,13 @@ def working_folder(launch: Launch, index: int, kind: WorkingFolder) -> Path:
 
 
 def fill_working_folder(launch: Launch, index: int) -> None:
-    """Make the run's own folder, or complete that of an earlier attempt; raises OSError."""
+    """Create the run's own folder, or complete that of an earlier attempt; raises OSError."""
     _Filling(launch=launch, work=launch.paths.run(index).work).fill()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Filling:
-    """One working folder in the making, and how much room is left for it."""
+    """One working folder being created, and the entries and bytes left for it."""
 
     launch: Launch
     work: Path
@@ -69,16 +70,16 @@ class _Filling:
             if not target.is_symlink() and (target.is_dir() or not target.exists()):
                 self._waiting.append((Path(entry.path), target))
         elif os.path.lexists(target):
-            pass  # of an earlier attempt, perhaps rewritten by it
+            pass  # from an earlier attempt, which may have rewritten it
         elif self._is_copied(entry):
             _copy(entry, target)
         else:
             target.symlink_to(os.path.relpath(entry.path, target.parent))
 
     def _is_opened(self, entry: os.DirEntry[str]) -> bool:
-        """Whether a folder becomes one of the run's own, so that the run may write into it.
+        """Return whether to create a real folder, so that the run may write into it.
 
-        Not packages and hidden folders, which are large and where programs seldom write.
+        Packages and hidden folders are linked: they are large, and programs seldom write there.
         """
         if not entry.is_dir(follow_symlinks=False):
             return False
@@ -108,7 +109,7 @@ def _is_python(entry: os.DirEntry[str]) -> bool:
 
 
 def _copy(entry: os.DirEntry[str], target: Path) -> None:
-    """Copy a file by another name first, so that an attempt that is cut off leaves no half."""
+    """Copy a file under another name first, so that an interruption leaves no partial file."""
     about = entry.stat()
     part = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
     shutil.copyfile(entry.path, part)
@@ -118,9 +119,9 @@ def _copy(entry: os.DirEntry[str], target: Path) -> None:
 
 
 def strip_working_folder(launch: Launch, index: int) -> None:
-    """Take away what leads to the code, or is as it was there; best effort.
+    """Remove what leads to the code or is unchanged from it; best effort.
 
-    What a run wrote stays, and so does every folder it wrote into.
+    What a run wrote stays, and so does every folder that it wrote into.
     """
     with contextlib.suppress(OSError):
         _strip(launch.paths.run(index).work, Path(launch.code.root))
@@ -149,9 +150,9 @@ def _is_untouched(entry: os.DirEntry[str], there: Path) -> bool:
 
 
 def written_into_code(launch: Launch, since: Path) -> Iterator[str]:
-    """Yield what was written into the frozen code since this file was, which lies on its disk.
+    """Yield the files in the frozen code changed after `since`, a file on the same file system.
 
-    What Python compiled does not count. Only root can write there: mode bits hold everybody else.
+    Files compiled by Python do not count. Only root can write there: mode bits stop other users.
     """
     if os.geteuid() != 0:
         return

@@ -1,7 +1,7 @@
-"""Slurm's answers in a file of the user's, so that of many processes one asks and the others read.
+"""Caches Slurm's answers in a file of the user, so that one process asks and the others read.
 
-Responsible for that file, its lock, and how long an answer or a failure holds; it must not know
-what was asked. It is a cache: whatever cannot be read or trusted counts as not there.
+It handles the file, its lock, and how long an answer or a failure stays valid. It is a cache:
+whatever cannot be read or trusted counts as missing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.store import make_folder, read_json, write_text
 
 LONGEST = timedelta(minutes=5)
-"""However slow Slurm is, it is asked this often, where somebody wants to know."""
+"""While processes need answers, Slurm is asked at least this often, however slow it is."""
 
 _SLOW = 20
-"""A twentieth of the time at most is spent on making Slurm answer."""
+"""At most a twentieth of the time is spent waiting for Slurm to answer."""
 
 _VERSION = 1
 _KEPT_BYTES = 8 * 2**20
@@ -39,7 +39,7 @@ _NOBODY_ELSE = 0o077
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedAnswer:
-    """What a program printed, when it was asked, and whether that will not change."""
+    """What a program printed, when it was asked, and whether that can still change."""
 
     asked_at: datetime
     text: str
@@ -48,10 +48,10 @@ class CachedAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The answers of one program by what it was asked about, and how its latest call went.
+    """The answers of one program, by key, and the result of its latest call.
 
-    `took` is how long that took; `failures` how many failed in a row, the latest at `tried_at`
-    with these words.
+    `took` is how long the latest call took; `failures` is how many calls failed in a row, the
+    latest at `tried_at` with `message` and `hint`.
     """
 
     answers: Mapping[str, CachedAnswer] = field(default_factory=dict)
@@ -62,13 +62,13 @@ class Answers:
     hint: str = ""
 
     def age_allowed(self, least: timedelta) -> timedelta:
-        """Return how old an answer may be: older where the program was slow."""
+        """Return how old an answer may be: more if the program was slow."""
         return max(least, min(self.took * _SLOW, LONGEST))
 
     def check_rested(self, least: timedelta, now: datetime) -> None:
-        """Raise SchedulerAwayError where the program has failed so lately that it is left alone.
+        """Raise SchedulerAwayError if the program failed too recently to be called again.
 
-        For `least` twice, then four times, …, five minutes at most.
+        The pause is twice `least`, then four times, …, at most five minutes.
         """
         if not self.failures or self.tried_at is None:
             return
@@ -84,7 +84,7 @@ class Answers:
     def heard(
         self, found: Mapping[str, str], at: datetime, took: timedelta, *, final: Container[str] = ()
     ) -> Answers:
-        """Return the answers with these new ones; the oldest go where it becomes too much."""
+        """Return the answers with the new ones; the oldest are dropped if they become too large."""
         new = {
             key: CachedAnswer(asked_at=at, text=text, final=key in final)
             for key, text in found.items()
@@ -98,7 +98,7 @@ class Answers:
         return Answers(answers=new, tried_at=at, took=took)
 
     def failed(self, error: SchedulerError, at: datetime, took: timedelta) -> Answers:
-        """Return the answers after a call that failed."""
+        """Return the answers after a failed call."""
         return Answers(
             answers=self.answers,
             tried_at=at,
@@ -116,7 +116,7 @@ class AnswerFolder:
     folder: Path
 
     def load(self, program: str) -> Answers:
-        """Return what is kept of a program; nothing where it cannot be read."""
+        """Return the cached answers of a program; empty if they cannot be read."""
         try:
             record = read_json(self._file(program))
             if record["v"] == _VERSION:
@@ -126,28 +126,28 @@ class AnswerFolder:
         return Answers()
 
     def save(self, program: str, answers: Answers) -> None:
-        """Keep answers; a full disk is no reason to fail."""
+        """Save answers; errors such as a full disk are ignored."""
         record = {"v": _VERSION, **to_plain(answers)}
         with contextlib.suppress(OSError):
             write_text(self._file(program), json.dumps(record), lasting=False)
 
     @property
     def changed_at(self) -> datetime | None:
-        """When this user last submitted or cancelled: answers from before that are out of date."""
+        """When this user last submitted or cancelled: earlier answers are out of date."""
         try:
             return datetime.fromtimestamp(self._changed.stat().st_mtime, UTC)
         except OSError:
             return None
 
     def change(self, at: datetime) -> None:
-        """Remember that the user's jobs have changed."""
+        """Record that the user's jobs have changed."""
         with contextlib.suppress(OSError):
             self._changed.touch(mode=0o600)
             os.utime(self._changed, (at.timestamp(), at.timestamp()))
 
     @contextlib.contextmanager
     def one_at_a_time(self, patience: timedelta) -> Iterator[None]:
-        """Wait for those who ask at this moment; where that cannot be, go on all the same."""
+        """Wait while another process asks; continue anyway if locking fails or takes too long."""
         try:
             handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
@@ -170,9 +170,9 @@ class AnswerFolder:
 def find_answer_folder(
     environ: Mapping[str, str], bin_dir: str | None, *, make: bool
 ) -> AnswerFolder | None:
-    """Return the shelf for the Slurm that is found here; None where there is no safe place for one.
+    """Return the answer folder for this host's Slurm; None if there is no safe place for one.
 
-    Two clusters may share a home and the paths of their programs, so that every host has its own.
+    Every host has its own, because two clusters may share a home and the paths of their programs.
     """
     base = _base(environ)
     if base is None:
@@ -192,7 +192,7 @@ def find_answer_folder(
 
 
 def _base(environ: Mapping[str, str]) -> Path | None:
-    """Return the user's folder of caches, by the rules of the XDG base directories."""
+    """Return the user's cache folder, according to the XDG base directory rules."""
     chosen = Path(environ.get("XDG_CACHE_HOME", ""))
     if chosen.is_absolute():
         return chosen

@@ -1,8 +1,7 @@
-"""What squeue and sacct are asked about many jobs, and that any form they answer in is read.
+"""Asks squeue and sacct about many jobs, and reads any form they answer in.
 
-Responsible for a readable list: text as asked for, or JSON, which a site's own squeue may print
-all the same, and which is asked for once where the text is some table of the site's; it must not
-know what a row means.
+They are asked for text, but a site's own squeue may print JSON anyway. If the text is a table of
+the site's own, JSON is requested once. The meaning of a row is left to slurm.parse.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SHOWN = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQuery:
-    """Which fields of jobs a program is asked for, and by which option."""
+    """The fields that a program is asked for, and the option that requests them."""
 
     program: str
     fields: tuple[str, ...]
@@ -38,10 +37,10 @@ def query_jobs(
     *words: str,
     only: Mapping[str, object] = NO_FILTER,
 ) -> str:
-    """Return the jobs that these words ask for, a line each, with the question's fields.
+    """Return the jobs selected by `words`, one line each, with the fields of `question`.
 
-    `only` is for JSON what `words` are for text (see `lines_of`). Raises SchedulerAwayError, also
-    where nothing that was printed can be read: a job that cannot be seen has not gone.
+    `only` selects in JSON what `words` selects in text (see `lines_of`). Raises SchedulerAwayError,
+    also if the output cannot be read: a job that is not visible may still exist.
     """
     said = commands.run(question.program, *words, question.form)
     lines = _lines(said, question, only)

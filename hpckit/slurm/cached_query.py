@@ -1,8 +1,7 @@
-"""What Slurm says of jobs, for those who only show it: one question for all of the user's launches.
+"""Slurm's view of jobs for display: one cached query for all of the user's launches.
 
-Responsible for asking so rarely that the controller does not notice, however many processes want
-to know; whoever decides by the answer (submit, resume, cancel, feed) must not use it, but
-`hpckit.slurm.query.observe`.
+It asks so rarely that the controller does not notice, however many processes want to know. Do not
+base decisions (submit, resume, cancel, feed) on it: use `hpckit.slurm.query.observe`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hpckit.slurm.parse import read_sacct, read_squeue
 from hpckit.slurm.query import ask_accounting, ask_queue, mains, observe_through
 
 _FINAL = timedelta(hours=1)
-"""How long the accounting's word holds on jobs that slurmctld has forgotten and that have ended."""
+"""How long the accounting's answer is valid for ended jobs that slurmctld has forgotten."""
 
 _AHEAD = timedelta(seconds=1)
 _ALL = "all"
@@ -30,9 +29,10 @@ _PATIENCE = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedAge:
-    """How old an answer may be: `least` old, however fast Slurm is, but not from `not_before`.
+    """The maximum age of an answer: `least`, or more if Slurm is slow; never before `not_before`.
 
-    With `now`, it has to be asked after this very moment, also where Slurm did not answer lately.
+    With `now`, only an answer from after this moment counts, and a recent failure does not stop
+    asking.
     """
 
     least: timedelta
@@ -42,7 +42,7 @@ class AllowedAge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """What was said of jobs, and when squeue was asked (the earliest moment that counts)."""
+    """Observations of jobs, and when squeue was asked (the earliest moment that counts)."""
 
     observations: Mapping[str, Observation]
     asked_at: datetime
@@ -51,9 +51,9 @@ class JobReport:
 def observe_shared(
     jobs: Sequence[str], commands: SlurmCommands, clock: Callable[[], datetime], wish: AllowedAge
 ) -> JobReport | None:
-    """Return what Slurm says or said of these jobs; None where nothing can be shared.
+    """Return Slurm's view of these jobs, possibly cached; None if there is no answer folder.
 
-    Raises SchedulerAwayError where neither squeue nor sacct answers, or did lately.
+    Raises SchedulerAwayError if neither squeue nor sacct answers, or both failed recently.
     """
     checkpoint_folder = find_answer_folder(commands.environ, commands.bin_dir, make=True)
     if checkpoint_folder is None:
@@ -70,7 +70,7 @@ def observe_shared(
 
 
 def forget(commands: SlurmCommands) -> None:
-    """Let no answer from before this moment be shown: the user's jobs have changed."""
+    """Invalidate all answers from before this moment: the user's jobs have changed."""
     checkpoint_folder = find_answer_folder(commands.environ, commands.bin_dir, make=False)
     if checkpoint_folder is not None:
         checkpoint_folder.change(datetime.now(UTC))
@@ -78,7 +78,7 @@ def forget(commands: SlurmCommands) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _CachedSource:
-    """squeue and sacct, through the shelf."""
+    """squeue and sacct, through the answer folder."""
 
     checkpoint_folder: AnswerFolder
     commands: SlurmCommands
@@ -91,13 +91,13 @@ class _CachedSource:
         self.asked_at = self.began
 
     def queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
-        """Return what slurmctld says of these jobs' arrays."""
+        """Return what slurmctld reports for these jobs' arrays."""
         said = self._ask("squeue", (_ALL,), lambda _: {_ALL: ask_queue(self.commands)})[_ALL]
         self.asked_at = said.asked_at
         return read_squeue(_lines_of(said.text, mains(jobs)), said.asked_at)
 
     def accounts(self, jobs: Sequence[str]) -> Iterator[Observation]:
-        """Yield what the accounting says of these jobs' arrays."""
+        """Yield what the accounting reports for these jobs' arrays."""
         for said in self._ask("sacct", mains(jobs), self._accounting).values():
             yield from read_sacct(said.text, said.asked_at)
 
@@ -113,7 +113,7 @@ class _CachedSource:
         keys: Sequence[str],
         question: Callable[[Sequence[str]], Mapping[str, str]],
     ) -> Mapping[str, CachedAnswer]:
-        """Return the answers to `keys`; the question is asked of those that are too old."""
+        """Return the answers to `keys`; `question` is asked for those that are too old."""
         known = self.checkpoint_folder.load(program)
         if self._missing(known, keys):
             with self.checkpoint_folder.one_at_a_time(self.commands.timeout + _PATIENCE):
@@ -135,14 +135,14 @@ class _CachedSource:
         except SchedulerError as error:
             self.checkpoint_folder.save(program, known.failed(error, self.clock(), _since(began)))
             raise
-        # What slurmctld has forgotten and the accounting calls ended does not change any more.
+        # If slurmctld has forgotten a job and the accounting says it ended, that is final.
         final = {key for key, text in found.items() if key != _ALL and _all_ended(text)}
         known = known.heard(found, at, _since(began), final=final)
         self.checkpoint_folder.save(program, known)
         return known
 
     def _check_rested(self, known: Answers) -> None:
-        # What failed before `--fresh` was typed is tried anew, what fails meanwhile is not.
+        # With `--fresh`, earlier failures are tried again, failures since then are not.
         if not self.wish.now or (known.tried_at is not None and known.tried_at >= self.began):
             known.check_rested(self.wish.least, self.clock())
 
@@ -168,7 +168,7 @@ class _CachedSource:
 
 
 def _lines_of(text: str, ids: Iterable[str]) -> str:
-    """Return the lines of these jobs: the rest need not be read."""
+    """Return the lines of these jobs, so that the rest need not be parsed."""
     wanted = set(ids)
     return "\n".join(line for line in text.splitlines() if _main(line) in wanted)
 

@@ -1,7 +1,4 @@
-"""Cancelling jobs, as many as there are in one call.
-
-Responsible for asking Slurm to stop them; it must not record that, nor wait for the end.
-"""
+"""Cancels jobs, many in one call; does not record it or wait for their end."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _OVER = ("invalid job id", "already completing or completed")
 
 
 def cancel(jobs: Sequence[str], commands: SlurmCommands) -> None:
-    """Cancel these jobs (`123` or `123_4`); one that is over already is no error.
+    """Cancel these jobs (`123` or `123_4`); a job that has already ended is no error.
 
     Raises SchedulerRefusedError or SchedulerAwayError.
     """
@@ -42,7 +39,7 @@ def _cancel(words: Sequence[str], commands: SlurmCommands) -> None:
 
 
 def _words(jobs: Sequence[str]) -> Iterator[str]:
-    """Yield the jobs with the elements of an array as one word: `7_[0-2,5]`."""
+    """Yield the jobs, with the elements of an array as one word: `7_[0-2,5]`."""
     elements: dict[int, set[int]] = defaultdict(set)
     for job in map(JobId.parse, jobs):
         if job.index is None:

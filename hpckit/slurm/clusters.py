@@ -1,8 +1,7 @@
-"""One cluster: the one whose programs stand on this machine. Others are refused, in plain words.
+"""Refuses every way in which a job could get to another cluster than this machine's own.
 
-Responsible for every way in which a job could get to another cluster. There squeue, sacct and
-scancel would ask about it here, where its number is somebody else's, or nobody's: it would pass
-for lost and be started a second time. It must not run programs.
+squeue, sacct and scancel would look up such a job on this cluster, where its number belongs to
+another job or to none: it would count as lost and be started a second time.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Mapping
 from hpckit.errors import UsageError
 
 VARIABLES = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
-"""What sends sbatch to other clusters; no program of Slurm's gets it from hpckit."""
+"""Variables that send sbatch to other clusters; hpckit removes them for Slurm's programs."""
 
 HINT = (
     "hpckit works with one cluster, that of the machine it starts on: launch on a login node of "
@@ -24,7 +23,7 @@ _ELSEWHERE = re.compile(r"Submitted batch job (\d+) on cluster (\S+)")
 
 
 def refuse_other_clusters(environ: Mapping[str, str]) -> None:
-    """Raise UsageError where the environment would send jobs to named clusters."""
+    """Raise UsageError if the environment would send jobs to named clusters."""
     for name in VARIABLES:
         if environ.get(name):
             raise UsageError(
@@ -35,6 +34,6 @@ def refuse_other_clusters(environ: Mapping[str, str]) -> None:
 
 
 def elsewhere(answer: str) -> tuple[str, str] | None:
-    """Return the job and the cluster, where sbatch says that it is on a named one."""
+    """Return the job and the cluster if sbatch reports that the job is on a named one."""
     match = _ELSEWHERE.search(answer)
     return None if match is None else (match[1], match[2])

@@ -1,7 +1,7 @@
-"""The only place that runs Slurm's programs, and what their refusals mean.
+"""The only module that runs Slurm's programs and interprets their refusals.
 
-Responsible for finding a program, running it within a time limit in a clean environment, and
-turning a failure into an error with a hint; it must not know what a program prints when it works.
+It finds a program, runs it within a time limit in a clean environment, and turns a failure into an
+error with a hint. It does not interpret the output of a successful call.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ _KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
 _SITE_DEFAULTS = frozenset({"SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"})
 
 _FOR_PROGRAMS = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "%s"}
-"""Without the first, ranges of array elements are cut at 64 characters; with the second, squeue
-prints moments as seconds since 1970, which no time zone changes."""
+"""Without the first, ranges of array elements are cut at 64 characters. With the second, squeue
+prints moments as seconds since 1970, independent of the time zone.
+"""
 
 _FOR_SACCT = {"SLURM_BITSTR_LEN": "0"}
-"""sacct is asked for no moments, and with such a form for them `sacct --json` of 22.05 cannot read
-the query that it writes itself: "Query empty or not RFC7320 compliant"."""
+"""sacct is asked for no moments, and with a time format set, `sacct --json` of 22.05 fails on the
+query that it writes itself: "Query empty or not RFC7320 compliant".
+"""
 
 _AWAY = (
     "unable to contact slurm controller",
@@ -88,11 +90,11 @@ _HINTS: Mapping[str, str] = {
 
 
 def clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what an enclosing job or the user's display habits set.
+    """Return the environment without settings of an enclosing job or of the user's display habits.
 
-    Inside a job, SLURM_* describes that job, and SBATCH_* takes precedence over #SBATCH lines.
-    Which controller to talk to, and the user's defaults for account, partition and QOS, stay;
-    other clusters do not (slurm.clusters says why).
+    Inside a job, SLURM_* describes that job, and SBATCH_* takes precedence over #SBATCH lines. The
+    choice of controller, and the user's defaults for account, partition and QOS, stay. The choice
+    of other clusters is removed (slurm.clusters has the reason).
     """
     return {
         name: value
@@ -102,7 +104,8 @@ def clean(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find(program: str, environ: Mapping[str, str], bin_dir: str | None) -> str | None:
-    # Never past bin_dir: a rehearsal on the sandbox must not reach the production queue.
+    # Never search PATH when bin_dir is set: a sandbox rehearsal must not reach the production
+    # queue.
     return shutil.which(program, path=bin_dir or environ.get("PATH", os.defpath))
 
 
@@ -124,7 +127,7 @@ class SlurmCommands:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """What the programs see: no variable of an enclosing job is in it."""
+        """The environment of the programs, without variables of an enclosing job."""
         return self._environ
 
     def available(self, program: str) -> bool:
@@ -146,15 +149,15 @@ class SlurmCommands:
     def run(self, program: str, *args: str) -> str:
         """Run a program and return what it printed.
 
-        Raises SchedulerRefusedError with the program's own words, or SchedulerAwayError where
-        it is not installed, does not answer in time, or cannot reach its daemon.
+        Raises SchedulerRefusedError with the program's own words, or SchedulerAwayError if it is
+        not installed, does not answer in time, or cannot reach its daemon.
         """
         return self._run(program, args, self._environ).stdout
 
     def run_aloud(self, program: str, *args: str, without: Collection[str] = ()) -> str:
-        """Run a program as `run` does and return what it printed to either stream.
+        """Run a program as `run` does, and return its standard output and error.
 
-        `without` are variables it must not see.
+        `without` are variables that it must not see.
         """
         environ = {name: text for name, text in self._environ.items() if name not in without}
         done = self._run(program, args, environ)
@@ -179,7 +182,7 @@ class SlurmCommands:
         except OSError as error:
             raise SchedulerAwayError(f"{program} cannot be run: {error}") from error
         if done.returncode < 0:
-            # The end of a job ends what its processes have started, this program too.
+            # The end of a job ends the processes it started, including this program.
             raise SchedulerAwayError(
                 f"{program} was ended by {signal_name(-done.returncode)} before it answered",
                 hint="ask Slurm for its outcome before asking again",
@@ -189,9 +192,9 @@ class SlurmCommands:
         return done
 
     def become(self, program: str, *args: str) -> NoReturn:
-        """Replace this process by a program, which has its streams, signals and exit code.
+        """Replace this process with a program, which takes over its streams, signals and exit code.
 
-        Raises SchedulerAwayError where that is impossible.
+        Raises SchedulerAwayError if that is impossible.
         """
         argv = self.argv(program, *args)
         try:
@@ -200,7 +203,7 @@ class SlurmCommands:
             raise SchedulerAwayError(f"{program} cannot be run: {error}") from error
 
     def no_answer(self, program: str) -> SchedulerAwayError:
-        """Return the error for a program that had to be stopped."""
+        """Return the error for a program that was stopped after the timeout."""
         return SchedulerAwayError(
             f"{program} did not answer within {self.timeout.total_seconds():g} s",
             hint="see `scontrol ping`; a job may have been accepted anyway: look at "
@@ -209,9 +212,9 @@ class SlurmCommands:
 
     @contextlib.contextmanager
     def own_environment(self, *, without: Collection[str] = ()) -> Iterator[None]:
-        """Give this process, for a while, the environment that Slurm's programs should see.
+        """Give this process, during the `with` block, the environment for Slurm's programs.
 
-        For a library that starts a program itself; not safe beside other threads.
+        For a library that starts a program itself; not safe with other threads running.
         """
         before = dict(os.environ)
         os.environ.clear()
@@ -231,7 +234,7 @@ class SlurmCommands:
 
 
 def command_error(program: str, code: int, words: str) -> SchedulerError:
-    """Return the error for a program that ended with this code and these words."""
+    """Return the error for a program that ended with this exit code and output."""
     said = _words(program, words) or f"exit code {code} without a word"
     lowered = said.lower()
     if any(mark in lowered for mark in _ABSENT):
@@ -253,9 +256,9 @@ def _words(program: str, text: str) -> str:
 
 
 _TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)
-"""As 22.05 to 26.05 say it: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit and the like."""
+"""The wording in 22.05 to 26.05: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit and others."""
 
 
 def over_limit(error: SchedulerError) -> bool:
-    """Whether Slurm refused only because the user has too many jobs queued at the moment."""
+    """Return whether Slurm refused only because the user has too many jobs queued now."""
     return _TOO_MANY.search(error.message) is not None

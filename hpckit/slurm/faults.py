@@ -1,7 +1,4 @@
-"""What faults ask of Slurm: a requeue, a more urgent job, a command on one node of a job.
-
-Responsible for the words of these calls; it must not decide when, nor for which job.
-"""
+"""Slurm calls for injected faults: a requeue, a more urgent job, a command on one node of a job."""
 
 from __future__ import annotations
 
@@ -12,17 +9,17 @@ from hpckit.slurm.overlap import raw_job_id
 
 
 def force_requeue(job: str, commands: SlurmCommands) -> None:
-    """Have a running job (`123` or `123_4`) start anew, as an administrator may.
+    """Make a running job (`123` or `123_4`) start again, as an administrator can.
 
-    Raises SchedulerRefusedError or SchedulerAwayError, as everything here does.
+    Raises SchedulerRefusedError or SchedulerAwayError, as all functions here do.
     """
     commands.run("scontrol", "requeue", job)
 
 
 def preempt(nodes: Sequence[str], partition: str, seconds: float, commands: SlurmCommands) -> str:
-    """Submit a short job that wants these nodes for itself; return its id.
+    """Submit a short job that wants these nodes exclusively; return its id.
 
-    Whether it gets them from the jobs that hold them is for the partition's priority to say.
+    The partition's priority decides whether it gets them from the jobs that hold them.
     """
     said = commands.run(
         "sbatch",
@@ -35,7 +32,7 @@ def preempt(nodes: Sequence[str], partition: str, seconds: float, commands: Slur
 
 
 def run_on_node(job: str, node: str, words: Sequence[str], commands: SlurmCommands) -> str:
-    """Run a command beside whatever the job runs on a node; return what it printed."""
+    """Run a command on a node next to the job's processes; return its output."""
     return commands.run(
         "srun",
         *(f"--jobid={raw_job_id(job, commands)}", "--overlap", "--job-name=hpckit-chaos"),

@@ -1,13 +1,12 @@
 """How long a job has, how it will be ended, and why it is being ended.
 
-Responsible for the time limit, KillWait, what a preemption does, and the cause of a signal; it
-must not decide anything by them. What cannot be found out is left open, or is Slurm's own
-default: never an error. A handful of questions in an attempt, and two every some minutes, so that
-slurmctld does not notice.
+This covers the time limit, KillWait, preemption, and the cause of a signal. What cannot be
+determined is left open, or is Slurm's own default: never an error. There are a few queries per
+attempt, and two every few minutes, so that slurmctld does not notice.
 
-The time left is the end of the job minus the controller's own clock, both of its answer. squeue's
-TimeLeft (%L) and scontrol's RunTime are reckoned by the clock of the node that asks (measured with
-22.05: four minutes less where it is four minutes ahead).
+The time left is the end of the job minus the controller's own clock, both from its answer. squeue's
+TimeLeft (%L) and scontrol's RunTime use the clock of the node that asks (measured with 22.05: four
+minutes less if it is four minutes ahead).
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ KILL_WAIT = timedelta(seconds=30)
 """Slurm's default between SIGTERM and SIGKILL."""
 
 _BY_PARTITION = "preempt/partition_prio"
-"""The plugin whose preemption mode and grace are those of the partition."""
+"""The plugin that takes the preemption mode and grace from the partition."""
 
 
 class PreemptMode(StrEnum):
-    """What becomes of a job that is preempted."""
+    """What happens to a job that is preempted."""
 
     off = "OFF"
     cancel = "CANCEL"
@@ -45,7 +44,7 @@ class PreemptMode(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> PreemptMode:
-        """Parse one of Slurm's words, `GANG,SUSPEND` and `WITHIN` being kinds of another."""
+        """Parse Slurm's mode; extra words are ignored, as in `GANG,SUSPEND` or with `WITHIN`."""
         words = text.upper().replace(",", " ").split()
         return next((mode for mode in cls if mode.value in words), cls.unknown)
 
@@ -54,9 +53,9 @@ class PreemptMode(StrEnum):
 class JobLimits:
     """When and how a job ends.
 
-    `end_s` is when it ends, in seconds of this host's monotonic clock; null where it has no time
-    limit, or none that is known. From SIGTERM on, there is `kill_wait`. A preemption lets the job
-    run on for `grace` before that; null where it is not known, as with preemption by QOS.
+    `end_s` is when it ends, in seconds of this host's monotonic clock; None if it has no time limit
+    or none that is known. `kill_wait` is the time between SIGTERM and SIGKILL. A preempted job runs
+    for `grace` before that; None if it is not known, as with preemption by QOS.
     """
 
     end_s: float | None = None
@@ -65,7 +64,7 @@ class JobLimits:
     preempt_mode: PreemptMode = PreemptMode.unknown
 
     def told(self) -> allocation.AttemptLimits:
-        """Return what a supervisor is told of them."""
+        """Return the limits in the form that the supervisor uses."""
         return allocation.AttemptLimits(
             end_s=self.end_s, kill_wait=self.kill_wait, grace=self.grace
         )
@@ -73,9 +72,9 @@ class JobLimits:
 
 @dataclass(slots=True, kw_only=True)
 class LimitsOfJob:
-    """The limits of a job (`123` or `123_4`), to be asked for again and again.
+    """The limits of a job (`123` or `123_4`), for repeated queries.
 
-    `environ` is the batch script's: since 23.02 it says when the job begins and ends.
+    `environ` is the batch script's: since 23.02 it has the job's begin and end.
     """
 
     commands: SlurmCommands
@@ -84,9 +83,9 @@ class LimitsOfJob:
     _known: JobLimits | None = field(default=None, init=False)
 
     def ask(self) -> JobLimits | None:
-        """Return them as they are now; None where there is no answer.
+        """Return the current limits; None if there is no answer.
 
-        The first time, what is usual stands for what is not answered.
+        In the first call, the usual values replace missing answers.
         """
         if self._known is None:
             self._known = job_limits(self.commands, self.job, self.environ)
@@ -103,7 +102,7 @@ class LimitsOfJob:
 
 
 def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) -> JobLimits:
-    """Return the limits of a job in three questions at most."""
+    """Return the limits of a job with at most three queries."""
     end_at, partition = _end_and_partition(commands, job, environ)
     config, clock = _controller(commands)
     end_s = _by_environment(environ) if clock is None else _by_our_clock(end_at, clock)
@@ -119,12 +118,12 @@ def job_limits(commands: SlurmCommands, job: str, environ: Mapping[str, str]) ->
 
 
 def _by_our_clock(end_at: datetime | None, clock: datetime) -> float | None:
-    """Return a moment of the controller's, whose clock shows this now, in monotonic seconds."""
+    """Convert a moment of the controller, whose clock shows `clock` now, to monotonic seconds."""
     return None if end_at is None else time.monotonic() + (end_at - clock).total_seconds()
 
 
 def _by_environment(environ: Mapping[str, str]) -> float | None:
-    """Return the end as if the job began with this process: it did, but for its prolog."""
+    """Return the end as if the job began with this process, which is true except for its prolog."""
     begin = parse_time(environ.get("SLURM_JOB_START_TIME", ""))
     end = parse_time(environ.get("SLURM_JOB_END_TIME", ""))
     return None if begin is None or end is None else _by_our_clock(end, begin)
@@ -133,7 +132,7 @@ def _by_environment(environ: Mapping[str, str]) -> float | None:
 def _end_and_partition(
     commands: SlurmCommands, job: str, environ: Mapping[str, str]
 ) -> tuple[datetime | None, str]:
-    """Return both, without a question where the environment has them."""
+    """Return both, without a query if the environment has them."""
     end_at = parse_time(environ.get("SLURM_JOB_END_TIME", ""))
     partition = environ.get("SLURM_JOB_PARTITION", "")
     if end_at is not None and partition:
@@ -145,10 +144,10 @@ def _end_and_partition(
 
 
 class EndCause(StrEnum):
-    """Why a running job got a signal, as far as Slurm tells.
+    """Why a running job got a signal, as far as Slurm reports it.
 
-    `requeued` is by somebody or after a lost node; `none`: the job runs on, as with
-    `scancel --signal`; `unknown`: Slurm did not answer.
+    `requeued`: by a user or after a lost node; `none`: the job continues, as with `scancel
+    --signal`; `unknown`: Slurm did not answer.
     """
 
     preempted = "preempted"
@@ -169,13 +168,13 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnding:
-    """Why a job is being ended, and when it will be, where Slurm has set that."""
+    """Why a job is being ended, and when it will end, if Slurm has set that."""
 
     cause: EndCause = EndCause.unknown
     end_at: datetime | None = None
 
     def told(self) -> allocation.AllocationEnding:
-        """Return what a supervisor is told of it."""
+        """Return the ending in the form that the supervisor uses."""
         cancelled = self.cause is EndCause.cancelled
         runs_on = self.cause is EndCause.none
         return allocation.AllocationEnding(
@@ -184,14 +183,14 @@ class JobEnding:
 
 
 def ending(commands: SlurmCommands, job: str, restart_count: int) -> JobEnding:
-    """Return why a job that has this restart count is being ended, in two questions."""
+    """Return why a job with this restart count is being ended, with two queries."""
     found = _terms(commands, job)
     try:
         seen = observe_queued(job, commands, datetime.now(UTC))
     except SchedulerError:
         seen = None
     if found is not None and found.preempted_at is not None:
-        # Once it is ended, Slurm shows the next attempt's end, or none.
+        # After the preempted attempt has ended, Slurm shows the next attempt's end, or none.
         in_grace = seen is not None and seen.restarts == restart_count
         return JobEnding(cause=EndCause.preempted, end_at=found.end_at if in_grace else None)
     cause = _cause(seen, restart_count)

@@ -1,7 +1,4 @@
-"""A step next to what a job runs: it shares the job's CPUs, memory and GPUs with the other steps.
-
-Responsible for the words of that srun, and for the job's number; it must not start it.
-"""
+"""The srun for a step next to a job's other steps, sharing the job's CPUs, memory and GPUs."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ def overlapping_step(
 ) -> list[str]:
     """Return the arguments of an srun that starts one process in a running job.
 
-    `job` is Slurm's number of it (`raw_job_id`), `node` one of its nodes (null: any). With a
-    `terminal` the process has one of its own there. It gets all GPUs of the job on that node.
+    `job` is Slurm's plain number for it (`raw_job_id`), `node` one of its nodes (None: any). With
+    `terminal` the process gets its own terminal there. It gets all of the job's GPUs on that node.
     """
     place = [] if node is None else [f"--nodelist={node}"]
     return [
@@ -29,7 +26,7 @@ def overlapping_step(
 
 
 def raw_job_id(job: str, commands: SlurmCommands) -> str:
-    """Return the number of a job: srun does not know elements of arrays as `123_4` (22.05).
+    """Return the plain number of a job: srun does not accept array elements as `123_4` (22.05).
 
     Raises SchedulerRefusedError or SchedulerAwayError.
     """

@@ -1,7 +1,6 @@
-"""What squeue, sacct and scontrol print, read. Pure.
+"""Parses the output of squeue, sacct and scontrol. Pure.
 
-Responsible for their fields, the grammar of array ranges, moments and the two ways of writing an
-exit code; it must not run anything.
+It covers their fields, the grammar of array ranges, moments, and the two notations of an exit code.
 """
 
 from __future__ import annotations
@@ -17,29 +16,30 @@ from hpckit.model.states import BaseState, SlurmState, parse_state
 
 SQUEUE_FIELDS = ("JobArrayID", "State", "NodeList", "RestartCnt", "exit_code", "Reason")
 SQUEUE_FORMAT = ",".join(f"{name}:0|" for name in SQUEUE_FIELDS)
-"""For --Format: width 0 means whole, and `|` ends each field. --format knows no restart count."""
+"""For --Format: width 0 means unlimited, and `|` ends each field. --format has no restart count."""
 
 SACCT_FIELDS = ("JobID", "State", "NodeList", "ExitCode")
 SACCT_FORMAT = ",".join(SACCT_FIELDS)
-"""For --format. `Restarts` came after 22.05, and `Reason` is the one for which a job waited."""
+"""For --format. `Restarts` came after 22.05, and `Reason` is why a job had to wait."""
 
 TERMS_FIELDS = ("ReqNodes", "Partition", "EndTime", "PreemptTime")
 TERMS_FORMAT = ",".join(f"{name}:0|" for name in TERMS_FIELDS)
-"""For --Format: what is known beforehand of the end of one job."""
+"""For --Format: what is known beforehand about the end of one job."""
 
 EXCLUDED_FORMAT = "%x"
-"""For --format: the nodes that a job may not have; --Format has no name for them in 22.05."""
+"""For --format: the nodes that a job must not use; --Format has no name for them in 22.05."""
 
 NOT_STARTED = 53
 """The signal shown for a script that slurmd could not start: ESLURMD_SETUP_ENVIRONMENT_ERROR is
-4021, and 4021 & 0x7f is 53. Nearly always, the log could not be opened."""
+4021, and 4021 & 0x7f is 53. Nearly always, the log could not be opened.
+"""
 
 _NOT_STARTED_REASON = (
     "JobLaunchFailure: the node could not open the log in the launch folder; "
     "does it see that file system?"
 )
 _LEAVING = frozenset({"DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING"})
-"""Words of a node's state: jobs go on, no new one is put there. FAIL: it is expected to die."""
+"""Words in a node's state: jobs continue, but no new one starts there. FAIL: expected to fail."""
 
 _NODE = re.compile(r"NodeName=(\S+).*?\sState=(\S+)")
 _NODE_REASON = re.compile(r"\sReason=(.*?)(?:\s+\[[^\s\[\]]+@[^\s\[\]]+\]|$)")
@@ -60,7 +60,7 @@ def readable(text: str, fields: Sequence[str]) -> bool:
 
 
 def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
-    """Yield what squeue says, one observation for each job or array element."""
+    """Yield squeue's report, one observation for each job or array element."""
     for job, state, nodes, restarts, code, reason in _rows(text, len(SQUEUE_FIELDS)):
         parsed = parse_state(state)
         for one in parse_job_ids(job):
@@ -77,9 +77,9 @@ def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTerms:
-    """On which terms a job runs: the nodes it must have, where, and until when.
+    """The terms of a running job: the nodes it requires, where it runs, and until when.
 
-    While a preempted job may run on, `end_at` is the end of its grace.
+    While a preempted job may continue, `end_at` is the end of its grace.
     """
 
     required: tuple[str, ...]
@@ -89,7 +89,7 @@ class JobTerms:
 
 
 def read_terms(text: str) -> JobTerms | None:
-    """Return what squeue says with TERMS_FORMAT of one job; None where it says nothing."""
+    """Return squeue's report of one job in TERMS_FORMAT; None if it is empty."""
     for required, partition, end, preempted in _rows(text, len(TERMS_FIELDS)):
         return JobTerms(
             required=node_names(required),
@@ -101,7 +101,7 @@ def read_terms(text: str) -> JobTerms | None:
 
 
 def node_names(text: str) -> tuple[str, ...]:
-    """Return the nodes that a column of squeue or a setting names; none for `(null)`, `ALL`."""
+    """Return the nodes named in a squeue column or a setting; empty for `(null)`, `ALL`."""
     try:
         return expand_nodes(_some(text.strip()))
     except ValueError:
@@ -111,7 +111,7 @@ def node_names(text: str) -> tuple[str, ...]:
 def parse_time(text: str) -> datetime | None:
     """Return a moment from seconds since 1970, or from Slurm's standard form in local time.
 
-    None where there is none: `N/A`, `Unknown`, `NONE`.
+    None if there is none: `N/A`, `Unknown`, `NONE`.
     """
     try:
         if text.isdecimal():
@@ -122,13 +122,13 @@ def parse_time(text: str) -> datetime | None:
 
 
 def read_controllers_time(text: str) -> datetime | None:
-    """Return what the controller's clock said when it answered `scontrol show config`."""
+    """Return the controller's clock when it answered `scontrol show config`."""
     found = _AS_OF.match(text)
     return parse_time(found["at"]) if found else None
 
 
 def read_settings(text: str) -> dict[str, str]:
-    """Return the words of `scontrol show config` or `show partition` by name, first one wins."""
+    """Return `scontrol show config` or `show partition` by name; of equal names the first."""
     found: dict[str, str] = {}
     for name, value in _SETTING.findall(text):
         found.setdefault(name, value)
@@ -136,10 +136,10 @@ def read_settings(text: str) -> dict[str, str]:
 
 
 def read_draining(text: str) -> dict[str, str]:
-    """Return the nodes that are being drained or expected to fail, and the reason given for it.
+    """Return the nodes being drained or expected to fail, each with the reason given.
 
-    From `scontrol --oneliner show node`: `State=MIXED+DRAIN` with who and when behind the reason.
-    Maintenance, a reservation or a silent node alone is none of it.
+    From `scontrol --oneliner show node`: `State=MIXED+DRAIN`, with user and time after the reason.
+    Maintenance, a reservation or a node that does not respond does not count by itself.
     """
     found: dict[str, str] = {}
     for line in text.splitlines():
@@ -152,7 +152,7 @@ def read_draining(text: str) -> dict[str, str]:
 
 
 def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
-    """Yield what sacct says; it does not know restarts, and the last row of a job is the latest."""
+    """Yield sacct's report; it has no restart counts, and the last row of a job is the latest."""
     for job, state, nodes, code in _rows(text, len(SACCT_FIELDS)):
         parsed = parse_state(state)
         for one in parse_job_ids(job):
@@ -167,7 +167,7 @@ def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
 
 
 def read_living(text: str) -> list[str]:
-    """Return the jobs of a listing that have not ended, each element as one."""
+    """Return the jobs in a listing that have not ended, each array element separately."""
     return [
         one
         for job, state in _rows(text, 2)
@@ -177,10 +177,10 @@ def read_living(text: str) -> list[str]:
 
 
 def parse_job_ids(text: str) -> tuple[str, ...]:
-    """Return the jobs a listing means: `7_[0-2,5%4]` is 7_0, 7_1, 7_2, 7_5.
+    """Return the jobs that a listing means: `7_[0-2,5%4]` is 7_0, 7_1, 7_2, 7_5.
 
-    Of a range that Slurm has cut, `7_[0-2,5...]`, what is known to be whole and `rest("7")`.
-    Steps, components of heterogeneous jobs and what cannot be read are left out.
+    For a range that Slurm has cut off, `7_[0-2,5...]`, return the certainly complete part and
+    `rest("7")`. Steps, components of heterogeneous jobs and unreadable text are left out.
     """
     if _SINGLE.match(text):
         return (text,)
@@ -199,9 +199,9 @@ def parse_job_ids(text: str) -> tuple[str, ...]:
 
 
 def rest(main: str) -> str:
-    """Return the name of those elements of an array that a listing has left out.
+    """Return the name for the elements of an array that a listing has cut off.
 
-    squeue and sacct cut ranges at 64 characters where SLURM_BITSTR_LEN does not reach them.
+    squeue and sacct cut ranges at 64 characters if SLURM_BITSTR_LEN does not reach them.
     """
     return f"{main}_[...]"
 
@@ -209,7 +209,7 @@ def rest(main: str) -> str:
 def parse_exit_code(text: str) -> int | None:
     """Return an exit code as a shell reports it, from `code:signal` or from a wait status.
 
-    A signal becomes 128 + its number, as `0:9` becomes 137; None for what cannot be read.
+    A signal becomes 128 + its number, so `0:9` becomes 137; None if it cannot be read.
     """
     signal = _signal(text)
     if signal is None:
@@ -229,7 +229,7 @@ def _signal(text: str) -> int | None:
 
 
 def _ended_code(state: SlurmState, code: str) -> int | None:
-    """Return the exit code of an end; of 0 only where it means success (CANCELLED has 0:0 too)."""
+    """Return the exit code of an ended job; 0 only if it means success (CANCELLED has 0:0 too)."""
     found = parse_exit_code(code) if state.ended else None
     return found if found or state.base is BaseState.completed else None
 

@@ -1,8 +1,7 @@
-"""What `squeue --json` and `sacct --json` print, as the rows that were asked for as text. Pure.
+"""Converts the output of `squeue --json` and `sacct --json` to the rows of the text form. Pure.
 
-Responsible for where each generation of Slurm's data parser (v0.0.38 of 22.05 to v0.0.45 of 26.05)
-keeps a field, and how it writes numbers, states and exit codes; it must not know what a row means:
-`hpckit.slurm.parse` reads it.
+It knows where each generation of Slurm's data parser (v0.0.38 of 22.05 to v0.0.45 of 26.05) keeps a
+field, and how it writes numbers, states and exit codes. `hpckit.slurm.parse` reads the rows.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ Job = Mapping[str, Any]
 
 _BEGIN = re.compile(r"^[ \t]*\{", re.MULTILINE)
 _NOTHING_FOUND = 9003
-"""ESLURM_REST_EMPTY_RESULT: for sacct 22.05 it is an error that there is no such job."""
+"""ESLURM_REST_EMPTY_RESULT: for sacct 22.05 it is an error if there is no such job."""
 
 _NO_NUMBER = 0xFFFFFFFE
-"""NO_VAL; one more is INFINITE. Older parsers print them as they are."""
+"""NO_VAL; one more is INFINITE. Older parsers print them as numbers."""
 
 
 def lines_of(
     text: str, fields: Sequence[str], only: Mapping[str, object] = NO_FILTER
 ) -> str | None:
-    """Return the jobs of a JSON answer as lines of these fields; None where it is no such answer.
+    """Return the jobs in a JSON answer as lines of these fields; None if it is not such an answer.
 
-    Neither is one without jobs that tells of an error: squeue 22.05 ends with 0 all the same.
-    `only` is what fields of the JSON have to be: before 24.11, squeue prints every job in JSON,
-    whatever was asked for. Lines before the JSON (a wrapper's greeting) are passed over, and so is
-    a job without an id.
+    An answer without jobs but with an error is None too: squeue 22.05 exits with 0 nevertheless.
+    `only` gives required values of JSON fields: before 24.11, squeue prints every job in JSON,
+    whatever was requested. Lines before the JSON (a wrapper's greeting) and jobs without an id are
+    skipped.
     """
     answer = _answer(text)
     jobs = answer.get("jobs")
@@ -45,7 +44,7 @@ def lines_of(
 
 
 def complaint(text: str) -> str:
-    """Return what a JSON answer says is wrong; empty where it says nothing of the kind."""
+    """Return the errors in a JSON answer; empty if there are none."""
     return "; ".join(_complaints(_answer(text)))
 
 
@@ -68,7 +67,7 @@ def _complaints(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _job_id(job: Job) -> str:
-    """Return an id as text has it: `7`, `7_3`, `7_[0-2,5%4]`; `7+1` of a heterogeneous job."""
+    """Return an id as in text: `7`, `7_3`, `7_[0-2,5%4]`; `7+1` for a heterogeneous job."""
     array = _number(job, "array_job_id", "array/job_id")
     if array:
         return f"{array}{_element(job)}"
@@ -89,7 +88,7 @@ def _element(job: Job) -> str:
 
 
 def _from_bits(ranges: str) -> str:
-    """Return the ranges of a bitmap in hexadecimal, as the accounting keeps them; others as is."""
+    """Return the ranges of a hexadecimal bitmap, which the accounting stores; others unchanged."""
     if not ranges.startswith("0x"):
         return ranges
     try:
@@ -108,7 +107,7 @@ def _state(job: Job) -> str:
 
 
 def _exit_code(job: Job) -> str:
-    """Return `code:signal`, or a wait status where that is what was printed."""
+    """Return `code:signal`, or a wait status if that was printed."""
     status = _number(job, "exit_code")
     if status is not None:
         return str(status)
@@ -122,7 +121,7 @@ def _reason(job: Job) -> str:
 
 
 def _found(job: Job, *paths: str) -> object:
-    """Return what stands at the first of these places where something does."""
+    """Return the first value found at these paths."""
     for path in paths:
         found: object = job
         for name in path.split("/"):
@@ -133,7 +132,7 @@ def _found(job: Job, *paths: str) -> object:
 
 
 def _number(job: Job, *paths: str) -> int | None:
-    """Return a number, bare or as {"set", "infinite", "number"}; None where there is none."""
+    """Return a number, bare or as {"set", "infinite", "number"}; None if there is none."""
     found = _found(job, *paths)
     if isinstance(found, dict):
         there = found.get("set", True) and not found.get("infinite")
@@ -154,7 +153,7 @@ def _text(job: Job, path: str) -> str:
 
 
 def _clean(cell: str) -> str:
-    """Return a cell that ends neither its field nor its line."""
+    """Return a cell without characters that would end its field or line."""
     return " ".join(cell.replace("|", " ").split())
 
 
@@ -168,4 +167,4 @@ _CELLS: Mapping[str, Callable[[Job], str]] = {
     "ExitCode": _exit_code,
     "Reason": _reason,
 }
-"""What each field of a text listing is in JSON."""
+"""The function for each field of a text listing."""

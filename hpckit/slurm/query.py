@@ -1,7 +1,7 @@
-"""What Slurm knows of jobs, in as few questions as possible: squeue once, then sacct once.
+"""Queries Slurm about jobs with as few calls as possible: squeue once, then sacct once.
 
-Responsible for asking and for putting both answers together; it must not decide what an answer
-means for a run. Never one question per job: slurmctld serves the whole cluster.
+It combines both answers, but does not decide what they mean for a run. Never one query per job:
+slurmctld serves the whole cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hpckit.slurm.parse import (
 from hpckit.slurm.parse_json import NO_FILTER
 
 _LISTED = 200
-"""Above this many jobs (arrays count as one), squeue is asked for all of the user's."""
+"""For more jobs than this (arrays count as one), squeue is asked for all of the user's."""
 
 _WHOLE = ("--array", "--states=all", "--noheader")
 _JOBS_ALONE = ("--allocations", "--noheader", "--parsable2")
@@ -46,40 +46,40 @@ _NAMED_SINCE = "now-30days"
 
 
 class JobSource(Protocol):
-    """Who says what Slurm knows of jobs; both raise SchedulerError."""
+    """A source of Slurm's view of jobs; both methods raise SchedulerError."""
 
     def queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
-        """Return what slurmctld says of these jobs, perhaps of others too."""
+        """Return what slurmctld reports for these jobs, possibly for others too."""
         ...
 
     def accounts(self, jobs: Sequence[str]) -> Iterable[Observation]:
-        """Return what the accounting says of them."""
+        """Return what the accounting reports for them."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectSource:
-    """squeue and sacct themselves, asked about these jobs alone."""
+    """squeue and sacct themselves, asked only about these jobs."""
 
     commands: SlurmCommands
     now: datetime
 
     def queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
-        """Return what slurmctld says."""
+        """Return what slurmctld reports."""
         ids = mains(jobs)
         which = "--me" if len(ids) > _LISTED else f"--jobs={','.join(ids)}"
         return read_squeue(_ask_of(which, self.commands), self.now)
 
     def accounts(self, jobs: Sequence[str]) -> Iterable[Observation]:
-        """Return what the accounting says."""
+        """Return what the accounting reports."""
         return read_sacct(ask_accounting(mains(jobs), self.commands), self.now)
 
 
 def observe(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict[str, Observation]:
-    """Return what Slurm says of these jobs (`123` or `123_4`), by id.
+    """Return Slurm's view of these jobs (`123` or `123_4`), by id.
 
-    A job that Slurm has forgotten is left out. Raises SchedulerAwayError only where neither
-    squeue nor sacct answers.
+    A job that Slurm has forgotten is left out. Raises SchedulerAwayError only if neither squeue nor
+    sacct answers.
     """
     return observe_through(DirectSource(commands=commands, now=now), jobs, now)
 
@@ -87,7 +87,7 @@ def observe(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict
 def observe_through(
     source: JobSource, jobs: Sequence[str], now: datetime
 ) -> dict[str, Observation]:
-    """Return what a source says of these jobs, as `observe` does."""
+    """Return a source's view of these jobs, as `observe` does."""
     if not jobs:
         return {}
     queued: dict[str, Observation] = {}
@@ -110,7 +110,7 @@ def observe_through(
 def _in_the_rest(
     unknown: Iterable[str], found: Mapping[str, Observation]
 ) -> Iterator[tuple[str, Observation]]:
-    """Yield the elements that only stand in the part of a range that a listing has cut off."""
+    """Yield the elements that are only in the part of a range that a listing has cut off."""
     for job in unknown:
         left = found.get(rest(_main(job)))
         if "_" in job and job not in found and left is not None:
@@ -118,7 +118,7 @@ def _in_the_rest(
 
 
 def ask_queue(commands: SlurmCommands) -> str:
-    """Return what squeue says of all of the user's jobs, waiting elements of arrays as ranges.
+    """Return squeue's report of all of the user's jobs, with waiting array elements as ranges.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
@@ -126,7 +126,7 @@ def ask_queue(commands: SlurmCommands) -> str:
 
 
 def ask_accounting(ids: Sequence[str], commands: SlurmCommands) -> str:
-    """Return what sacct says of jobs, by their main ids. Raises likewise."""
+    """Return sacct's report of jobs, by their main ids; raises as `ask_queue`."""
     return query_jobs(ACCOUNTS, commands, f"--jobs={','.join(ids)}", *_JOBS_ALONE)
 
 
@@ -136,7 +136,7 @@ def mains(jobs: Iterable[str]) -> list[str]:
 
 
 def observe_queued(job: str, commands: SlurmCommands, now: datetime) -> Observation | None:
-    """Return what slurmctld itself says of one job; None where it has forgotten it.
+    """Return what slurmctld itself reports for one job; None if it has forgotten it.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
@@ -145,7 +145,7 @@ def observe_queued(job: str, commands: SlurmCommands, now: datetime) -> Observat
 
 
 def terms(job: str, commands: SlurmCommands) -> JobTerms | None:
-    """Return on which terms one job runs; None where slurmctld has forgotten it.
+    """Return the terms that one job runs on; None if slurmctld has forgotten it.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
@@ -153,12 +153,12 @@ def terms(job: str, commands: SlurmCommands) -> JobTerms | None:
 
 
 def excluded_nodes(job: str, commands: SlurmCommands) -> tuple[str, ...]:
-    """Return the nodes that one job may not have; raises as `terms` does."""
+    """Return the nodes that one job must not use; raises as `terms`."""
     return node_names(_squeue_one(job, commands, f"--format={EXCLUDED_FORMAT}"))
 
 
 def settings(commands: SlurmCommands, *what: str) -> dict[str, str]:
-    """Return what `scontrol show` says of `config`, or of `partition NAME`; raises as `terms`."""
+    """Return `scontrol show` of `config` or of `partition NAME`; raises as `terms`."""
     return read_settings(commands.run("scontrol", "show", *what))
 
 
@@ -171,14 +171,14 @@ def controller(commands: SlurmCommands) -> tuple[dict[str, str], datetime | None
 def draining_nodes(nodes: str, commands: SlurmCommands) -> dict[str, str]:
     """Return which of these nodes (a hostlist) are being drained, and why; raises as `terms`.
 
-    Like sinfo, scontrol loads the tables of nodes and partitions, once each, however many nodes
-    are asked for; unlike sinfo, it prints every flag of a state.
+    Like sinfo, scontrol loads the tables of nodes and partitions, once each, for any number of
+    nodes; unlike sinfo, it prints every flag of a state.
     """
     return read_draining(commands.run("scontrol", "--oneliner", "show", "node", nodes))
 
 
 def count_queued(commands: SlurmCommands) -> int:
-    """Return how many jobs the user has pending or running, each element of an array as one.
+    """Return how many jobs the user has pending or running, counting each array element.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
@@ -202,7 +202,7 @@ def _living(
 def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
     """Return the main ids of the user's jobs with this name, oldest first.
 
-    Raises SchedulerAwayError where neither squeue nor sacct answers: then it is not known.
+    Raises SchedulerAwayError if neither squeue nor sacct answers: then it is unknown.
     """
     lines: list[str] = []
     errors: list[SchedulerError] = []
@@ -216,7 +216,7 @@ def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _noted(errors: list[SchedulerError]) -> Iterator[None]:
-    """Go on after a scheduler's error, and keep it."""
+    """Continue after a scheduler's error, and keep it."""
     try:
         yield
     except SchedulerError as error:
@@ -224,7 +224,7 @@ def _noted(errors: list[SchedulerError]) -> Iterator[None]:
 
 
 def _check_heard(errors: Sequence[SchedulerError]) -> None:
-    """Raise SchedulerAwayError where both of the two failed."""
+    """Raise SchedulerAwayError if both failed."""
     if len(errors) > 1:
         said = "; ".join(error.message for error in errors)
         raise SchedulerAwayError(f"neither squeue nor sacct answers: {said}", hint=errors[0].hint)
@@ -238,8 +238,8 @@ def _vanished(
 ) -> Iterator[tuple[str, Observation]]:
     """Yield the elements that neither program lists although the accounting has their array.
 
-    They were cancelled while they waited: Slurm drops such an element without a trace, as
-    measured with 22.05.
+    They were cancelled while they waited: Slurm drops such an element without a trace, as measured
+    with 22.05.
     """
     arrays = {_main(job) for job in accounted if "_" in job}
     for job in unknown:

@@ -1,12 +1,11 @@
-"""Values made safe for the place in a batch script where they stand.
+"""Template filters that quote values for their place in a batch script.
 
-Responsible for the filters of the templates; it must not know which value goes where. A filter
-returns `Markup`, and only `Markup` and whole numbers may be printed: `only_quoted` refuses the
-rest, so that a template cannot forget a filter.
+A filter returns `Markup`, and only `Markup` and whole numbers may be printed: `only_quoted` refuses
+everything else, so that a template cannot forget a filter.
 
 How sbatch reads #SBATCH lines (get_argument in src/sbatch/opt.c, the same in 22.05 and 26.05):
-words end at white space and `#`, both quotes group, and a backslash escapes the next character
-everywhere, inside either kind of quote too. Nothing is expanded, whatever a shell would do.
+words end at white space and `#`, both kinds of quotes group, and a backslash escapes the next
+character everywhere, including inside both kinds of quotes. Nothing is expanded, unlike in a shell.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def sbatch(value: object) -> Markup:
-    """Quote one value of a #SBATCH line; raises TemplateError for control characters."""
+    """Quote one value of an #SBATCH line; raises TemplateError for control characters."""
     text = _single_line(value, "a value of an #SBATCH line")
     if _PLAIN.match(text):
         return Markup(text)  # noqa: S704  # plain by the pattern above
@@ -43,12 +42,12 @@ def shell(value: object) -> Markup:
 
 
 def verbatim(value: object) -> Markup:
-    """Pass shell code through as it is: for what the user wrote as code."""
+    """Pass shell code that the user wrote through unchanged."""
     return Markup(str(value))  # noqa: S704  # code by intent
 
 
 def option(value: object) -> Markup:
-    """Check the name of an sbatch option; raises TemplateError."""
+    """Check the name of an sbatch option; raises TemplateError if it is not valid."""
     text = str(value).replace("_", "-")
     if _OPTION.match(text):
         return Markup(text)  # noqa: S704  # harmless by the pattern above
@@ -59,7 +58,7 @@ def option(value: object) -> Markup:
 
 
 def variable(value: object) -> Markup:
-    """Check the name of an environment variable; raises TemplateError."""
+    """Check the name of an environment variable; raises TemplateError if it is not valid."""
     text = str(value)
     if _VARIABLE.match(text):
         return Markup(text)  # noqa: S704  # harmless by the pattern above
@@ -71,7 +70,7 @@ def variable(value: object) -> Markup:
 
 
 def only_quoted(value: Any) -> Any:
-    """Refuse to print what went through no filter; whole numbers need none."""
+    """Raise TemplateError for values that passed no filter; whole numbers need none."""
     if hasattr(value, "__html__") or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise TemplateError(
@@ -97,4 +96,4 @@ FILTERS = {
     "option": option,
     "variable": variable,
 }
-"""The filters a template may use."""
+"""The filters that a template may use."""

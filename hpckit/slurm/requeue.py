@@ -1,8 +1,8 @@
-"""Asking Slurm to start a job anew: at most once for one event, however long Slurm is away.
+"""Asks Slurm to start a job again: at most once per event, however long Slurm does not answer.
 
-Responsible for the call, for telling whether it is still called for, and for the nodes to leave
-out next time; it must not decide whether a run deserves a new attempt, and never cancels, but for
-`requeue_or_cancel`. All of it blocks, for as long as `patience` says.
+It makes the call, checks whether it is still needed, and excludes nodes from the next attempt. It
+does not decide whether a run deserves a new attempt, and only `requeue_or_cancel` cancels. All
+functions block, for up to `patience`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hpckit.slurm.parse import node_names
 from hpckit.slurm.query import excluded_nodes, observe_queued, settings, terms
 
 PATIENCE = timedelta(hours=1)
-"""How long Slurm is asked again while it is away."""
+"""How long Slurm is asked again while it does not answer."""
 
 _EXCLUDING = timedelta(seconds=20)
-"""How long the nodes to leave out are written again. Who was requeued lives for KillWait."""
+"""How long excluding nodes is retried. A requeued attempt lives on for KillWait."""
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -35,25 +35,27 @@ _LONGEST_PAUSE_S = 30.0
 _FENCED = "the run has a later attempt"
 
 _UNKNOWN_REFUSALS = 4
-"""How often a refusal in words nobody knows is taken for one that may pass."""
+"""Give up after this many refusals, if their wording is unknown and they might be temporary."""
 
 _LASTING = ("disabled", "invalid job id", "batch job", "permission denied")
-"""Slurm's words for what stays so: --no-requeue, a job that is gone, salloc, another's job."""
+"""Slurm's words for permanent refusals: --no-requeue, a job that is gone, salloc, a foreign job."""
 
 _STARTED = "no longer pending"
-"""Slurm's words for an update that comes after the next attempt's start."""
+"""Slurm's words for an update that comes after the start of the next attempt."""
 
 _NEVER_AGAIN = frozenset({BaseState.completed, BaseState.cancelled, BaseState.deadline})
-"""Ends after which `scontrol requeue` would start the job all the same, as measured with 22.05."""
+"""Final states after which a job must not be requeued, although `scontrol requeue` would start it
+again, as measured with 22.05.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAttempt:
     """The attempt that asks: job `123` or `123_4`, its restart count, and its number of nodes.
 
-    `lost` are nodes of it that are dead or cut off, whether Slurm has noticed or not. `owns_run`
-    is whether the run is still this attempt's; it is asked before each call, from the thread that
-    asks Slurm.
+    `lost` are its nodes that are dead or cut off, whether Slurm has noticed or not. `owns_run`
+    returns whether the run still belongs to this attempt; it is called before each Slurm call, from
+    the same thread.
     """
 
     job: str
@@ -74,7 +76,7 @@ def requeue(
     exclude: Iterable[str] = (),
     patience: timedelta = PATIENCE,
 ) -> RequeueResult:
-    """Let Slurm start the job anew, without the nodes of `exclude`; return what came of it.
+    """Let Slurm start the job again, without the nodes in `exclude`; return the outcome.
 
     Slurm then ends the caller too: SIGTERM at once, SIGKILL after KillWait.
     """
@@ -95,10 +97,10 @@ def requeue_or_cancel(
     exclude: Iterable[str] = (),
     patience: timedelta = PATIENCE,
 ) -> RequeueResult:
-    """Requeue a job whose supervisor is gone, or cancel it where Slurm refuses.
+    """Requeue a job whose supervisor is gone, or cancel it if Slurm refuses.
 
-    For the other nodes of a --no-kill job that lost its batch host: nobody else would end it, and
-    it would hold its nodes until its time limit, as measured with 22.05.
+    For the remaining nodes of a --no-kill job that lost its batch host: otherwise nothing would end
+    it, and it would hold its nodes until its time limit, as measured with 22.05.
     """
     result = requeue(commands, attempt, exclude=exclude, patience=patience)
     if result.outcome is RequeueOutcome.refused and attempt.owns_run():
@@ -113,11 +115,11 @@ def requeue_or_cancel(
 def leave_out(
     commands: SlurmCommands, attempt: JobAttempt, wanted: tuple[str, ...], result: RequeueResult
 ) -> RequeueResult:
-    """Add to a job's excluded nodes, and return the result with them.
+    """Add `wanted` to a job's excluded nodes, and return the result with them.
 
-    Slurm takes them only of a job that is queued, or queued again.
+    Slurm accepts this only for a job that is queued, or queued again.
 
-    A program started here may be ended by the signal that ends this attempt: then, once more.
+    The Slurm command may be killed by the signal that ends this attempt: then it is run again.
     """
     said = ""
     for _ in _tries(_EXCLUDING):
@@ -136,7 +138,7 @@ def leave_out(
 
 
 def _ask(commands: SlurmCommands, attempt: JobAttempt, patience: timedelta) -> RequeueResult:
-    """Ask until there is an answer; look before each call, as it may be too late for one."""
+    """Ask until there is an answer, looking first each time, as a call may no longer be right."""
     said, refusals = "", 0
     for _ in _tries(patience):
         try:
@@ -159,7 +161,7 @@ def _ask(commands: SlurmCommands, attempt: JobAttempt, patience: timedelta) -> R
 
 
 def _look(commands: SlurmCommands, attempt: JobAttempt) -> RequeueResult | Observation:
-    """Return what Slurm's own record settles; what it says where the job may be requeued."""
+    """Return the result if Slurm's record settles it; else the observation of a requeueable job."""
     _check_own(attempt)
     seen = observe_queued(attempt.job, commands, datetime.now(UTC))
     if seen is None:
@@ -177,11 +179,11 @@ def _look(commands: SlurmCommands, attempt: JobAttempt) -> RequeueResult | Obser
 
 
 def _let_go(commands: SlurmCommands, attempt: JobAttempt, seen: Observation) -> None:
-    """Take the lost nodes out of the job, so that it need not wait until Slurm misses them.
+    """Remove the lost nodes from the job, so that it need not wait until Slurm misses them.
 
     Measured with 22.05: a job with a dead node stays COMPLETING until SlurmdTimeout (300 s by
-    default), one that has let go of it waits for nothing but requeue's own delay, and asks for
-    as many nodes as ever. Slurm refuses for the batch host: then there is only waiting.
+    default). A job that has released the node waits only for requeue's own delay, and requests as
+    many nodes as before. Slurm refuses this for the batch host: then waiting is all that is left.
     """
     nodes = node_names(seen.nodes)
     left = [node for node in nodes if node not in attempt.lost]
@@ -193,10 +195,10 @@ def _let_go(commands: SlurmCommands, attempt: JobAttempt, seen: Observation) -> 
 
 
 def _ended_on_purpose(seen: Observation) -> bool:
-    """Whether the job was cancelled or completed, which squeue hides while processes are left.
+    """Return whether the job was cancelled or completed; squeue hides it while processes remain.
 
-    Measured with 22.05: COMPLETING after scancel has no reason, after a time limit, a failure or
-    a lost node it has; and `scontrol requeue` would bring back a job that its user has cancelled.
+    Measured with 22.05: COMPLETING has no reason after scancel, but has one after a time limit, a
+    failure or a lost node; and `scontrol requeue` would bring back a job that its user cancelled.
     """
     completing = StateFlag.completing in seen.state.flags and not seen.reason
     return completing or seen.state.base in _NEVER_AGAIN
@@ -213,7 +215,7 @@ def _check_own(attempt: JobAttempt) -> None:
 
 
 def _tries(patience: timedelta) -> Iterator[None]:
-    """Yield at once, then after ever longer pauses, until the patience is spent."""
+    """Yield at once, then after increasing pauses, until the patience is used up."""
     deadline, pause = time.monotonic() + patience.total_seconds(), _FIRST_PAUSE_S
     yield
     while time.monotonic() + pause < deadline:
@@ -225,7 +227,7 @@ def _tries(patience: timedelta) -> Iterator[None]:
 def _exclude(
     commands: SlurmCommands, attempt: JobAttempt, wanted: Sequence[str], result: RequeueResult
 ) -> RequeueResult:
-    """Write the nodes to leave out, those of before included; raises what `run` raises."""
+    """Set the excluded nodes, including earlier ones; raises as `run`."""
     before = excluded_nodes(attempt.job, commands)
     new = [node for node in wanted if node not in before]
     spared = _spared(commands, attempt, before, new)
@@ -242,7 +244,7 @@ def _exclude(
 def _spared(
     commands: SlurmCommands, attempt: JobAttempt, before: Sequence[str], new: Sequence[str]
 ) -> list[str]:
-    """Return those of the new nodes that the job cannot do without: it would be held for ever."""
+    """Return the new nodes that the job cannot do without: it would be held indefinitely."""
     found = terms(attempt.job, commands)
     if found is None or not new:
         return []
@@ -252,6 +254,6 @@ def _spared(
     if there:
         left = len(there.difference(before, new)) + len(spared)
         others = [node for node in new if node in there and node not in spared]
-        # The last are spared first: the caller names the worst ones first.
+        # The last ones are spared first: the caller names the worst ones first.
         spared += others[::-1][: max(0, attempt.nodes - left)]
     return spared

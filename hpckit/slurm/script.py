@@ -1,7 +1,4 @@
-"""From the plan of a job to the text of its batch script. Pure, but for reading the template.
-
-Responsible for what a template may know and for finding it; it must not submit or write files.
-"""
+"""Renders the batch script of a job from its plan. Pure, except for reading the template."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ from hpckit.slurm.clusters import HINT
 from hpckit.slurm.quoting import FILTERS, only_quoted
 
 SHIPPED = "hpckit"
-"""The prefix by which a user's template reaches the shipped one: `hpckit/job.sbatch.j2`."""
+"""The prefix by which a user's template refers to the shipped one: `hpckit/job.sbatch.j2`."""
 
 AUTO_RESUME = "auto_resume.sbatch.j2"
-"""The template of jobs without runs; it extends that of the launch's jobs."""
+"""The template of jobs without runs; it extends the template of the launch's jobs."""
 
 _STATED = {
     "array": "sweep to get an array; resources.array_parallelism bounds it",
@@ -47,7 +44,7 @@ _STATED = {
     "requeue": "set recovery.requeue",
     "wrap": "set command",
 }
-"""Options that only the plan may state, and what to set instead."""
+"""Options that only the plan may set, and what to set instead."""
 
 _PLACED = re.compile(r"^#SBATCH --(account|partition|qos)\b", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
@@ -57,11 +54,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 class ScriptFields:
     """The variables of a template.
 
-    `options` are the remaining sbatch options in order, with None for one that takes no value;
-    `resources` is what they were made from. `array` is null for a job of one run. `log` has
-    Slurm's own patterns in it. `nodes` counts the spare ones. `dependency` is what the job is
-    submitted with where it is of a stage that follows another one, with `$JOB0` for
-    what Slurm calls job 0.
+    `options` are the remaining sbatch options in order, with None for one without a value; they are
+    made from `resources`. `array` is None for a job with one run. `log` contains Slurm's own
+    patterns. `nodes` includes the spare ones. `dependency` is set if the job belongs to a stage
+    that follows another one, with `$JOB0` for Slurm's id of job 0.
     """
 
     launch: str
@@ -87,8 +83,8 @@ class ScriptFields:
 def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
     """Return the batch script of a job; raises TemplateError.
 
-    `template_folders` are searched in order for `cluster.template`, or for that of auto-resume
-    jobs; the last is the shipped one.
+    `template_folders` are searched in order for `cluster.template`, or for the template of
+    auto-resume jobs; the last is the shipped one.
     """
     name = plan.cluster.template
     folders = list(template_folders)
@@ -111,7 +107,7 @@ def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Pat
 
 
 def stated_variables(text: str) -> tuple[str, ...]:
-    """Return the variables that sbatch may not see: they would overrule what a script states."""
+    """Return the variables to hide from sbatch, as they would override the script's own options."""
     return tuple(f"SBATCH_{name.upper()}" for name in _PLACED.findall(text))
 
 
@@ -126,7 +122,7 @@ def _render_auto_resume(name: str, folders: Sequence[Path], fields: ScriptFields
 
 
 def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
-    """Return what the template of this job may use; raises TemplateError."""
+    """Return the variables for the template of this job; raises TemplateError."""
     resources = job.resources
     return ScriptFields(
         launch=plan.id,
@@ -143,7 +139,7 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
         options=(*_options(resources), *_additional(resources)),
         resources=resources,
         modules=tuple(plan.cluster.modules),
-        # Secrets are for the ranks alone: who may see a job may see its script.
+        # Secrets are only for the ranks: any user who can see a job may see its script.
         environment=tuple(one for one in plan.cluster.env.items() if one[1] != MASK),
         setup=tuple(plan.cluster.setup),
         python=plan.python,
@@ -153,7 +149,7 @@ def script_fields(plan: LaunchPlan, job: JobSpec) -> ScriptFields:
 
 def _log(folder: str, job: JobSpec) -> str:
     if "\\" in folder:
-        # A backslash turns off %j in Slurm's log names, and none of its releases can write one.
+        # A backslash disables %j in Slurm's log names, and no release can escape one.
         raise TemplateError(
             f"the launch folder {folder!r} has a backslash in its path; Slurm cannot write logs "
             "there",
@@ -205,7 +201,7 @@ def _time(limit: timedelta) -> str:
 
 
 def _additional(resources: ResourceSpec) -> list[tuple[str, str | None]]:
-    """Return the user's own options: true is an option without a value, null and false none."""
+    """Return the user's own options: true is an option without a value; null and false are none."""
     options: list[tuple[str, str | None]] = []
     for key, value in resources.additional_parameters:
         name = key.replace("_", "-")
@@ -253,7 +249,7 @@ def _environment(folders: Sequence[Path]) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(loaders),
         undefined=jinja2.StrictUndefined,
-        # Not for HTML: with it, what a block or a macro returns is Markup, as our filters' results.
+        # Not for HTML: it makes blocks and macros return Markup, as our filters do.
         autoescape=True,
         finalize=only_quoted,
         trim_blocks=True,
@@ -273,7 +269,7 @@ def _missing(name: str, folders: Sequence[Path]) -> TemplateError:
 
 
 def _place(error: BaseException, name: str) -> str:
-    """Return template and line of an error: Jinja2 rewrites tracebacks to the template's lines."""
+    """Return template and line of an error: Jinja2 maps tracebacks to the template's lines."""
     place, trace = f"template {name}", error.__traceback__
     while trace is not None:
         code: Any = trace.tb_frame.f_code

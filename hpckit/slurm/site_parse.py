@@ -1,8 +1,4 @@
-"""What scontrol, sinfo and sacctmgr print of a cluster, read. Pure.
-
-Responsible for their fields and for the ways of writing numbers, durations and lists; it must not
-run anything, nor decide what a limit means.
-"""
+"""Parses what scontrol, sinfo and sacctmgr print about a cluster. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +10,13 @@ from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.site import Account, Association, NodeGroup, Partition, Qos, SiteSettings
 
 SINFO_FORMAT = "%R|%D|%c|%m|%G|%T"
-"""For --format with --exact: partition, nodes, then CPUs, memory in MB, gres and
-state of each."""
+"""For --format with --exact: partition, nodes, then CPUs, memory in MB, gres and state of each."""
 
 USER_FORMAT = "DefaultAccount,Cluster,Account,Partition,QOS,DefaultQOS,MaxSubmitJobs,MaxWall"
-"""For `sacctmgr show user NAME withassoc`: with what the accounts pass on."""
+"""For `sacctmgr show user NAME withassoc`: includes what the accounts pass on."""
 
 ACCOUNT_FORMAT = "Cluster,Account,ParentName,GrpSubmitJobs"
-"""For `sacctmgr show associations users=`: those of no user, which are the accounts' own."""
+"""For `sacctmgr show associations users=`: those without a user, which are the accounts' own."""
 
 QOS_FORMAT = "Name,Flags,GrpSubmitJobs,MaxSubmitJobsPerUser,MaxSubmitJobsPerAccount,MaxWall"
 """For `sacctmgr show qos`."""
@@ -34,7 +29,7 @@ _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
 def read_site_settings(text: str) -> SiteSettings:
-    """Return what `scontrol show config` says."""
+    """Parse `scontrol show config`."""
     said = dict(_SETTING.findall(text))
     tasks = _ARRAY_TASKS.search(said.get("SchedulerParameters", ""))
     return SiteSettings(
@@ -48,7 +43,7 @@ def read_site_settings(text: str) -> SiteSettings:
 
 
 def read_partitions(text: str) -> dict[str, Partition]:
-    """Return what `scontrol --oneliner show partition` says, by name."""
+    """Parse `scontrol --oneliner show partition`; return the partitions by name."""
     found: dict[str, Partition] = {}
     for line in text.splitlines():
         said = dict(_WORD.findall(line))
@@ -76,7 +71,7 @@ def _partition(said: Mapping[str, str]) -> Partition:
 
 
 def read_node_groups(text: str) -> tuple[NodeGroup, ...]:
-    """Return what `sinfo --exact` says with SINFO_FORMAT."""
+    """Parse `sinfo --exact` with SINFO_FORMAT."""
     return tuple(
         NodeGroup(
             partition=partition,
@@ -142,7 +137,7 @@ def parse_duration(text: str) -> timedelta | None:
 
 
 def _count(text: str) -> int | None:
-    """Return a number; None for UNLIMITED, nothing, and what is none. `16+` is at least 16."""
+    """Return a number; None for UNLIMITED, empty or other text. `16+` is at least 16."""
     word = text.strip().removesuffix("+").split(" ")[0]
     return int(word) if word.isdecimal() else None
 

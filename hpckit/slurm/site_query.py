@@ -1,8 +1,7 @@
-"""What a cluster offers and allows one user, asked in few questions: each at most once.
+"""Queries what a cluster offers and allows one user: few queries, each at most once.
 
-Responsible for asking, and for going on where nobody answers; it must not decide what a limit
-means for a job (planning). slurmctld is asked three things at most, the accounting database
-three more, where there is one.
+If a query gets no answer, the rest continues. There are at most three queries to slurmctld, and
+three to the accounting database, if there is one. planning judges what a limit means for a job.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ _Found = TypeVar("_Found")
 _Answer = Callable[[], _Found | None]
 
 Heard = MutableMapping[tuple[str, ...], str]
-"""Questions and what was printed, for a verb that needs the answers twice."""
+"""Queries and their output, for a verb that needs the answers twice."""
 
 PATIENCE = timedelta(seconds=10)
-"""How long a question about limits may hold up what goes on without an answer as well."""
+"""How long a query about limits may delay work that can continue without an answer."""
 
 
 def user_command(user: str) -> tuple[str, ...]:
-    """Return the question for a user's associations."""
+    """Return the query for a user's associations."""
     return ("sacctmgr", "-nP", "show", "user", user, "withassoc", f"format={USER_FORMAT}")
 
 
@@ -65,17 +64,17 @@ def query_submit_limits(
     user: str,
     heard: Heard | None = None,
 ) -> SubmitLimits:
-    """Return how many jobs this user may hand in there; null where there is no limit, or no answer.
+    """Return how many jobs this user may submit there; None if there is no limit or no answer.
 
-    `user` is the login name, `heard` as of `read_site`. Raises nothing: an unknown limit is
-    met when sbatch refuses.
+    `user` is the login name, `heard` as in `read_site`. Raises no scheduler errors: an unknown
+    limit shows when sbatch refuses.
     """
     site = read_site(commands, user, nodes=False, heard=heard)
     return limits.submit_limits(site, Chosen.of(account, partition, qos))
 
 
 def read_nodes(commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
-    """Return what the nodes have and how they are; None where Slurm does not answer."""
+    """Return the resources and states of the nodes; None if Slurm does not answer."""
     with _Asking.of(commands, None) as asking:
         return asking.ask(NODES, read_node_groups)()
 
@@ -83,10 +82,10 @@ def read_nodes(commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
 def read_site(
     commands: SlurmCommands, user: str, *, nodes: bool = True, heard: Heard | None = None
 ) -> Site:
-    """Return what can be learnt of the cluster for this user; `unknown` says what could not.
+    """Return what is known about the cluster for this user; `unknown` lists why parts are missing.
 
-    `nodes`: whether to ask what the nodes have. What `heard` holds is not asked again, and what is
-    answered is put into it. Raises nothing of Slurm's.
+    `nodes` is whether to query the nodes' resources. Queries in `heard` are not repeated, and new
+    answers are added to it. Raises no scheduler errors.
     """
     with _Asking.of(commands, heard) as asking:
         settings = asking.ask(CONFIG, read_site_settings)
@@ -108,7 +107,7 @@ def read_site(
 
 
 def _nothing() -> None:
-    """Answer a question that nobody asked."""
+    """Answer a query that was not made."""
 
 
 _Associations = tuple[str | None, tuple[Association, ...]]
@@ -117,7 +116,7 @@ _Associations = tuple[str | None, tuple[Association, ...]]
 def _accounting(
     asking: _Asking, known: SiteSettings | None, user: str
 ) -> tuple[_Answer[_Associations], _Answer[dict[str, Account]], _Answer[dict[str, Qos]]]:
-    """Ask the accounting, where there is one; accounts only where their limits are enforced."""
+    """Query the accounting, if there is one; accounts only if their limits are enforced."""
     if known is None or not known.accounting:
         return _nothing, _nothing, _nothing
     cluster = known.cluster
@@ -130,7 +129,7 @@ def _accounting(
 
 @dataclass(slots=True, kw_only=True)
 class _Asking:
-    """Questions to Slurm side by side, so that they wait together, and what stayed unanswered."""
+    """Parallel queries to Slurm, and those that got no answer."""
 
     commands: SlurmCommands
     threads: ThreadPoolExecutor
@@ -140,12 +139,12 @@ class _Asking:
     @classmethod
     @contextlib.contextmanager
     def of(cls, commands: SlurmCommands, heard: Heard | None) -> Iterator[_Asking]:
-        """Yield one that asks for as long as the block lasts."""
+        """Yield an instance whose queries run until the block ends."""
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="slurm") as threads:
             yield cls(commands=commands, threads=threads, heard={} if heard is None else heard)
 
     def ask(self, words: tuple[str, ...], read: Callable[[str], _Found]) -> _Answer[_Found]:
-        """Ask, and return what gives the answer, read; None where there was none."""
+        """Start a query, and return a function for its parsed answer, None if there was none."""
         said = None if words in self.heard else self.threads.submit(self.commands.run, *words)
 
         def _answer() -> _Found | None:
@@ -154,7 +153,7 @@ class _Asking:
                     self.heard[words] = said.result()
                 return read(self.heard[words])
             except SchedulerAbsentError as error:
-                # Many sites install sacctmgr on few hosts, so that its absence is no news.
+                # Many sites install sacctmgr only on a few hosts, so its absence is not reported.
                 if words[0] != _DATABASE:
                     self.unanswered.setdefault(words[0], error.message)
             except SchedulerError as error:
@@ -164,7 +163,7 @@ class _Asking:
         return _answer
 
     def unknown(self) -> tuple[str, ...]:
-        """Return why questions stayed unanswered: once for slurmctld, once for the database."""
+        """Return why queries got no answer: once for slurmctld, once for the database."""
         said = self.unanswered.items()
         controller = [message for program, message in said if program != _DATABASE]
         database = [message for program, message in said if program == _DATABASE]

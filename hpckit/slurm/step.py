@@ -1,8 +1,7 @@
-"""The step of agents: one srun, one task on each node, everything stated in full.
+"""Builds the srun for the step of agents: one task on each node, with every option explicit.
 
-Responsible for the command line and the environment of that srun; it must not start it.
 A step inherits the batch script's SLURM_NTASKS, SLURM_CPUS_PER_TASK, SLURM_MEM_PER_* and more,
-which describe the job's tasks and not ours: left alone, an agent would get one task's CPUs.
+which describe the job's tasks and not ours: otherwise an agent would get one task's CPUs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NOT_INHERITED = (
     "SLURM_UNBUFFEREDIO",
     "SLURM_WAIT",
 )
-"""Prefixes of what srun would read as options of the step."""
+"""Prefixes of variables that srun would read as options of the step."""
 
 
 def agent_step(
@@ -52,11 +51,11 @@ def agent_step(
     bin_dir: str | None = None,
     only: Sequence[str] = (),
 ) -> list[str]:
-    """Return the srun command line that starts `command` once on every node, spare ones too.
+    """Return the srun command line that starts `command` once on every node, including spare ones.
 
-    Each has all the CPUs and GPUs its ranks were given. A node that dies, or an agent that
-    fails, does not end the others: the supervisor decides that. `srun_args` come last and win.
-    With `only` these nodes, beside a step that still holds what they have.
+    Each gets all the CPUs and GPUs of its ranks. A node that dies, or an agent that fails, does not
+    end the others: the supervisor decides that. `srun_args` come last and take precedence. With
+    `only`, the step runs on just these nodes, next to a step that still holds their resources.
     """
     count = len(only) or resources.allocated_nodes
     some = ["--overlap", f"--nodelist={compress_nodes(only)}"] if only else []
@@ -85,7 +84,7 @@ def agent_step(
 
 
 def listening_step(bin_dir: str | None = None) -> list[str]:
-    """Return the srun command line of a step that only waits to be told something."""
+    """Return the srun of an idle step, as only steps are signalled for a grace period (22.05)."""
     return [
         str(Path(bin_dir) / "srun") if bin_dir else "srun",
         *("--job-name=hpckit-listener", "--overlap", "--nodes=1", "--ntasks=1"),
@@ -96,5 +95,5 @@ def listening_step(bin_dir: str | None = None) -> list[str]:
 
 
 def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for that srun: the batch script's, without what it would inherit."""
+    """Return the environment for that srun: the batch script's, without options for the step."""
     return {name: value for name, value in environ.items() if not name.startswith(_NOT_INHERITED)}

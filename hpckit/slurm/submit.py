@@ -1,7 +1,6 @@
-"""Submission: the only place that talks to submitit.
+"""Submits rendered scripts with sbatch: the only module that uses submitit.
 
-Responsible for handing the rendered script to sbatch through submitit and for naming the job it
-became; it must not render, and must not record anything.
+It returns the id of the job, and records nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from hpckit.slurm.script import stated_variables
 _ACCEPTED = re.compile(r"Submitted batch job (\d+)")
 
 _STOPPED = frozenset({124, 137})
-"""Exit codes of timeout(1) when it had to stop a program, gently or not."""
+"""Exit codes of timeout(1) when it stopped a program with SIGTERM or SIGKILL."""
 
 
 class FrozenScriptExecutor(SlurmExecutor):
     """submitit's Slurm executor for a script that was rendered and frozen beforehand.
 
-    submitit would make the text itself, start srun, and exchange pickles with the job; here the
-    text is given, and the job is hpckit's supervisor, single or array alike.
+    submitit itself would write the script, start srun, and exchange pickles with the job. Here the
+    script is given, and the job is hpckit's supervisor, for single jobs and arrays.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class FrozenScriptExecutor(SlurmExecutor):
 
     @classmethod
     def affinity(cls) -> int:
-        """Say that Slurm is here: whether it is, SlurmCommands finds out."""
+        """Claim that Slurm is available: SlurmCommands checks it."""
         return 2
 
     def submit_frozen(self) -> str:
@@ -72,13 +71,13 @@ class FrozenScriptExecutor(SlurmExecutor):
                 f"{self._script} is not the text that was rendered for it",
                 hint="launch again; nothing was submitted",
             )
-        # submitit waits for ever; sbatch may, too, where the controller is away.
+        # submitit waits indefinitely; so may sbatch if the controller does not answer.
         patience = f"{self._commands.timeout.total_seconds():g}"
         sbatch = self._commands.argv("sbatch", *self._options, str(self._script))
         return ["timeout", "--kill-after=5", patience, *sbatch]
 
     def _num_tasks(self) -> int:
-        """Say one: the batch script is one process, and results do not come through submitit."""
+        """Return 1: the batch script is one process, and results do not come through submitit."""
         return 1
 
     @staticmethod
@@ -101,8 +100,8 @@ def submit(
 ) -> str:
     """Submit the script of a job, frozen in the launch folder; return the main job id.
 
-    `behind` is a job whose end it waits for, beside what its script says; `waits` is a dependency
-    in Slurm's words: where it can never be satisfied, Slurm cancels the job. Raises
+    `behind` is a job to wait for, in addition to the script's own dependencies. `waits` is a
+    dependency in Slurm's words: if it can never be satisfied, Slurm cancels the job. Raises
     SchedulerRefusedError with sbatch's own words, or SchedulerAwayError.
     """
     script = LaunchPaths(folder).script(job.index)
@@ -133,7 +132,7 @@ def submit(
 
 
 def _take_back(answer: str, commands: SlurmCommands) -> None:
-    """Cancel a job that went to another cluster, which a user's template or the site may do."""
+    """Cancel a job that went to another cluster, because of a user's template or the site."""
     found = elsewhere(answer)
     if found is None:
         return
@@ -147,7 +146,7 @@ def _take_back(answer: str, commands: SlurmCommands) -> None:
 
 
 def _behind(job: JobSpec, behind: str | None, waits: str | None) -> list[str]:
-    """Return the options for it: on the command line, as Slurm gives the id after the freezing."""
+    """Return the dependency options; job ids are known only after the script was frozen."""
     if behind is None and waits is None:
         return []
     words = [job.resources.dependency, behind and f"afterany:{behind}", waits]

@@ -1,7 +1,4 @@
-"""`sbatch --test-only`: what Slurm would say to a job, without handing it in.
-
-Responsible for asking and for reading the answer; it must not submit.
-"""
+"""Runs `sbatch --test-only`: what Slurm would answer for a job, without submitting it."""
 
 from __future__ import annotations
 
@@ -25,8 +22,9 @@ _UNDECIDED = (
     "required node not available",
     "nodes are busy",
 )
-"""What --test-only says as well where nodes are only down, drained or kept for somebody: there
-sbatch takes the job and lets it wait. Seen with 22.05."""
+"""Messages that --test-only also gives when nodes are only down, drained or reserved: sbatch would
+accept such a job and let it wait. Seen with 22.05.
+"""
 
 
 def rehearse(
@@ -37,10 +35,10 @@ def rehearse(
 ) -> ExpectedStart | Finding:
     """Return when the job would start, or why Slurm refuses it; raises SchedulerAwayError.
 
-    Of an array, the first element is asked for. `nodes` is asked only where a refusal may be due
-    to nodes that are away for a while.
+    For an array, the first element is tested. `nodes` is called only if a refusal may be due to
+    temporarily unavailable nodes.
     """
-    # On the command line: it takes precedence over the script's own lines.
+    # On the command line, where it takes precedence over the script's own lines.
     first = ["--array=0"] if job.is_array else []
     with tempfile.TemporaryDirectory(prefix="hpckit-check-") as folder:
         script = Path(folder) / "job.sbatch"

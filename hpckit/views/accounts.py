@@ -1,7 +1,6 @@
-"""The accounts of runs: their files read, and what they say added up (planning.goodput).
+"""The accounts of runs: reads their files, which planning.goodput adds up.
 
-Responsible for choosing what is read; it reads every attempt of a run, so it is for verbs that
-were asked for an account.
+Every attempt of a run is read, so use it only in verbs that were asked for an account.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ def accounts(
 ) -> Mapping[int, Goodput]:
     """Return the account of each of these runs of a launch, by index.
 
-    That of an ended run is taken from `kept` where it still holds, and kept there.
+    The account of an ended run is taken from `kept` if it is still valid there, and else saved to
+    it.
     """
     given = submissions(launch.jobs, read_launch_events(launch))
     found = {}

@@ -1,4 +1,4 @@
-"""Runs of one launch, of several, or of an experiment; of those that compute the same, one each."""
+"""Selects runs of launches or of an experiment, one for each identical computation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, launch_views
 
 ChosenRuns = tuple[LaunchView, Sequence[RunView]]
-"""A launch, and those of its runs that are meant."""
+"""A launch, and the selected ones of its runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsQuery:
-    """Which runs are meant: those named, or of an experiment; the latest launch's by default."""
+    """Which runs are selected: by name or experiment; the latest launch's by default."""
 
     references: Sequence[str] = ()
     experiment: str | None = None
@@ -37,10 +37,10 @@ _GROUP = "experiment"
 def chosen_runs(
     query: RunsQuery, base: Path, context: Context, freshness: Freshness
 ) -> Sequence[ChosenRuns]:
-    """Return the runs that are meant, oldest launch first; raises NotFoundError and UsageError.
+    """Return the selected runs, oldest launch first; raises NotFoundError and UsageError.
 
-    Of runs of several launches that compute the same, those of the newest launch that completed
-    them are taken, else those of the newest one. Each scheduler is asked once.
+    Of runs with the same computation in several launches, those of the newest launch that completed
+    them are used, else those of the newest launch. Each scheduler is asked once.
     """
     questions = _questions(query, base, context)
     views = launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
@@ -69,7 +69,7 @@ def _questions(
 def _merged(
     selections: Iterable[Selection],
 ) -> Iterator[tuple[Launch, Sequence[int] | None]]:
-    """Yield each launch once, with all the runs of it that were named."""
+    """Yield each launch once, with all of its runs that were named."""
     found: dict[Path, tuple[Launch, set[int]]] = {}
     for one in selections:
         launch, indices = found.setdefault(one.launch.folder.resolve(), (one.launch, set()))
@@ -98,7 +98,7 @@ def _of_experiment(
 
 
 def _is_of(launch: Launch, run: RunHead, name: str) -> bool:
-    """Whether a run chose the experiment; where it chose none, its launch's name tells."""
+    """Return whether a run's experiment, or its launch's name, matches the name."""
     chosen = assigned(run.overrides).get(_GROUP)
     return fnmatchcase(launch.name, name) or (chosen is not None and fnmatchcase(chosen, name))
 
@@ -112,7 +112,7 @@ def _readable(folders: Iterable[Path], context: Context) -> Iterator[Launch]:
 
 
 def _newest(views: Sequence[LaunchView]) -> list[ChosenRuns]:
-    """Return of each signature the runs of one launch; `views` are newest first."""
+    """Return the runs of one launch for each signature; `views` are newest first."""
     winners: dict[str, tuple[str, bool]] = {}
     for view in views:
         for run in view.runs:
@@ -132,7 +132,7 @@ def _signature(view: LaunchView, run: RunView) -> str:
 
 
 def _note_code(launches: Sequence[Launch], context: Context) -> None:
-    """Say where results are compared that different code has given."""
+    """Print a note if the compared results may come from different code."""
     identities = {frozen_identity(launch.paths) for launch in launches}
     if len(identities) > 1 or None in identities:
         context.note(f"these {len(launches)} launches did not all run the same code, for all known")

@@ -1,4 +1,4 @@
-"""What differs between two runs, or two launches: frozen files and records put together."""
+"""Compares two runs or two launches, from their frozen files and records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESOURCES = "resources."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """A launch, and its runs that are meant."""
+    """A launch, and its selected runs."""
 
     launch: Launch
     runs: Sequence[RunView]
@@ -34,10 +34,10 @@ class _Side:
 def compare_selections(
     old: Selection, new: Selection, context: Context, freshness: Freshness, *, code: bool
 ) -> RunComparison:
-    """Return what differs between two runs, or two launches; with `code` the text of it, too.
+    """Return the differences between two runs or two launches; with `code` also the code's diff.
 
-    Runs of launches belong together if they have the same overrides; if there are as many left on
-    both sides, also by their order. Raises UsageError where a run is to be compared with several.
+    Runs of launches are paired if they have the same overrides; if equally many are left on both
+    sides, also by their order. Raises UsageError if one run would be compared with several.
     """
     sides = _sides(old, new, context, freshness)
     pairs, alone = _pairs(*(side.runs for side in sides))
@@ -92,7 +92,7 @@ def _sides(
 def _pairs(
     old: Sequence[RunView], new: Sequence[RunView]
 ) -> tuple[list[tuple[RunView, RunView]], list[RunView]]:
-    """Return the runs that belong together, in the order of the old ones, and those left over."""
+    """Return the paired runs, in the order of the old ones, and those left over."""
     if len(old) == len(new) == 1:
         return [(old[0], new[0])], []
     waiting: dict[tuple[str, ...], list[RunView]] = {}

@@ -1,4 +1,4 @@
-"""What a run or a launch is: the frozen files, our record and Slurm's word put together."""
+"""Describes a run or a launch: the frozen files, our record and Slurm's report combined."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from hpckit.views.launch_view import launch_view
 def describe_selection(
     selection: Selection, context: Context, freshness: Freshness
 ) -> LaunchDescription:
-    """Return what the run that is meant is, or the launch where it has several."""
+    """Return the description of the selected run, or of the launch if it has several."""
     launch, index = selection.launch, selection.index
     indices = None if index is None else (index,)
     view = launch_view(launch, context, indices=indices, freshness=freshness)
@@ -85,7 +85,7 @@ def _run(
 
 
 def program_words(settings: LaunchConfig) -> str:
-    """Return the command of a run as a shell would take it; empty without one."""
+    """Return the command of a run as a shell would take it; empty if it has none."""
     command = settings.command
     if command is None or isinstance(command, str):
         return command or ""
@@ -144,7 +144,7 @@ def _environment(launch: Launch) -> EnvironmentDescription:
 
 
 def _asked(settings: LaunchConfig) -> Mapping[str, Any]:
-    """Return the resources that were asked for: what is null, off or empty was not."""
+    """Return the requested resources: values that are null, off or empty were not requested."""
     plain = to_plain(settings.resources)
     return {name: value for name, value in plain.items() if value}
 

@@ -1,6 +1,6 @@
-"""How old may be what is only shown: the options and the variable that say so.
+"""How old displayed information may be: the options and the variable that set it.
 
-Responsible for what verbs that show have in common here; verbs that decide have none of it.
+For verbs that only show; verbs that decide always ask.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from hpckit.errors import UsageError
 
 VARIABLE = "HPCKIT_QUEUE_AGE_S"
 LEAST = timedelta(seconds=10)
-"""Slurm's answer may be this old without being asked for again, unless the variable says else."""
+"""The usual maximum age of a cached Slurm answer, unless the variable is set."""
 
 TOLD = timedelta(seconds=3)
-"""Above this, the age of an answer is shown."""
+"""The age of an answer is shown if it is above this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """How old Slurm's answer may be: asked `now`, or not before a moment. Else as old as allowed.
+    """How old Slurm's answer may be: asked `now`, or not before a moment, else up to the usual age.
 
-    With `now`, nothing is taken from the index of the launch either.
+    With `now`, the index of the launch is not used either.
     """
 
     now: bool = False
@@ -31,7 +31,7 @@ class Freshness:
 
 
 def least_age(context: Context) -> timedelta:
-    """Return how old an answer may always be; zero where every process is to ask for itself."""
+    """Return the age up to which answers are always valid; zero if every process has to ask."""
     text = context.environ.get(VARIABLE, "")
     if not text:
         return LEAST

@@ -1,4 +1,4 @@
-"""What is shown above the runs of a launch, whatever shows them."""
+"""The heading above the runs of a launch, the same in all displays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpckit.report.rows import Foreign, LaunchHead
 
 
 def launch_head(launch: Launch) -> LaunchHead:
-    """Return what is shown above the runs of a launch."""
+    """Return the heading above the runs of a launch."""
     stranger = launch.stranger
     return LaunchHead(
         id=launch.id,

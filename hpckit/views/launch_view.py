@@ -1,8 +1,8 @@
-"""Views of a launch's runs: our record, Slurm's word and what lives on this host, put together.
+"""Views of a launch's runs: our record, Slurm's report and processes on this host, combined.
 
-Responsible for asking in the right order; it must not decide what the answers mean (model/run).
-Our record is read first and Slurm is asked after it. Where the answers then say that a run ended
-which our record has not seen end, the record is read once more: it may have ended in between.
+model.run decides what the answers mean. Our record is read before Slurm is asked. If the answers
+then say that a run has ended but our record does not, the record is read again: the run may have
+ended in between.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from hpckit.views.scheduler import Scheduler, SchedulerReply, ask_scheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchView:
-    """All runs of a launch, and how the scheduler was; `warning` says why it is away.
+    """All runs of a launch, and the state of the scheduler; `warning` says why it does not answer.
 
-    `auto_resume` is the job that will resume runs when all have ended, while Slurm has it;
-    `asked_at` is when Slurm was asked, null where it did not answer. `kept` is the index, where
-    one was used.
+    `auto_resume` is the job that will resume runs when all have ended, while Slurm has it.
+    `asked_at` is when Slurm was asked, None if it did not answer. `kept` is the index, if one was
+    used.
     """
 
     launch: Launch
@@ -49,7 +49,7 @@ class LaunchView:
 
 
 class Ask(StrEnum):
-    """Whom to ask the scheduler about: a run that completed does not change any more."""
+    """The runs to ask the scheduler about: a completed run no longer changes."""
 
     nothing = "nothing"
     open_runs = "open_runs"
@@ -57,7 +57,7 @@ class Ask(StrEnum):
 
 
 RecordedProcess = tuple[str, int, str]
-"""The process that carries a run: host, pid, start mark."""
+"""The process that manages a run: host, pid, start mark."""
 
 
 def launch_view(
@@ -68,7 +68,7 @@ def launch_view(
     indices: Sequence[int] | None = None,
     freshness: Freshness | None = None,
 ) -> LaunchView:
-    """Return the views of all runs, or of these: see `launch_views`."""
+    """Return the views of all runs, or of `indices`: see `launch_views`."""
     (view,) = launch_views([(launch, indices)], context, ask=ask, freshness=freshness)
     return view
 
@@ -80,11 +80,11 @@ def launch_views(
     ask: Ask = Ask.all_runs,
     freshness: Freshness | None = None,
 ) -> tuple[LaunchView, ...]:
-    """Return the views of several launches, each of all its runs or of these.
+    """Return the views of several launches, each with all its runs or the given ones.
 
-    Each scheduler is asked once, about all of them; one that is away is said, not raised. Only what
-    is merely shown may have a `freshness`: whoever decides by a view asks Slurm itself, and reads
-    the files of all runs, though no metrics.
+    Each scheduler is asked once about all launches; one that does not answer is a warning, not an
+    error. Use `freshness` only for display: decisions must be based on a view without it, for which
+    Slurm itself is asked and the files of all runs are read, but no metrics.
     """
     readings = [_Reading.of(one, indices, ask, context, freshness) for one, indices in wanted]
     answers: dict[str | None, SchedulerReply] = {}
@@ -100,10 +100,10 @@ def launch_views(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What our own record says of a launch, and the jobs to ask about.
+    """What our own record says about a launch, and the jobs to ask about.
 
-    `records` are of the runs that are `meant`, null for all, and of those that they follow;
-    `metrics` is whether they tell what was logged.
+    `records` are those of the `meant` runs (None: all) and of the runs that they follow. `metrics`
+    is whether they include metrics.
     """
 
     launch: Launch
@@ -125,7 +125,7 @@ class _Reading:
         context: Context,
         freshness: Freshness | None,
     ) -> _Reading:
-        """Read the record of a launch; runs that follow others are seen with those."""
+        """Read the record of a launch; runs that follow others are read with those."""
         indices = meant
         if launch.stages and indices is not None:
             indices = with_followed(launch.stages, indices)
@@ -148,7 +148,7 @@ class _Reading:
         )
 
     def view(self, answer: SchedulerReply) -> LaunchView:
-        """Put the record and the answer together."""
+        """Combine the record and the answer."""
         runs = _read_again(self, self._world(answer))
         if self.launch.stages:
             runs = _of_stages(runs, self.launch, self.history, self.meant)
@@ -181,19 +181,20 @@ class _Reading:
 def _index(
     launch: Launch, context: Context, indices: Sequence[int] | None, *, anew: bool
 ) -> RunIndex | None:
-    """Return the index of a launch, where more than a few of its runs are wanted."""
+    """Return the index of a launch, if more than a few of its runs are wanted."""
     if indices is not None and len(indices) < LEAST_RUNS:
         return None
     if launch.stranger is not None:
-        # What it keeps may say anything, and to write it is to act in a stranger's folder.
+        # Another user's index cannot be trusted, and must not be written.
         return None
     return open_index(launch.paths, len(launch.runs), context.now(), anew=anew)
 
 
 def _read_again(reading: _Reading, world: _World) -> tuple[RunView, ...]:
-    """Return the views, with the records of those runs read once more that Slurm knows better.
+    """Return the views, after reading the records again where Slurm has newer information.
 
-    Our record has not seen an end that came meanwhile, or an index not that a run began anew.
+    Our record may not show an end that came in the meantime, or an index may not show that a run
+    began again.
     """
     views = [world.view(record) for record in reading.records]
     some = [
@@ -212,7 +213,7 @@ def _read_again(reading: _Reading, world: _World) -> tuple[RunView, ...]:
 def _of_stages(
     runs: Sequence[RunView], launch: Launch, history: LaunchHistory, meant: Sequence[int] | None
 ) -> tuple[RunView, ...]:
-    """Return the views that were meant, with what earlier stages did to them."""
+    """Return the `meant` views, with the effects of earlier stages on them."""
     of_slurm = launch.cluster.kind is ClusterKind.slurm
     waiting = history.waiting() if of_slurm else ()
     known = blocked_runs(
@@ -226,7 +227,7 @@ def _of_stages(
 
 
 def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
-    """Return the local executor whose turn each run is; runs that never had one are left out."""
+    """Return the local executor responsible for each run; runs that never had one are left out."""
     if launch.cluster.kind is not ClusterKind.local:
         return {}
     return read_launch_history(launch).executors
@@ -235,7 +236,7 @@ def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
 def unconfirmed(launch: Launch) -> tuple[JobSpec, ...]:
     """Return the jobs of which it is not known whether Slurm accepted them.
 
-    Jobs that were added since the launch was read are among them.
+    They include jobs that were added since the launch was read.
     """
     latest: dict[int, bool] = {}
     events = read_launch_events(launch)
@@ -260,7 +261,7 @@ class _World:
     def view(self, record: RunRecord) -> RunView:
         carrier = _carrier(record, self.executors)
         seen = self.observations.get(record.job or "")
-        # An answer from before the attempt began says nothing of how it ended.
+        # An answer from before the attempt began says nothing about its end.
         early = seen is not None and record.begun and _is_older(seen, record)
         present = RunView(
             record=record,
@@ -276,7 +277,7 @@ class _World:
 
 
 def _is_older(seen: Observation, record: RunRecord) -> bool:
-    """Whether an end that Slurm tells of is one before the present attempt."""
+    """Return whether an end that Slurm reports is from before the present attempt."""
     return (
         seen.state.ended
         and not record.state.ended
@@ -286,7 +287,7 @@ def _is_older(seen: Observation, record: RunRecord) -> bool:
 
 
 def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> RecordedProcess | None:
-    """Return the process that carries a run: the executor while it waits, then its supervisor."""
+    """Return the process that manages a run: the executor while it waits, then its supervisor."""
     if record.state.ended:
         return None
     if record.state is not RunState.pending:
@@ -305,7 +306,7 @@ def _living(
 def _jobs(
     records: Iterable[RunRecord], history: LaunchHistory, pools: Mapping[int, JobPool], ask: Ask
 ) -> tuple[str, ...]:
-    """Return the jobs to ask about: of these runs, of their successors, and auto-resume jobs."""
+    """Return the jobs to ask about: those of these runs, of their successors, and auto-resume."""
     if ask is Ask.nothing:
         return ()
     asked = [one for one in records if ask is Ask.all_runs or one.state is not RunState.completed]

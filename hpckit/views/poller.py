@@ -1,4 +1,4 @@
-"""Polls a launch: reads its record often, asks the scheduler rarely, knows when it is over."""
+"""Polls a launch: reads its record often, asks the scheduler rarely, detects when it is over."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hpckit.views.launch_view import Ask, launch_view
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollBackoff:
-    """How long the scheduler is left in peace: `first`, then twice as long each time, to `longest`.
+    """The pause between scheduler queries: `first`, then doubled each time, up to `longest`.
 
-    A run that changed brings back `first`; `shortest` counts where a record says ended.
+    It starts at `first` again when a run has changed; it is `shortest` when a record shows an end.
     """
 
     first: timedelta
@@ -33,12 +33,12 @@ POLL_BACKOFF = PollBackoff(
 
 
 _SLOW = 10
-"""A scheduler that takes its time is asked so much more rarely: it serves the whole cluster."""
+"""Pauses are at least this many times the duration of a query: Slurm serves the whole cluster."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Poller:
-    """What is known of a launch, or of some runs of it, while it is waited for."""
+    """What is known about a launch, or about some of its runs, while waiting for it."""
 
     launch: Launch
     context: Context
@@ -63,7 +63,7 @@ class Poller:
 
     @property
     def open(self) -> tuple[int, ...]:
-        """The runs of which more will be heard."""
+        """The runs that may still change."""
         every = range(len(self.launch.runs)) if self.indices is None else self.indices
         return tuple(index for index in every if index not in self.settled)
 
@@ -73,7 +73,7 @@ class Poller:
         return not self.open
 
     def look(self) -> None:
-        """Read the record of the open runs, and ask the scheduler where it is time to."""
+        """Read the record of the open runs, and ask the scheduler if it is time to."""
         ask = Ask.open_runs if self._is_due else Ask.nothing
         began = self.context.now()
         seen = launch_view(
@@ -81,7 +81,7 @@ class Poller:
             self.context,
             ask=ask,
             indices=self.open,
-            # An end is final by a word of Slurm's that is younger than the end itself.
+            # An end is final once Slurm gave an answer after it.
             freshness=Freshness(not_before=self.doubted_at),
         )
         if ask is not Ask.nothing:
@@ -107,7 +107,7 @@ class Poller:
         return self._on_slurm and since >= (self.rhythm.shortest if self.doubted_at else self.pause)
 
     def _take(self, view: RunView, *, final: bool) -> None:
-        """Take a view; an end by our record alone is final where Slurm cannot begin anew."""
+        """Take in a view; an end only in our record is final if Slurm cannot restart the run."""
         index = view.record.index
         before = self.known.get(index)
         if before is not None and before.record.state is not view.record.state:

@@ -1,8 +1,4 @@
-"""Asks a scheduler about the jobs of launches, for views.
-
-Responsible for what becomes of asking, and for how old an answer may be; it must not say what the
-answer means.
-"""
+"""Asks a scheduler about the jobs of launches, for views; does not interpret the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ _TIMEOUT = timedelta(seconds=20)
 
 
 class Scheduler(StrEnum):
-    """What became of asking the scheduler. `none`: there was nobody or nothing to ask."""
+    """The outcome of asking the scheduler. `none`: there was no scheduler or job to ask about."""
 
     answered = "answered"
     unreachable = "unreachable"
@@ -30,7 +26,7 @@ class Scheduler(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerReply:
-    """What one scheduler said of the jobs it was asked about, and when; else why it is away."""
+    """One scheduler's report about jobs, and when it was asked; else why it does not answer."""
 
     scheduler: Scheduler
     observations: Mapping[str, Observation] = field(default_factory=dict)
@@ -44,7 +40,7 @@ def ask_scheduler(
     context: Context,
     freshness: Freshness | None,
 ) -> SchedulerReply:
-    """Return what the scheduler of these launches says of their jobs, once for all of them."""
+    """Return the report of these launches' scheduler about their jobs, with one query for all."""
     shared = freshness if least_age(context) else None
     try:
         return _observe(launches, jobs, context, shared)
@@ -84,7 +80,7 @@ def _observe(
 
 
 def _told_at(launch: Launch) -> datetime | None:
-    """Return when anything was last submitted or cancelled: Slurm's earlier word is outdated."""
+    """Return the time of the latest event of a launch: Slurm's earlier answers are outdated."""
     history = read_launch_events(launch)
     return history[-1].at if history else None
 

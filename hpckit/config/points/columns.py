@@ -1,6 +1,6 @@
-"""From `sweep.points=FILE` to the words that its points have, a column for each key.
+"""Reads the file of `sweep.points=FILE` and returns its words: a column for each key.
 
-Responsible for reading the file and for writing its values in Hydra's grammar; it must not compose.
+Values are written in Hydra's grammar.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SIMPLE = (bool, int, float, type(None))
 
 
 def is_points(override: Override) -> bool:
-    """Whether a word names a file of points."""
+    """Return whether an override names a file of points."""
     return str(override.key_or_group) == KEY and not override.is_delete()
 
 
 def read_columns(override: Override, cwd: Path, loader: ConfigLoader) -> tuple[Word, ...]:
     """Return the keys that the points of the file set, in the order of the file.
 
-    Raises ConfigError where the file cannot be read, or a value is not in the grammar.
+    Raises ConfigError if the file cannot be read, or a value is not in the grammar.
     """
     name = override.value() if not override.is_sweep_override() else None
     if not isinstance(name, str) or not name:
@@ -47,7 +47,7 @@ def read_columns(override: Override, cwd: Path, loader: ConfigLoader) -> tuple[W
 
 
 def check_no_points(sweep: Sweep) -> None:
-    """Raise ConfigError where the files name a file of points, which only a word can."""
+    """Raise ConfigError if a configuration file sets sweep.points, which only an override can."""
     if sweep.points is not None:
         raise ConfigError(
             f"sweep.points is {sweep.points!r} in your configuration; it is a word of the command "
@@ -57,7 +57,7 @@ def check_no_points(sweep: Sweep) -> None:
 
 
 def check_unlike(words: Sequence[Word]) -> None:
-    """Raise ConfigError where a point sets what another word sets, too."""
+    """Raise ConfigError if a column sets a key that another word sets too."""
     others = {word.name: word for word in words if word.column is None}
     for word in words:
         if word.column is not None and word.name in others:
@@ -106,7 +106,7 @@ class _Table:
             yield Word(stage=stage, override=parse([first], self.loader)[0], column=column)
 
     def _addressed(self, key: str) -> tuple[str | None, str]:
-        """Return the stage that a key is for, null for all, and the key."""
+        """Return the stage that a key is for, None for all, and the key."""
         if "=" in key:
             raise ConfigError(
                 f"{self.name}: {key!r} is no key", hint="keys and values stand apart in the file"
@@ -115,7 +115,7 @@ class _Table:
         return (stage, rest) if colon and stage.isidentifier() else (None, key)
 
     def _words(self, key: str, dotted: str) -> Iterator[str | None]:
-        """Yield the word of each point; a word that is there twice is looked at once."""
+        """Yield the word of each point; a repeated word is checked once."""
         known: dict[str, str] = {}
         for row in self.rows:
             if key not in row.values:
@@ -129,7 +129,7 @@ class _Table:
             yield known[word]
 
     def _check(self, word: str, row: Row, *, first: bool) -> None:
-        """Raise ConfigError where a word is no override with one value."""
+        """Raise ConfigError if a word is not an override with one value."""
         text = word.partition("=")[2]
         if not first and plain_value(text) is not None:
             return
@@ -156,7 +156,7 @@ def _is_nested(word: str | None) -> bool:
 
 
 def written(value: Any) -> str:
-    """Return a value in Hydra's grammar: parsed, it is the same value again."""
+    """Return a value in Hydra's grammar, which parses to the same value."""
     if isinstance(value, str):
         return value if plain_value(value) == value else _quoted(value)
     if isinstance(value, _SIMPLE):

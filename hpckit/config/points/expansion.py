@@ -1,7 +1,4 @@
-"""Which words each point of a sweep has: axes, groups that advance together, points of a file.
-
-It must not compose anything.
-"""
+"""Lists the words of each point of a sweep: axes, groups that advance together, files of points."""
 
 from __future__ import annotations
 
@@ -15,22 +12,22 @@ from hpckit.planning.sweep.grid import check_equal_lengths, expand
 from hpckit.planning.sweep.point_file import place
 
 Listed = tuple[str | None, ...]
-"""For each word, in its place, the one that a point has; null where it has none."""
+"""The point's text for each word, in order; None if it has none."""
 
 _GROUP = "a group is a list of two or more keys: sweep.zip=[[lr,batch]]"
 
 
 def first_point(words: Sequence[Word]) -> Listed:
-    """Return the words of the first point; raises ConfigError where something has no values."""
+    """Return the words of the first point; raises ConfigError if something has no values."""
     return tuple(word.axis(1)[0] for word in words)
 
 
 def list_points(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> tuple[Listed, ...]:
-    """Return the words of every point of the sweep; one point where nothing is swept.
+    """Return the words of every point of the sweep; one point if nothing is swept.
 
     `zipped` are groups of keys that advance together, as do all columns of a file of points. Words
-    are as the user typed them, but for a swept one, which becomes the point's. Raises ConfigError
-    where something cannot be enumerated, or a group is none.
+    are as the user typed them, except swept ones, which get the point's value. Raises ConfigError
+    if something cannot be enumerated, or a group is not valid.
     """
     swept = any(word.is_swept for word in words)
     groups = _groups(words, zipped) if swept else []
@@ -42,12 +39,12 @@ def list_points(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> tuple
 
 
 def present(listed: Sequence[str | None]) -> tuple[str, ...]:
-    """Return the words that are there."""
+    """Return the words that are not None."""
     return tuple(word for word in listed if word is not None)
 
 
 def line_of(words: Sequence[Word], overrides: Sequence[str]) -> str | None:
-    """Return where the file of points has the point with these overrides; None without a file."""
+    """Return the place of these overrides' point in the file of points; None without a file."""
     columns = [word.column for word in words if word.column is not None]
     given = set(overrides)
     for row in range(len(columns[0].words) if columns else 0):
@@ -57,7 +54,7 @@ def line_of(words: Sequence[Word], overrides: Sequence[str]) -> str | None:
 
 
 def check_multirun(words: Sequence[Word], *, multirun: bool) -> None:
-    """Raise ConfigError where something is swept without `multirun`, or has no values."""
+    """Raise ConfigError if something is swept without `multirun`, or has no values."""
     for word in words:
         if word.column is not None and not multirun:
             raise ConfigError(
@@ -68,7 +65,7 @@ def check_multirun(words: Sequence[Word], *, multirun: bool) -> None:
 
 
 def _groups(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> list[list[int]]:
-    """Return the places of the words in each group."""
+    """Return the positions of the words in each group."""
     names = [word.name for word in words if word.is_swept and word.column is None]
     seen: set[str] = set()
     groups = []

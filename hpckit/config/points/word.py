@@ -1,7 +1,4 @@
-"""Words of a sweep: overrides of the command line, and keys that a file of points sets.
-
-Responsible for what a word is called and which words its points get; it must not compose.
-"""
+"""Words of a sweep: overrides of the command line, and keys that a file of points sets."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from hpckit.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A key that the points of a file set: a word for each point, null where it sets none.
+    """A key that the points of a file set: one word for each point, None if it lacks the key.
 
-    `file` is its name, `lines` are those on which the points stand. `scalars` is whether no value
-    is a list or a mapping.
+    `file` is its name, `lines` are the lines of the points. `scalars` is true if no value is a list
+    or a mapping.
     """
 
     file: str
@@ -30,9 +27,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """An override; `stage` is the only one it is for, null for all.
+    """An override; `stage` is the only stage it is for, None for all.
 
-    Of a `column` of a file of points the override is the first that the column has.
+    For a `column` of a file of points, the override is the first one in the column.
     """
 
     stage: str | None = None
@@ -41,7 +38,7 @@ class Word:
 
     @property
     def name(self) -> str:
-        """The key, or `STAGE:KEY` of a word for one stage."""
+        """The key, or `STAGE:KEY` for a word for one stage."""
         key = str(self.override.key_or_group)
         if self.override.package is not None:
             key += f"@{self.override.package}"
@@ -49,7 +46,7 @@ class Word:
 
     @property
     def is_swept(self) -> bool:
-        """Whether it differs from point to point."""
+        """Whether it differs between points."""
         return self.column is not None or self.override.is_sweep_override()
 
     @property
@@ -63,7 +60,7 @@ class Word:
         )
 
     def axis(self, most: int | None = None) -> Sequence[str | None]:
-        """Return the words that points get, `most` at most; raises ConfigError."""
+        """Return the words for the points, at most `most`; raises ConfigError for interval()."""
         override = self.override
         if self.column is not None:
             return self.column.words[:most]

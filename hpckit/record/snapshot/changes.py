@@ -1,7 +1,6 @@
-"""Whether the code a launch was frozen with is still what it was.
+"""Checks whether the code of a launch is still as it was frozen, by the snapshot's checksums.
 
-Responsible for the snapshot's checksums and for naming what differs; it must not mend anything.
-What runs wrote beside the frozen files does not count.
+Files that runs wrote next to the frozen files do not count.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from hpckit.record.snapshot.git import Git
 from hpckit.record.store import PRIVATE_FILE, read_json
 
 _GAP = "  "
-"""Between digest and path: the file is what `sha256sum --check` reads."""
+"""Between digest and path: the format that `sha256sum --check` reads."""
 
 
 def write_sums(snapshot: CodeSnapshot, paths: LaunchPaths) -> str:
-    """Write and return the checksums of the snapshot as copied, links aside; raises OSError."""
+    """Write and return the checksums of the snapshot as copied, without links; raises OSError."""
     text = sums_text(snapshot, paths.code)
     paths.code_sums.touch(mode=PRIVATE_FILE)
     paths.code_sums.write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -30,7 +29,7 @@ def write_sums(snapshot: CodeSnapshot, paths: LaunchPaths) -> str:
 
 
 def sums_text(snapshot: CodeSnapshot, folder: Path) -> str:
-    """Return the checksums of a snapshot's files as they lie below `folder`, links aside."""
+    """Return the checksums of a snapshot's files as they are below `folder`, without links."""
     return "".join(
         _line(file.path, digest)
         for file in snapshot.files or ()
@@ -39,10 +38,10 @@ def sums_text(snapshot: CodeSnapshot, folder: Path) -> str:
 
 
 def changes(paths: LaunchPaths, git: Git) -> tuple[str, ...]:
-    """Return what of the code differs from what was frozen, a phrase each; none where nothing does.
+    """Return what differs from the frozen code, one phrase each; empty if nothing does.
 
-    Without a snapshot it is the checkout that counts: its commit, and what git tracks in it.
-    Raises UsageError where the record of the code cannot be read.
+    Without a snapshot the checkout is compared: its commit, and the files that git tracks in it.
+    Raises UsageError if the record of the code cannot be read.
     """
     try:
         record = read_json(paths.code_record)
@@ -57,13 +56,13 @@ def changes(paths: LaunchPaths, git: Git) -> tuple[str, ...]:
 
 
 def check_snapshot(paths: LaunchPaths) -> None:
-    """Raise UsageError where the code of a launch was its snapshot, and that is gone."""
+    """Raise UsageError if the launch had a code snapshot and it is gone."""
     try:
         record = read_json(paths.code_record)
         gone = bool(record["snapshot"]) and not paths.code.is_dir()
         project, commit = record["project"], record["commit"]
     except (OSError, ValueError, KeyError, TypeError):
-        return  # `changes` says what is wrong with the record
+        return  # `changes` reports what is wrong with the record
     if gone:
         at = f" at commit {commit}" if commit else ""
         raise UsageError(
@@ -74,9 +73,9 @@ def check_snapshot(paths: LaunchPaths) -> None:
 
 
 def foreign_files(paths: LaunchPaths) -> Iterator[str]:
-    """Yield what lies in a snapshot and is not as frozen: files that runs wrote or changed.
+    """Yield the files in a snapshot that are not as frozen: those that runs wrote or changed.
 
-    Links and what Python compiled do not count. A launch without checksums has foreign files only.
+    Links and files compiled by Python do not count. Without checksums, every file is yielded.
     """
     frozen = dict(frozen_sums(paths))
     for folder, _, names in os.walk(paths.code):
@@ -89,9 +88,9 @@ def foreign_files(paths: LaunchPaths) -> Iterator[str]:
 
 
 def edited_since(paths: LaunchPaths) -> tuple[str, ...]:
-    """Return the project's files that are no longer as in the snapshot; new files do not count.
+    """Return the project's files that differ from the snapshot; new files do not count.
 
-    None where there is no snapshot, or the project is gone.
+    Empty if there is no snapshot, or the project is gone.
     """
     try:
         record = read_json(paths.code_record)
@@ -101,7 +100,7 @@ def edited_since(paths: LaunchPaths) -> tuple[str, ...]:
         sums = tuple(frozen_sums(paths))
         return tuple(path for path, digest in sums if digest_of(project / path) != digest)
     except (OSError, ValueError, KeyError, TypeError):
-        return ()  # for information; `changes` says what is wrong with the record
+        return ()  # only for information; `changes` reports what is wrong with the record
 
 
 def _changed_files(paths: LaunchPaths) -> Iterator[str]:
@@ -123,8 +122,8 @@ def _changed_checkout(
         yield f"the project {project} is gone"
         return
     if commit is None or not git.installed:
-        # Outside git nothing was recorded to compare with; a node without git (where such a
-        # runs) cannot tell, and must not take its ignorance for a change.
+        # Outside git nothing was recorded to compare with. A node without git cannot compare, which
+        # must not count as a change.
         return
     state = git.state(project)
     if state.commit != commit:
@@ -140,7 +139,7 @@ def _frozen_diff(path: Path) -> str:
 
 
 def digest_of(path: Path) -> str | None:
-    """Return the checksum of a file, None where there is none."""
+    """Return the checksum of a file, None if there is none."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -149,7 +148,7 @@ def digest_of(path: Path) -> str | None:
 
 
 def _line(path: str, digest: str) -> str:
-    # As sha256sum writes names that hold its own separators.
+    # As sha256sum writes names that contain its own separators.
     if "\\" in path or "\n" in path:
         escaped = path.replace("\\", "\\\\").replace("\n", "\\n")
         return f"\\{digest}{_GAP}{escaped}\n"
@@ -157,7 +156,7 @@ def _line(path: str, digest: str) -> str:
 
 
 def frozen_sums(paths: LaunchPaths) -> Iterator[tuple[str, str]]:
-    """Yield path and digest of every frozen file; none for launches that have no such record."""
+    """Yield path and digest of every frozen file; none for launches without such a record."""
     file = paths.code_sums
     if not file.exists():
         return

@@ -1,8 +1,8 @@
-"""The snapshot of the user's project: which files belong to it, and a true copy of them.
+"""The snapshot of the user's project: selects its files and makes an exact copy.
 
-Responsible for what is copied and how much; it must not interpret the code. In a git checkout
-these are the tracked files and those neither tracked nor ignored; elsewhere all files. The output
-folder, launch folders, and (unless tracked) virtual environments, caches and secrets never belong.
+In a git checkout the files are the tracked ones and those neither tracked nor ignored; elsewhere
+all files. The output folder, launch folders, and (unless tracked) virtual environments, caches and
+secrets are always left out.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class CodeFile:
 class CodeSnapshot:
     """A project as found: `working_dir` and `python_path` are relative to `root`.
 
-    `files` is null where no snapshot is wanted: then the project itself is used. `origin` is the
-    project that the files at `root` were taken from, where that is another folder. `left_out` are
-    files and folders (with a slash) that look like secrets.
+    `files` is None if no snapshot is wanted: then the project itself is used. `origin` is the
+    project that the files at `root` were taken from, if it is another folder. `left_out` are files
+    and folders (with a slash) that look like secrets.
     """
 
     root: Path
@@ -75,14 +75,14 @@ class CodeSnapshot:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of all files in bytes."""
         return sum(file.size for file in self.files or ())
 
 
 def collect(settings: Code, *, cwd: Path, output_dir: Path, git: Git) -> CodeSnapshot:
-    """Find the project around `cwd` and list what belongs to it; copies nothing.
+    """Find the project around `cwd` and list its files; copies nothing.
 
-    Raises SnapshotError where it is too large, unreadable, or does not hold the working folder.
+    Raises SnapshotError if it is too large, unreadable, or does not contain the working folder.
     """
     cwd = cwd.resolve()
     root, checkout = _root(settings, cwd, git)
@@ -105,10 +105,10 @@ def collect(settings: Code, *, cwd: Path, output_dir: Path, git: Git) -> CodeSna
 
 
 def copy(snapshot: CodeSnapshot, folder: Path) -> None:
-    """Copy the files into `folder`, which does not exist yet; executable bits and links are kept.
+    """Copy the files into `folder`, which must not exist yet; keeps executable bits and links.
 
-    The copy is read-only: all runs of a launch share it. A file that vanished since it was listed
-    is left out, as git would. Raises OSError.
+    The copy is read-only: all runs of a launch share it. A file that has vanished since it was
+    listed is left out, as git would do. Raises OSError.
     """
     folder.mkdir(mode=PRIVATE_FOLDER)
     make_folder(folder / snapshot.working_dir)
@@ -164,9 +164,9 @@ def _below(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Project:
-    """What never belongs to a project, with the answers so far; `secrets` are wanted all the same.
+    """Rules for what does not belong to a project, with the results so far.
 
-    `left_out` are those that are not.
+    `secrets` are patterns of secrets to include anyway; `left_out` are the secrets not included.
     """
 
     root: Path
@@ -177,12 +177,12 @@ class _Project:
     known: dict[Path, bool] = field(default_factory=dict)
 
     def holds_outputs(self, path: Path) -> bool:
-        """Whether `path` is the output folder or in it; one around the project does not count."""
+        """Return whether `path` is in the output folder; one around the project does not count."""
         inside = self.output_dir != self.root and self.output_dir.is_relative_to(self.root)
         return inside and path.is_relative_to(self.output_dir)
 
     def keeps(self, path: Path) -> bool:
-        """Whether an untracked file is no secret, or one that is wanted all the same."""
+        """Return whether an untracked file is no secret, or is a secret to include anyway."""
         name = PurePosixPath(path.relative_to(self.root))
         secret = is_secret_file(name) or (not path.is_symlink() and holds_private_key(path))
         if not secret or is_insisted_on(name, self.secrets):
@@ -192,7 +192,7 @@ class _Project:
         return False
 
     def skips(self, folder: Path) -> bool:
-        """Whether an untracked folder is left out, itself or by one above it."""
+        """Return whether an untracked folder, or one above it, is left out."""
         if folder == self.root:
             return False
         if folder not in self.known:
@@ -237,7 +237,7 @@ def _too_large(settings: Code, root: Path, files: list[CodeFile]) -> SnapshotErr
 
 
 def _checkout_paths(folder: Path, project: _Project) -> Iterator[Path]:
-    """Yield what belongs to a checkout, and to the checkouts inside it (submodules, clones)."""
+    """Yield the files of a checkout and of the checkouts inside it (submodules, clones)."""
     for name in project.git.tracked(folder):
         path = folder / name
         if project.holds_outputs(path):
@@ -275,7 +275,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def _describe(path: Path, root: Path) -> CodeFile | None:
-    """Return the file as it is; None for what is gone or neither a file nor a link."""
+    """Return the file as it is; None if it is gone or neither a file nor a link."""
     try:
         status = path.lstat()
         link = _link(path, root) if stat.S_ISLNK(status.st_mode) else None
@@ -292,14 +292,14 @@ def _describe(path: Path, root: Path) -> CodeFile | None:
 
 
 def _link(path: Path, root: Path) -> str:
-    """Return a symlink's target, made absolute where it leads out of the project."""
+    """Return a symlink's target, made absolute if it leads out of the project."""
     target = path.readlink()
     there = Path(os.path.normpath(path.parent / target))
     return str(target if there.is_relative_to(root) and not target.is_absolute() else there)
 
 
 def describe_code(snapshot: CodeSnapshot) -> Mapping[str, object]:
-    """Return what code.json says of a snapshot."""
+    """Return the content of code.json for a snapshot."""
     git = snapshot.git
     return {
         "v": 1,

@@ -1,7 +1,6 @@
-"""What differs between the frozen code of two launches: which files, and in which lines.
+"""Compares the frozen code of two launches: which files differ, and in which lines.
 
-Responsible for reading both snapshots; it must not read anything outside of them, whatever their
-lists of files name.
+It never reads outside the snapshots, whatever paths their lists of files contain.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ _MOST_BYTES = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A file of the code that is not the same: `added`, `removed` or `changed`."""
+    """A file of the code that differs: `added`, `removed` or `changed`."""
 
     path: str
     change: str
 
 
 def file_changes(old: LaunchPaths, new: LaunchPaths) -> tuple[FileChange, ...] | None:
-    """Return the files that differ, links aside; None where a launch has no list of its files."""
+    """Return the files that differ, without links; None if a launch has no list of its files."""
     before, after = _sums(old), _sums(new)
     if before is None or after is None:
         return None
@@ -43,7 +42,7 @@ def file_changes(old: LaunchPaths, new: LaunchPaths) -> tuple[FileChange, ...] |
 
 
 def text_diff(old: LaunchPaths, new: LaunchPaths, path: str) -> Iterator[str]:
-    """Yield the lines of a unified diff of one file, without their ends."""
+    """Yield the lines of a unified diff of one file, without line ends."""
     try:
         before, after = _text(old.code, path), _text(new.code, path)
     except _UnreadError as error:
@@ -58,7 +57,7 @@ class _UnreadError(Exception):
 
 
 def _text(code: Path, path: str) -> str:
-    """Return a file of a snapshot, empty where it has none of this name; raises _UnreadError."""
+    """Return a file of a snapshot, empty if it has no such file; raises _UnreadError."""
     if not code.is_dir():
         raise _UnreadError("the snapshot is gone (`hpckit clean` removes it)")
     if Path(path).is_absolute() or ".." in Path(path).parts:

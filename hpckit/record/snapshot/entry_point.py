@@ -1,6 +1,6 @@
-"""Whether an entry point is there: found and read, never imported.
+"""Checks whether an entry point exists, by finding and reading it; it is never imported.
 
-Responsible for looking where a rank's Python will look; it must not run any of the user's code.
+It searches where a rank's Python will search, and runs none of the user's code.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _GIVEN = 2
 
 _HYDRA = re.compile(r"(hydra\.)?main\(.*(config_name|config_path|version_base)|hydra\.main\b")
 _UNSEEN = frozenset({"exec", "globals"})
-"""What may bind names that reading does not see."""
+"""These may bind names that reading the source does not show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundModule:
-    """A module that was found. `file` is null for a namespace, or where it has no file."""
+    """A module that was found. `file` is None for a namespace package or if it has no file."""
 
     file: Path | None
     locations: tuple[str, ...] = ()
 
     @property
     def is_source(self) -> bool:
-        """Whether it can be read."""
+        """Whether its source can be read."""
         return self.file is not None and self.file.suffix in _SOURCES
 
 
 def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> FoundModule | None:
-    """Return the module of this dotted name; None where it is not to be found.
+    """Return the module with this dotted name; None if it is not found.
 
-    `folders` come first, as on PYTHONPATH; `installed`: what this very Python has comes after.
+    `folders` come first, as on PYTHONPATH; with `installed`, the modules of this Python come after.
     """
     first, *rest = name.split(".")
     found = _find(first, [str(folder) for folder in folders])
@@ -49,16 +49,16 @@ def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> Found
     for part in rest:
         if found is None or not found.locations:
             return None
-        # By its last part alone: for a dotted name Python would want the package imported.
+        # Only by its last part: for a dotted name Python would import the package.
         found = _find(part, found.locations)
     return found
 
 
 def defines(source: str, attribute: str) -> bool:
-    """Return whether a module binds this name (or `Class.method`), as far as reading can tell.
+    """Return whether a module binds this name (or `Class.method`), as far as the source shows.
 
-    Where it cannot, as after `import *`, with `__getattr__` or where `globals()` is called, it
-    returns True. Raises SyntaxError.
+    Returns True if the source does not show it, as after `import *`, with `__getattr__` or calls of
+    `globals()`. Raises SyntaxError.
     """
     tree = ast.parse(source)
     if any(isinstance(node, ast.Name) and node.id in _UNSEEN for node in ast.walk(tree)):
@@ -76,7 +76,7 @@ def defines(source: str, attribute: str) -> bool:
 
 
 def names_like(source: str, attribute: str) -> list[str]:
-    """Return the names of a module's own that this one is probably a slip of, nearest first."""
+    """Return the module's own names that this one is probably a typo of, closest first."""
     return difflib.get_close_matches(attribute, dict(_bound(ast.parse(source).body)), n=2)
 
 
@@ -91,8 +91,8 @@ class Slip:
 def uncallable(source: str, name: str) -> Slip | None:
     """Return why `function(config, run)` would fail or run nothing; None if it is not certain.
 
-    Of names that are bound once, by a plain `def`: a decorator makes something else of it, but for
-    Hydra's own, which never takes two arguments.
+    Only names bound once, by a plain `def`, are judged: a decorator replaces the function. An
+    exception is Hydra's own decorator, which never takes two arguments.
     """
     named = [node for bound, node in _bound(ast.parse(source).body) if bound == name]
     if len(named) != 1 or not isinstance(named[0], ast.FunctionDef | ast.AsyncFunctionDef):
@@ -121,7 +121,7 @@ def uncallable(source: str, name: str) -> Slip | None:
 
 
 def _takes_two(arguments: ast.arguments) -> bool:
-    """Whether two positional arguments are neither too few nor too many."""
+    """Return whether two positional arguments are neither too few nor too many."""
     places = len(arguments.posonlyargs) + len(arguments.args)
     wanted = places - len(arguments.defaults)
     named = any(default is None for default in arguments.kw_defaults)
@@ -148,7 +148,8 @@ def _find(name: str, locations: Sequence[str]) -> FoundModule | None:
 
 
 def _installed(name: str) -> FoundModule | None:
-    # Beside PathFinder there are the built-in modules and finders of editable installations.
+    # In addition to PathFinder there are the built-in modules and finders of editable
+    # installations.
     for finder in sys.meta_path:
         found = getattr(finder, "find_spec", None)
         spec = None if found is None else found(name, None)
@@ -163,7 +164,7 @@ def _module(spec: importlib.machinery.ModuleSpec) -> FoundModule:
 
 
 def _bound(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the names that statements bind at their own level, blocks such as `if` included."""
+    """Yield the names that statements bind at their own level, including blocks such as `if`."""
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield statement.name, statement

@@ -1,7 +1,6 @@
-"""What a launch ran with: Python, packages, modules, host.
+"""Describes what a launch runs with: Python, packages, modules, host.
 
-Responsible for describing, from a given mapping and this interpreter; it must not copy the
-environment: variables hold passwords and tokens.
+It must not copy environment variables: they contain passwords and tokens.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def capture_environment(environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | None:
-    """Return what `capture_environment` gives in another Python; None if that cannot be asked."""
+    """Return the result of `capture_environment` in another Python; None if that fails."""
     if python == sys.executable:
         return capture_environment(environ)
     try:
@@ -68,7 +67,7 @@ def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentDifference:
-    """What differs between two environments; null is not recorded, or not there."""
+    """One difference between two environments; None is not recorded, or not there."""
 
     name: str
     old: str | None
@@ -87,7 +86,7 @@ class EnvironmentDifference:
 def environment_differences(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> tuple[EnvironmentDifference, ...]:
-    """Return what differs between two environments; none where nothing does."""
+    """Return the differences between two environments; empty if there are none."""
     return (
         *_differing(_flat(old), _flat(new), ""),
         *_differing(old.get("packages") or {}, new.get("packages") or {}, "package "),
@@ -95,7 +94,7 @@ def environment_differences(
 
 
 def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is not a package, by the name people give it; what is not known is left out."""
+    """Return everything but packages, by its usual name; unknown values are left out."""
     python = environment.get("python") or {}
     modules = environment.get("modules")
     named = {
@@ -128,7 +127,7 @@ def _driver() -> str | None:
 
 
 def _packages() -> dict[str, str]:
-    """Return name and version of what is installed; the first found is the one imported."""
+    """Return name and version of installed packages; the first one found is the one imported."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.metadata["Name"]

@@ -1,8 +1,4 @@
-"""Which paths of the project the nodes will have, and why not the others.
-
-Responsible for the reason in words; it must not choose what is frozen (collect does). git is not
-asked again.
-"""
+"""Decides which paths of the project the nodes will have, and words why not; never calls git."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from hpckit.record.snapshot.collect import CodeSnapshot
 
 _KEEPERS = frozenset({".gitkeep", ".gitignore", ".keep", "README.md", "README", "README.txt"})
-"""Files that only keep a folder in git whose other files it ignores."""
+"""Files that only keep a folder in git while its other files are ignored."""
 
 _ENTRIES_LOOKED_AT = 1000
 
@@ -30,8 +26,8 @@ class FrozenFiles:
     def missing(self, path: Path) -> str | None:
         """Return why the nodes will not have this path, None if they will.
 
-        They have what is outside the project, in an installation, or in its copy; where there is
-        no copy, all of it.
+        They have what is outside the project, in an installation, or in the frozen copy; without a
+        copy, everything.
         """
         path, root = Path(os.path.normpath(path)), self.snapshot.root
         if self.snapshot.files is None or not path.is_relative_to(root):
@@ -53,7 +49,7 @@ class FrozenFiles:
 
     @cached_property
     def _folders(self) -> frozenset[str]:
-        """The folders that hold a file that is more than a keeper."""
+        """The folders that contain a file other than those in _KEEPERS."""
         found: set[str] = set()
         for file in self._files:
             folder, _, name = file.rpartition("/")
@@ -68,13 +64,13 @@ class FrozenFiles:
         name = PurePosixPath(path)
         if str(name) in self._folders or str(name) == ".":
             return True
-        # A link to a folder is frozen as one: what is below it is where it leads.
+        # A link to a folder is frozen as a link: what is below it is at its target.
         if str(name) in self._files or any(str(one) in self._files for one in name.parents):
             return True
         return self._holds_keepers_alone(path)
 
     def _holds_keepers_alone(self, path: Path) -> bool:
-        """Whether all that there is of a folder are files that are frozen."""
+        """Return whether a folder contains nothing but frozen keeper files."""
         folder = self.snapshot.root / path
         kept = [one for one in self._files if one.startswith(f"{path.as_posix()}/")]
         if not kept or not folder.is_dir():

@@ -1,7 +1,7 @@
-"""What git knows of a folder: its files, its commit, what differs from it.
+"""Reads a folder's state from git: its files, its commit, and the differences from it.
 
-Responsible for asking git, read-only, and for telling "no checkout here" from "git refuses"; it
-must not copy files. Remotes are not asked for: their addresses may hold passwords.
+It is read-only, and tells "no checkout here" from "git refuses". Remotes are not read: their
+addresses may contain passwords.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hpckit.errors import SnapshotError
 
 _PLAIN = ("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=short")
 _LEAKING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
-"""Set where hpckit is called from a git hook; they would point git at another checkout."""
+"""Set when hpckit is called from a git hook; they would point git at another checkout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitState:
-    """A checkout's state. `commit` is null before the first commit, `branch` when detached."""
+    """A checkout's state. `commit` is None before the first commit, `branch` when detached."""
 
     commit: str | None
     branch: str | None
@@ -38,14 +38,14 @@ class Git:
 
     @property
     def installed(self) -> bool:
-        """Whether there is a git on PATH; compute nodes often have none."""
+        """Whether git is on PATH; compute nodes often have none."""
         return shutil.which("git", path=self.environ.get("PATH", os.defpath)) is not None
 
     def checkout(self, folder: Path) -> Path | None:
-        """Return the top of the checkout that holds `folder`, or None where git keeps out.
+        """Return the top of the checkout that contains `folder`, or None if git does not apply.
 
         A folder that its checkout ignores counts as outside: git would list none of its files.
-        Raises SnapshotError where git refuses to say.
+        Raises SnapshotError if git refuses to answer.
         """
         top = self._ask(folder, "rev-parse", "--show-toplevel")
         if top is None:
@@ -58,11 +58,11 @@ class Git:
         return self._paths(folder, "ls-files", "-z", "--cached")
 
     def untracked(self, folder: Path) -> list[str]:
-        """Return paths neither tracked nor ignored; a checkout inside ends with a slash."""
+        """Return paths neither tracked nor ignored; a nested checkout ends with a slash."""
         return self._paths(folder, "ls-files", "-z", "--others", "--exclude-standard")
 
     def state(self, folder: Path) -> GitState:
-        """Return the state of the checkout, as far as it concerns `folder`."""
+        """Return the state of the checkout, limited to `folder`."""
         commit = self._try(folder, "rev-parse", "--verify", "HEAD")
         diff = "" if commit is None else self._try(folder, "diff", *_PLAIN, "HEAD", "--", ".") or ""
         changes = self._try(folder, "status", "--porcelain", "-z", "--", ".")
@@ -75,9 +75,9 @@ class Git:
         )
 
     def write_out(self, folder: Path, commit: str, diff: str, into: Path) -> Path | None:
-        """Write a commit with a diff applied into an empty folder; the checkout is not touched.
+        """Write a commit with a diff applied into an empty folder; the checkout is not changed.
 
-        Returns where `folder` lies in it, None where that commit or that diff is not to be had.
+        Returns where `folder` is in it, None if that commit or that diff is not available.
         """
         top = self._try(folder, "rev-parse", "--show-toplevel") if folder.is_dir() else None
         if top is None:
@@ -95,7 +95,7 @@ class Git:
         return into / folder.resolve().relative_to(checkout.resolve())
 
     def _apply(self, diff: str, folder: Path) -> bool:
-        """Apply a diff to files that are in no checkout."""
+        """Apply a diff to files outside any checkout."""
         outside = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         words = ("apply", "--whitespace=nowarn", "-")
         applied = self._run(folder, *words, text=diff, more=outside) if diff else None

@@ -1,7 +1,7 @@
-"""What was computed already: earlier runs by their signature, and whether their code was the same.
+"""Finds what was computed already: earlier runs by signature, and whether their code was the same.
 
-Responsible for reading that of many launches at once: one small file for each, and of a run no
-more than how its latest attempt ended. It must not judge how an open run stands (cli/views).
+It reads many launches at once: one small file for each, and of a run only how its latest attempt
+ended. It does not judge the state of open runs (views does).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import PRIVATE_FILE, read_json
 
 _ENDING_BYTES = 16 * 1024
-"""The final event of an attempt is shorter, unless it quotes a long traceback: no good end then."""
+"""The final event is shorter, unless it quotes a long traceback, and then it did not end well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierLaunch:
-    """A launch that holds runs with wanted signatures: their indices, in order."""
+    """A launch with runs that have the wanted signatures: their indices, in order."""
 
     paths: LaunchPaths
     runs: Mapping[str, tuple[int, ...]]
@@ -38,7 +38,7 @@ class EarlierLaunch:
 
 
 def holdings(output_dir: Path, wanted: Collection[str]) -> Iterator[EarlierLaunch]:
-    """Yield the launches below a folder that hold runs with these signatures, newest first."""
+    """Yield the launches below a folder that have runs with these signatures, newest first."""
     for folder in list_launches(output_dir):
         paths = LaunchPaths(folder)
         found: dict[str, list[int]] = {}
@@ -51,17 +51,17 @@ def holdings(output_dir: Path, wanted: Collection[str]) -> Iterator[EarlierLaunc
 
 
 def write_signatures(paths: LaunchPaths, signatures: Iterable[str]) -> None:
-    """Write the signatures of a launch, a line for each run, in order; raises OSError."""
+    """Write the signatures of a launch, one line per run, in order; raises OSError."""
     paths.signatures.touch(mode=PRIVATE_FILE)
     paths.signatures.write_text("".join(f"{one}\n" for one in signatures), encoding="utf-8")
 
 
 def _signatures(paths: LaunchPaths) -> Sequence[str]:
-    """Return the signatures of a launch by run; none where they cannot be read."""
+    """Return the signatures of a launch by run; empty if they cannot be read."""
     try:
         return paths.signatures.read_text(encoding="utf-8").split()
     except (FileNotFoundError, UnicodeDecodeError):
-        record = _record(paths.launch)  # of a launch from before there was such a file
+        record = _record(paths.launch)  # a launch from before this file existed
     except OSError:
         return ()
     try:
@@ -71,8 +71,8 @@ def _signatures(paths: LaunchPaths) -> Sequence[str]:
 
 
 def ended_well(paths: LaunchPaths, index: int) -> bool:
-    """Whether the final event of a run's latest attempt is that it completed."""
-    # Texts, not Paths: of ten thousand runs, half of the time went into making them.
+    """Return whether the final event of a run's latest attempt says that it completed."""
+    # Text instead of Path objects, which took half of the time for ten thousand runs.
     attempts = str(paths.run(index).attempts)
     try:
         numbers = [int(name) for name in os.listdir(attempts) if name.isdecimal()]  # noqa: PTH208
@@ -86,11 +86,11 @@ def ended_well(paths: LaunchPaths, index: int) -> bool:
 
 
 def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None:
-    """Return the same text for the same code in the same place; None where that cannot be known.
+    """Return the same text for the same code in the same place; None if that cannot be determined.
 
-    Of a snapshot that is the content of its files (`sums`, where they are known, as of
-    `changed.sums_text`); without one the commit and what git tracks in the project: outside git
-    nothing tells whether its files are what they were.
+    For a snapshot it is made from the content of its files (`sums`, if known, as from
+    `changes.sums_text`); without one from the commit and the changes to what git tracks in the
+    project. Outside git nothing shows whether files are unchanged.
     """
     places = (snapshot.working_dir, *snapshot.python_path)
     if snapshot.files is not None:
@@ -104,7 +104,7 @@ def code_identity(snapshot: CodeSnapshot, sums: str | None = None) -> str | None
 
 
 def frozen_identity(paths: LaunchPaths) -> str | None:
-    """Return what `code_identity` gave when a launch was frozen; None where nobody can tell."""
+    """Return the `code_identity` of a launch when it was frozen; None if it is not known."""
     record = _record(paths.code_record)
     if "identity" in record:
         return record["identity"] or None
@@ -121,7 +121,7 @@ def frozen_identity(paths: LaunchPaths) -> str | None:
 
 
 def frozen_project(paths: LaunchPaths) -> str | None:
-    """Return the folder of the project that a launch was made from; None where it was not kept."""
+    """Return the project folder that a launch was made from; None if it was not recorded."""
     project = _record(paths.code_record).get("project")
     return project if isinstance(project, str) else None
 
@@ -144,7 +144,7 @@ def _text(path: Path) -> str:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """Return a JSON object of a file, empty where it cannot be read."""
+    """Return the JSON object in a file, empty if it cannot be read."""
     try:
         record = read_json(path)
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Whether what a launch names exists on this machine: its code, its program, its data.
+"""Checks whether what a launch names exists on this machine: its code, its program, its data.
 
-Responsible for looking, without running or importing anything; it must not ask the cluster. Nodes
-may see other file systems than this machine: what lies outside the project is only warned about.
+Nothing is run or imported, and the cluster is not asked. Nodes may see other file systems than this
+machine: for paths outside the project there are only warnings.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from hpckit.record.snapshot.frozen_files import FrozenFiles
 from hpckit.record.snapshot.torch_build import cpu_build
 
 _RUNS_LOOKED_AT = 200
-"""Paths are looked for in this many runs of a sweep: beyond, they hardly differ."""
+"""Only this many runs of a sweep are checked for paths: further runs hardly differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What this machine has for a launch: `environ` is what Python and programs are found by.
+    """What this machine has for a launch; Python and programs are found with `environ`.
 
     `split` returns the words of a configured command.
     """
@@ -51,7 +51,7 @@ class Machine:
     unchecked: list[str] = field(default_factory=list)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what is missing; `unchecked` then says what could not be looked at."""
+        """Return what is missing; afterwards `unchecked` lists what could not be checked."""
         found: dict[Finding, None] = {}
         seen: set[tuple[str, str, WorkingFolder]] = set()
         for run in islice(self.plan.runs, _RUNS_LOOKED_AT):
@@ -68,12 +68,12 @@ class Machine:
 
     @cached_property
     def working_dir(self) -> Path:
-        """The folder of the project that a run starts in, as it is here."""
+        """The folder of the project that a run starts in, on this machine."""
         return self.snapshot.root / self.snapshot.working_dir
 
     @cached_property
     def frozen(self) -> FrozenFiles:
-        """The files that the nodes will have of the project."""
+        """The files of the project that the nodes will have."""
         return FrozenFiles(snapshot=self.snapshot, output_dir=Path(self.plan.folder).parent)
 
     @property
@@ -83,7 +83,7 @@ class Machine:
 
     @property
     def same_python(self) -> bool:
-        """Whether ranks run the very Python that runs this."""
+        """Whether ranks use the same Python as this process."""
         return Path(self.plan.python) == Path(sys.executable)
 
     def _project(self, *, in_place: bool) -> ProjectFolder:
@@ -98,7 +98,7 @@ class Machine:
         return ProjectFolder(folder=self.working_dir, missing=self.frozen.unreached)
 
     def _devices(self, settings: LaunchConfig) -> Iterator[Finding]:
-        """Warn if GPUs are asked for, and the PyTorch that is to use them cannot."""
+        """Warn if GPUs are requested but the PyTorch that should use them cannot."""
         asked, wanted = settings.resources.gpus_per_node, settings.runtime.device
         if not asked or wanted is DeviceKind.cpu or not self.same_python:
             return
@@ -201,7 +201,7 @@ class Machine:
         if "/" in program and not Path(program).is_absolute():
             yield from self._project_file(program, runs=True, in_place=in_place)
         elif self._which(program) is None:
-            # Nodes may have what this machine has not, and modules bring more.
+            # Nodes may have programs that this machine lacks, and modules add more.
             say = error if self.here else warning
             yield say(
                 "command",
@@ -218,13 +218,13 @@ class Machine:
             yield from self._project_file(script, in_place=in_place)
 
     def _is_own_python(self, words: tuple[str, ...]) -> bool:
-        """Whether a command runs the very Python that runs this: by its name alone."""
+        """Return whether a command uses the same Python as this process, judged by its name."""
         started = invocation(words)
         by_name = started.is_python or started.program == "torchrun"
         return self.same_python and by_name and "/" not in words[0]
 
     def _module(self, words: tuple[str, ...], name: str, *, in_place: bool) -> Iterator[Finding]:
-        """Look for the module that `python -m` is to run."""
+        """Look for the module that `python -m` will run."""
         folders = [self.working_dir, *(self.snapshot.root / one for one in self._search)]
         module = find_module(name, folders, installed=True)
         if module is None:
@@ -293,7 +293,7 @@ def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
     folder = settings.checkpoint.dir
     if folder is None or not Path(folder).is_absolute():
         return
-    # It is made by the first save; what is above it has to be there.
+    # The first save creates it; a folder above it has to exist.
     existing = next(one for one in (Path(folder), *Path(folder).parents) if one.exists())
     if existing == Path("/") or not os.access(existing, os.W_OK):
         yield warning(

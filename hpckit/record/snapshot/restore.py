@@ -1,7 +1,7 @@
-"""The code of an earlier launch, to run it anew: its snapshot, else the commit it was made from.
+"""Restores the code of an earlier launch to run it again: its snapshot, else its commit.
 
-Responsible for finding exactly what was frozen, and for refusing what is only nearly that; it must
-not touch the user's checkout: a commit is written out elsewhere.
+Only exactly what was frozen is accepted. The user's checkout is not touched: a commit is written
+out elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TODAY = "leave --exact out to run the same configuration with today's code"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredCode:
-    """Code as it was: `source` says where it is from, `doubt` what may be missing all the same."""
+    """Restored code: `source` says where it is from, `doubt` what may still be missing."""
 
     snapshot: CodeSnapshot
     source: str
@@ -36,7 +36,7 @@ class RestoredCode:
 def restore(paths: LaunchPaths, git: Git, scratch: Path) -> RestoredCode:
     """Return the code of a launch; a commit is written to `scratch`, an empty folder.
 
-    Raises UsageError where the code is not to be had, or not as it was.
+    Raises UsageError if the code is not available, or not as it was.
     """
     frozen = _Frozen.read(paths)
     if frozen.of_snapshot and paths.code.is_dir():
@@ -46,7 +46,7 @@ def restore(paths: LaunchPaths, git: Git, scratch: Path) -> RestoredCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frozen:
-    """What a launch folder says of its code."""
+    """What a launch folder records about its code."""
 
     paths: LaunchPaths
     record: Mapping[str, Any]

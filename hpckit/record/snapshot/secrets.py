@@ -1,7 +1,6 @@
-"""Which files of a project look like secrets, by their place or by what is in them.
+"""Recognises files of a project that look like secrets, by their place or their content.
 
-Responsible for that judgement; it must not decide what becomes of them. What git tracks is nobody's
-secret any more, and is not asked about.
+Files that git tracks are no longer secret, and are not checked.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ _KEY = re.compile(
     rb'|\A\s*\{[^}]*"private_key"\s*:\s*"-----BEGIN',
     re.MULTILINE | re.DOTALL,
 )
-"""A key at the beginning of a file. One that program text quotes is that program's business."""
+"""A key at the beginning of a file. Keys quoted in program text do not count."""
 
 
 def is_secret_folder(path: PurePosixPath) -> bool:
-    """Whether all that lies in a folder (relative to the project) is taken for secret."""
+    """Return whether everything in a folder (relative to the project) counts as secret."""
     return _ends_like(path, _FOLDERS)
 
 
 def is_secret_file(path: PurePosixPath) -> bool:
-    """Whether a file is taken for secret by its name, or by a folder it lies in."""
+    """Return whether a file counts as secret by its name, or by a folder that contains it."""
     if any(is_secret_folder(parent) for parent in path.parents):
         return True
     return _ends_like(path, _FILES) and path.name not in _EXAMPLES
 
 
 def holds_private_key(path: Path) -> bool:
-    """Whether a file begins with a private key; False where it cannot be read."""
+    """Return whether a file begins with a private key; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return _KEY.match(file.read(_HEAD_BYTES)) is not None
@@ -55,7 +54,7 @@ def holds_private_key(path: Path) -> bool:
 
 
 def is_insisted_on(path: PurePosixPath, wanted: list[str]) -> bool:
-    """Whether a file or a folder around it is one of those wanted all the same; may be globs."""
+    """Return whether a file, or a folder around it, matches one of the `wanted` globs."""
     names = [str(path), *(str(parent) for parent in path.parents if parent.name)]
     return any(fnmatchcase(name, pattern.rstrip("/")) for name in names for pattern in wanted)
 

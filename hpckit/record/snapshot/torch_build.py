@@ -1,7 +1,4 @@
-"""Which build of PyTorch this Python has: read from its files, never imported.
-
-Responsible for what `torch/version.py` says; it must not look for devices.
-"""
+"""Finds which build of PyTorch this Python has: `torch/version.py` is read, never imported."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ _ACCELERATORS = ("cuda", "hip", "xpu")
 
 
 def cpu_build(folder: Path | None = None) -> str | None:
-    """Return the version of a PyTorch that can use no GPU; None if it can, or that is not known.
+    """Return the version of a PyTorch that cannot use GPUs; None if it can, or if it is not known.
 
-    `folder` is that of the package; by default that of this Python.
+    `folder` is that of the package; the default is that of this Python.
     """
     folder = folder or _installed()
     if folder is None:
@@ -26,7 +23,7 @@ def cpu_build(folder: Path | None = None) -> str | None:
         return None
     values = _constants(tree)
     known = [name for name in _ACCELERATORS if name in values]
-    # A file that tells nothing of CUDA is not one of PyTorch's that this knows.
+    # A version file without CUDA information has an unknown format.
     if "cuda" not in known or any(values[name] is not None for name in known):
         return None
     return str(values.get("__version__") or "unknown version")
@@ -41,7 +38,7 @@ def _installed() -> Path | None:
 
 
 def _constants(tree: ast.Module) -> dict[str, object]:
-    """Return the plain values that a module assigns to names."""
+    """Return the constants that a module assigns to names."""
     found: dict[str, object] = {}
     for line in tree.body:
         if isinstance(line, ast.Assign):
