@@ -1,6 +1,6 @@
-"""One invocation's world: environment, clock, working directory and streams, as one value.
+"""The environment of one invocation: variables, clock, working directory and streams.
 
-Tests make one of their own. It knows no verb, no option and no terminal library.
+Tests create their own. It knows no verb, no option and no terminal library.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from hpckit.report.escape import escaped, escaped_json
 _LONG = 2**20
 
 Tell = Callable[[int, int], None]
-"""Takes how many steps are done, of how many."""
+"""Called with the number of steps done and the total."""
 
 
 def random_token() -> str:
-    """Return what keeps two launches of the same second apart."""
+    """Return a token that distinguishes two launches of the same second."""
     return secrets.token_hex(3)
 
 
 def read_answer() -> str:
-    """Return a line that somebody typed, empty at the end of the input."""
+    """Return a line of standard input, empty at the end of the input."""
     return "" if sys.stdin is None else sys.stdin.readline()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The world of one invocation: `now` gives aware UTC, `sleep` takes seconds.
+    """The environment of one invocation: `now` gives aware UTC, `sleep` takes seconds.
 
-    `answer` waits for a line; ask only if a person watches. `meter` draws how far a long step
-    is; without one, nothing is drawn.
+    `answer` waits for a line; ask only if a person watches. `meter` draws the progress of a long
+    step; without one, nothing is drawn.
     """
 
     environ: Mapping[str, str]
@@ -61,40 +61,44 @@ class Context:
         return self.stdout.isatty()
 
     def progress(self, what: str, *, quiet: bool = False) -> AbstractContextManager[Tell]:
-        """Give what takes the progress of `what`; nothing is drawn if `quiet`, or for programs."""
+        """Return a receiver for the progress of `what`; it may draw nothing.
+
+        It draws nothing if `quiet`, or if standard error is not a terminal.
+        """
         if quiet or self.meter is None or not self.stderr.isatty():
             return _undrawn()
         return self.meter(what, self)
 
     def say(self, text: str) -> None:
-        """Write a line to standard output; control characters in it are shown, not obeyed."""
+        """Write a line to standard output; control characters in it are shown, not interpreted."""
         self.stdout.write(escaped(text) + "\n")
         self.stdout.flush()
 
     def note(self, text: str) -> None:
-        """Write a remark to standard error, so that standard output stays what was asked for."""
+        """Write a note to standard error, so that standard output holds only what was asked for."""
         self.stderr.write(f"hpckit: {escaped(text)}\n")
         self.stderr.flush()
 
     def note_more(self, text: str) -> None:
-        """Write what belongs to the remark before, indented."""
+        """Write further lines of the previous note, indented."""
         for line in text.splitlines():
             self.stderr.write(f"  {escaped(line)}\n")
         self.stderr.flush()
 
     def say_json(self, value: object) -> None:
-        """Write one JSON document to standard output: in lines for people, unless it is long."""
+        """Write one JSON document to standard output, indented unless it is long."""
         plain = to_plain(value)
         text = self.json_line(plain)
-        # Indenting is not done in C: of ten thousand runs it takes seconds.
+        # Python's json indents without its C code: ten thousand runs take seconds.
         self.say(self._json(plain, indent=2) if len(text) < _LONG else text)
 
     def json_line(self, value: object) -> str:
-        """Return JSON in one line, in characters that standard output has."""
+        """Return JSON in one line, in characters that standard output can encode."""
         return self._json(value, indent=None)
 
     def _json(self, value: object, *, indent: int | None) -> str:
-        # What an encoding lacks is escaped by Python's rules otherwise, which are not JSON's.
+        # Python would otherwise escape characters that the encoding lacks in its own way, not
+        # JSON's.
         whole = (self.stdout.encoding or "utf-8").lower().startswith("utf")
         return escaped_json(json.dumps(value, indent=indent, ensure_ascii=not whole))
 
@@ -105,12 +109,12 @@ def _undrawn() -> Iterator[Tell]:
 
 
 def default_output_dir(context: Context) -> Path:
-    """Return the absolute folder of launches without an option; an empty variable is unset."""
+    """Return the absolute default folder of launches; an empty variable counts as unset."""
     return context.cwd / Path(context.environ.get("HPCKIT_OUTPUTS") or "outputs").expanduser()
 
 
 def login_name() -> str:
-    """Return the login name, by which the accounting knows this user; LOGNAME may say anything."""
+    """Return the login name that the accounting knows this user by; LOGNAME may hold anything."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,24 +1,24 @@
-"""The exception tree. Responsible for what can go wrong by name; it must not print or exit.
+"""The exceptions that hpckit raises on purpose, with their exit codes.
 
 HpckitError                      exit code
-├── UsageError                   2   what was asked for cannot be done as asked
-│   ├── ConfigError              2   a configuration does not compose or does not hold together
+├── UsageError                   2   the request cannot be carried out as given
+│   ├── ConfigError              2   a configuration does not compose or is inconsistent
 │   ├── SnapshotError            2   the code snapshot cannot be taken
 │   ├── TemplateError            2   a script template does not render
 │   ├── NotFoundError            2   no such launch or run
-│   ├── HeldError                2   somebody else is at it this very moment
+│   ├── HeldError                2   another process is doing the same at this moment
 │   └── ForeignError             2   a launch folder is not the caller's own
 ├── OutputError                  1   standard output cannot be written
-├── RunError                     1   something on the node went wrong
+├── RunError                     1   an error on the node
 │   ├── FrozenFolderError        1   a node cannot read its frozen folder
 │   ├── RankInfoError            1   the environment does not say which rank this is
-│   ├── RendezvousError          1   ranks are missing, doubled or cannot reach each other
+│   ├── RendezvousError          1   ranks are missing, duplicated or cannot reach each other
 │   ├── NonFiniteLossError       1   training has diverged
 │   ├── UnsavedStateError        1   the last state of a run could not be saved
-│   │   └── FullDiskError        1   for want of room
+│   │   └── FullDiskError        1   because a disk is full or a quota is used up
 │   └── ChannelError             1   a peer on the control channel is not who it should be
-└── SchedulerError               3   the scheduler refused or is away
-    ├── SchedulerRefusedError    3   it answered: no
+└── SchedulerError               3   the scheduler refused or did not answer
+    ├── SchedulerRefusedError    3   it refused
     └── SchedulerAwayError       3   it did not answer
         └── SchedulerAbsentError 3   there is none: not installed, or not configured
 
@@ -31,7 +31,7 @@ from typing import ClassVar
 
 
 class HpckitError(Exception):
-    """Base of everything hpckit raises on purpose.
+    """Base of all errors that hpckit raises on purpose.
 
     Parameters: `message` (what happened, which value, what is allowed) and `hint` (what to do).
     """
@@ -45,11 +45,11 @@ class HpckitError(Exception):
 
 
 class UsageError(HpckitError):
-    """What was asked for cannot be done as asked."""
+    """The request cannot be carried out as given."""
 
 
 class ConfigError(UsageError):
-    """A configuration does not compose or does not hold together."""
+    """A configuration does not compose or is inconsistent."""
 
 
 class SnapshotError(UsageError):
@@ -61,11 +61,11 @@ class TemplateError(UsageError):
 
 
 class NotFoundError(UsageError):
-    """No launch or run answers to what was given."""
+    """No launch or run matches what was given."""
 
 
 class HeldError(UsageError):
-    """Somebody else is doing the same this very moment."""
+    """Another process is doing the same at this moment."""
 
 
 class ForeignError(UsageError):
@@ -73,13 +73,13 @@ class ForeignError(UsageError):
 
 
 class OutputError(HpckitError):
-    """Standard output cannot be written, such as into a file on a full disk."""
+    """Standard output cannot be written, for example to a file on a full disk."""
 
     exit_code = 1
 
 
 class RunError(HpckitError):
-    """Something on the node went wrong."""
+    """An error on the node."""
 
     exit_code = 1
 
@@ -93,11 +93,11 @@ class RankInfoError(RunError):
 
 
 class RendezvousError(RunError):
-    """Ranks are missing, doubled, or cannot reach each other."""
+    """Ranks are missing, duplicated, or cannot reach each other."""
 
 
 class DeviceError(RunError):
-    """A rank has no device of the kind that was asked for."""
+    """A rank has no device of the requested kind."""
 
 
 class NonFiniteLossError(RunError):
@@ -105,11 +105,11 @@ class NonFiniteLossError(RunError):
 
 
 class UnsavedStateError(RunError):
-    """The last state of a run could not be saved, and nothing more is to come."""
+    """The last state of a run could not be saved, and there will be no further save."""
 
 
 class FullDiskError(UnsavedStateError):
-    """The last state of a run could not be saved: a disk is full, or a quota spent."""
+    """The last state of a run could not be saved: a disk is full, or a quota is used up."""
 
 
 class ChannelError(RunError):
@@ -117,13 +117,13 @@ class ChannelError(RunError):
 
 
 class SchedulerError(HpckitError):
-    """The scheduler refused or is away."""
+    """The scheduler refused or did not answer."""
 
     exit_code = 3
 
 
 class SchedulerRefusedError(SchedulerError):
-    """The scheduler answered: no."""
+    """The scheduler refused."""
 
 
 class SchedulerAwayError(SchedulerError):
@@ -131,4 +131,4 @@ class SchedulerAwayError(SchedulerError):
 
 
 class SchedulerAbsentError(SchedulerAwayError):
-    """There is no scheduler here: its programs are not installed, or know no cluster."""
+    """There is no scheduler here: its programs are missing, or not configured for a cluster."""

@@ -1,7 +1,4 @@
-"""Which runs will not begin because a stage before their own did not complete.
-
-Responsible for the meaning of that; it must not ask anybody for a state.
-"""
+"""Which runs will not begin because a run of an earlier stage did not complete."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ def blocked_runs(
     unborn: Iterable[int] = (),
     resumed: Mapping[int, int] | None = None,
 ) -> tuple[RunView, ...]:
-    """Return the views with the reasons of those that will not begin.
+    """Return the views, with the reason in the views of runs that will not begin.
 
-    `views` holds what each of them follows, too. `unborn` are runs that are still to be handed in:
-    what is said of them comes later. `resumed` is the added job (index) that a run was given to
-    last: what waited for an earlier job of a run that it follows will not begin, either.
+    `views` also holds the runs that each of them follows. `unborn` are runs that are not submitted
+    yet; they are left as they are. `resumed` maps a run to the index of the added job that it was
+    given to last: a run that waits for an earlier job of such a run will not begin either.
     """
     given = resumed or {}
     waiting, known = set(unborn), {view.record.index: view for view in views}
@@ -47,7 +44,7 @@ def blocked_runs(
 
 
 def _late(index: int, before: range, given: Mapping[int, int]) -> list[int]:
-    """Return the runs that went on in a job that was added after this run's own."""
+    """Return the runs that continued in a job that was added after this run's own."""
     return [run for run in before if given.get(run, -1) > given.get(index, -1)] if given else []
 
 
@@ -56,12 +53,12 @@ def _can_wait(stages: Sequence[Stage], run: int) -> bool:
 
 
 def _may_be_blocked(view: RunView) -> bool:
-    """Whether the run has not begun, and nobody is about to begin it."""
+    """Whether the run has not begun, and nothing is about to begin it."""
     if view.record.begun or view.record.cancel_requested:
         return False
     if view.observation is not None:
         return view.observation.state.ended
-    # A job that Slurm has not been asked about may wait for all we know.
+    # If Slurm was not asked about the job, the job may still be waiting.
     return view.asked or view.record.job is None
 
 
@@ -74,7 +71,7 @@ def _culprit(before: Iterable[int], known: Mapping[int, RunView]) -> RunView | N
 
 
 def _reason(stage: str, culprit: RunView) -> str:
-    """Return why, by the run that was the first cause of it."""
+    """Return the reason, taken from the run that caused it first."""
     if culprit.blocked:
         return culprit.blocked
     failure = culprit.record.failure

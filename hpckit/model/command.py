@@ -1,7 +1,7 @@
 """A configured command as the words of a process, split without a shell.
 
-Responsible for the one meaning of `command`, at plan time and on the node, and for what its words
-say about the program, script or module that it starts; it must not run it, nor look for files.
+The one interpretation of `command`, at plan time and on the node, and of what its words say about
+the program, script or module that it starts. Pure: it neither runs the command nor looks for files.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _HOW = 'command is a list of words, or one string as a shell would split it: "py
 
 
 def command_words(command: Any) -> tuple[str, ...]:
-    """Return the words of a command; raises ConfigError where there are none.
+    """Return the words of a command. Raises ConfigError if it has none or is malformed.
 
-    No shell ever sees them: `$HOME`, `*`, `|` and `>` are words like any other. Booleans are
-    written as in YAML.
+    No shell reads them: `$HOME`, `*`, `|` and `>` are words like any other. Booleans are written as
+    in YAML.
     """
     words = _split(command) if isinstance(command, str) else _listed(command)
     if not words or not words[0]:
@@ -40,7 +40,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 def _listed(command: Any) -> tuple[str, ...]:
     if isinstance(command, bool):
-        # `command=true` is YAML's boolean, and a program.
+        # `command=true` is a boolean in YAML, but also the name of a program.
         return (_word(command),)
     if not isinstance(command, list | tuple):
         raise ConfigError(f"command is a {type(command).__name__}: {command!r}", hint=_HOW)
@@ -67,11 +67,11 @@ _VALUED_LONG = frozenset({"--check-hash-based-pycs", "--rcfile", "--init-file"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """What a command starts: at most one of script, module and code is set.
+    """What a command starts; at most one of script, module and code is set.
 
-    `program` is its name without folders, behind `env A=1` too; `code` is what an interpreter is
-    given by `-c`; `arguments` are what the script, module or code is given, else all words but the
-    program.
+    `program` is the program's name without folders; a leading `env A=1` is skipped. `code` is the
+    argument of an interpreter's `-c`. `arguments` are those of the script, module or code,
+    otherwise all words except the program.
     """
 
     program: str
@@ -155,9 +155,10 @@ def _of_script(program: str, rest: tuple[str, ...]) -> Invocation:
 
 
 def shell_commands(line: str) -> Iterator[tuple[str, ...]]:
-    """Yield the commands of a line for a shell, as far as that is plain to read.
+    """Yield the commands in a line for a shell, as far as they are easy to read.
 
-    Without leading assignments, `exec`, and redirections with their files. Nothing is expanded.
+    Leading assignments, `exec`, and redirections with their files are left out. Nothing is
+    expanded.
     """
     lexer = shlex.shlex(line.replace("\n", " ; "), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True

@@ -1,4 +1,4 @@
-"""How many of something, in words. It must not know of what."""
+"""A count with its noun."""
 
 from __future__ import annotations
 

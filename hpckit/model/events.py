@@ -1,8 +1,8 @@
-"""What happened: facts in the past tense, one JSON line each, never edited.
+"""The events of runs and launches, and their JSON form: one line each, never edited.
 
-Responsible for the vocabulary of events and their JSON form; it must not write files. `at` is
-UTC, to the millisecond; so far `decode(encode(event)) == event`. Unknown kinds, and records that
-lack what their kind needs, decode to None, so that an older hpckit can read what a newer one wrote.
+`at` is UTC, to the millisecond; up to that precision `decode(encode(event)) == event`. Unknown
+kinds, and records that lack a field of their kind, decode to None, so that an older hpckit can read
+what a newer one wrote.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitIntended(Event):
-    """Written before sbatch is called; without a sibling below, the job may be an orphan."""
+    """Written before sbatch is called; if no answer is recorded, the job may be an orphan."""
 
     kind: ClassVar[str] = "submit_intended"
     job_index: int
@@ -39,7 +39,7 @@ class SubmitIntended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted(Event):
-    """The scheduler accepted; `adopted` when found afterwards by name, or begun by hand."""
+    """The scheduler accepted the job; `adopted` if found later by name, or started by hand."""
 
     kind: ClassVar[str] = "submitted"
     job_index: int
@@ -49,7 +49,7 @@ class Submitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitRefused(Event):
-    """The scheduler refused, or never had the job; `later` where it is to be handed in once more.
+    """The scheduler refused the job or never had it; `later` if it is to be submitted again.
 
     On one machine: no local executor could be started for the job.
     """
@@ -64,10 +64,10 @@ class SubmitRefused(Event):
 class JobAdded(Event):
     """A resume added a job to the launch; `after[i]` attempts of run `job.runs[i]` came before.
 
-    It takes back what was asked of these runs earlier: a cancellation, and other executors' turn.
-    `fresh` is whether somebody asked for it, so that failures before it count no more. With
-    `successor` it only waits for the end of the run's present job. With `backlog` it has no runs,
-    and hands in what did not fit into the queue.
+    It replaces earlier requests for these runs: a cancellation, and their assignment to another
+    local executor. `fresh` is whether the user asked for the resume, so that earlier failures no
+    longer count. With `successor`, the job only waits for the end of the run's present job. With
+    `backlog`, it has no runs, and submits the jobs that did not fit into the queue.
     """
 
     kind: ClassVar[str] = "job_added"
@@ -80,9 +80,9 @@ class JobAdded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalStarted(Event):
-    """A local executor began working through jobs: a process on this host.
+    """A local executor, a process on this host, began to work through jobs.
 
-    `jobs` are indices of added jobs; empty means those the launch was frozen with.
+    `jobs` are indices of added jobs; empty means the jobs that the launch was frozen with.
     """
 
     kind: ClassVar[str] = "local_started"
@@ -102,9 +102,9 @@ class CancelRequested(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsKnown(Event):
-    """Runs of another launch (an id, and indices in it) stand for some that were asked for here.
+    """Runs of another launch (its id, and indices in it) replace some runs requested here.
 
-    They had completed, or were under way: this launch was frozen without them.
+    They had completed or were under way, so this launch was frozen without them.
     """
 
     kind: ClassVar[str] = "runs_known"
@@ -137,7 +137,7 @@ class AgentJoined(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStarted(Event):
-    """All ranks of an attempt were told to start."""
+    """The supervisor asked all ranks of an attempt to start."""
 
     kind: ClassVar[str] = "round_started"
     round: int
@@ -165,7 +165,7 @@ class RankExited(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanksExited(Event):
-    """Further ranks of a large round ended alike: `count` of them, `ranks` in words (`0-3, 7`)."""
+    """More ranks of a large round ended in the same way: `count` of them, `ranks` as `0-3, 7`."""
 
     kind: ClassVar[str] = "ranks_exited"
     round: int
@@ -192,7 +192,7 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost(Event):
-    """Nothing was heard of a node's agent any more, or its connection ended."""
+    """The agent of a node stopped reporting, or its connection ended."""
 
     kind: ClassVar[str] = "node_lost"
     node: str
@@ -201,9 +201,9 @@ class NodeLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDraining(Event):
-    """A node that the round runs on is being drained, for the administrator's `reason`.
+    """A node of the round is being drained, for the administrator's `reason`.
 
-    `action` is what the run does about it. Recorded again when that changes.
+    `action` is what the run does about it. The event is recorded again when that changes.
     """
 
     kind: ClassVar[str] = "node_draining"
@@ -214,10 +214,11 @@ class NodeDraining(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded(Event):
-    """No rank of a round is left. `failure` is null where all completed.
+    """All ranks of a round have ended. `failure` is null if all completed.
 
     `first_step` and `step` are the first and the last step that began; `action` is what was
-    decided. `silent_s` is how long nothing had been heard when a hang or a lost node was noticed.
+    decided. `silent_s` is how long there had been no sign of life when a hang or a lost node was
+    noticed.
     """
 
     kind: ClassVar[str] = "round_ended"
@@ -241,7 +242,7 @@ class RequeueAsked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
-    """Something the user should know, and that did not stop the run."""
+    """A warning for the user about something that did not stop the run."""
 
     kind: ClassVar[str] = "warned"
     message: str
@@ -249,7 +250,7 @@ class Warned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeHeard(Event):
-    """The attempt was told that it will be stopped; `deadline` is the end that is known."""
+    """The attempt received notice that it will be stopped; `deadline` is the end, if known."""
 
     kind: ClassVar[str] = "notice_heard"
     signal: str
@@ -259,10 +260,10 @@ class NoticeHeard(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(Event):
-    """The supervisor's final event on an attempt.
+    """The supervisor's final event of an attempt.
 
-    `reason` says why a run completed before all was done: `pruned`, or `returned at step 40 of
-    100` where its own code did; empty otherwise.
+    `reason` says why a run completed early: `pruned`, or `returned at step 40 of 100` if its own
+    code returned; otherwise empty.
     """
 
     kind: ClassVar[str] = "attempt_ended"
@@ -281,7 +282,7 @@ def encode_event(event: Event) -> dict[str, Any]:
 
 
 def decode_event(record: Mapping[str, Any]) -> Event | None:
-    """Return the event of a record, or None for what this version cannot read."""
+    """Return the event of a record, or None if this version cannot read it."""
     kind = _KINDS.get(str(record.get("event")))
     if kind is None:
         return None

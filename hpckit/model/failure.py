@@ -1,8 +1,7 @@
-"""How a rank ended, and what a failed run is told to have died of.
+"""How a rank ended, and how the failure of a run is recorded.
 
-Responsible for the record of an end; it must not observe one. An exit code of srun is lossy
-(a rank killed by SIGKILL shows as 137 or 143, by what happened to its neighbours), so failures
-are classified from the ranks' own exit records.
+An exit code of srun is lossy (a rank killed by SIGKILL shows as 137 or 143, depending on what
+happened to its neighbours), so failures are classified from the ranks' own exit records.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ FROZEN_FOLDER_EXIT = 66
 """Exit code of a batch script or agent that cannot read the folder (EX_NOINPUT of sysexits.h)."""
 
 FROZEN_FOLDER_UNREADABLE = "cannot read its frozen folder"
-"""What an agent writes into the log of the step: while other agents wait, the step has no exit
-code yet, so the supervisor looks for this phrase."""
+"""The phrase that an agent writes into the step's log. While other agents wait, the step has no
+exit code yet, so the supervisor looks for this phrase."""
 
 
 class Cause(StrEnum):
     """Why a run did not complete.
 
-    `signal` came from somebody else (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
-    `left`: a rank was told to leave, and its attempt was not; `unsaved`: what was registered is
-    not saved.
+    A `signal` came from another process (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
+    `left`: a rank was asked to leave, but its attempt was not. `unsaved`: registered state is not
+    saved.
     """
 
     exception = "exception"
@@ -53,7 +52,7 @@ class Cause(StrEnum):
     unknown = "unknown"
 
     @classmethod
-    def _missing_(cls, value: object) -> Cause:  # noqa: ARG003  # whatever a newer hpckit wrote
+    def _missing_(cls, value: object) -> Cause:  # noqa: ARG003  # values of a newer hpckit
         return cls.unknown
 
     @property
@@ -63,7 +62,7 @@ class Cause(StrEnum):
 
     @property
     def external(self) -> bool:
-        """Whether it comes from outside the user's code: Slurm may know better what happened."""
+        """Whether the cause is outside the user's code, so that Slurm may know it better."""
         return self in _EXTERNAL
 
 
@@ -84,9 +83,10 @@ _EXTERNAL = frozenset(
 class ExitReason(StrEnum):
     """Why a rank left.
 
-    `returned`: the user's function did, or the attached script came to its end; `ended`: a plain
-    command with exit code 0, which says no more; `left`: at a step boundary, as it was told;
-    `pruned`: there, for good; `exited`: with an exit code, and without having returned.
+    `returned`: the user's function returned, or the attached script reached its end. `ended`: a
+    plain command ended with exit code 0, which says nothing more. `left`: at a step boundary, as
+    requested. `pruned`: the same, but for good. `exited`: with an exit code, without having
+    returned.
     """
 
     returned = "returned"
@@ -99,7 +99,7 @@ class ExitReason(StrEnum):
 
 
 class ToldBy(StrEnum):
-    """Who told a rank to leave: a signal to its own process, the supervisor, or a peer."""
+    """Who asked a rank to leave: a signal to its own process, the supervisor, or a peer."""
 
     signal = "signal"
     supervisor = "supervisor"
@@ -107,7 +107,7 @@ class ToldBy(StrEnum):
 
 
 class StateKept(StrEnum):
-    """Whether what a rank registered is saved as it was when the rank left its step loop."""
+    """Whether the registered state of a rank is saved as it was when it left its step loop."""
 
     nothing = "nothing"
     saved = "saved"
@@ -115,14 +115,15 @@ class StateKept(StrEnum):
 
 
 FINE = frozenset({ExitReason.returned, ExitReason.ended, ExitReason.left, ExitReason.pruned})
-"""Reasons that are no failure of the rank."""
+"""Reasons that are not a failure of the rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitStatement:
-    """What a rank itself says of its leaving; the agent believes it where the process ended so.
+    """A rank's own statement about its end; the agent accepts it if the process ended accordingly.
 
-    `signal` names the one that told it to leave; `step` is the last one begun, of `total`.
+    `signal` names the signal that asked it to leave. `step` is the last step that began, of
+    `total`.
     """
 
     reason: ExitReason
@@ -137,10 +138,10 @@ class ExitStatement:
 class RankExit:
     """One rank's exit record: how its process ended, and why it left.
 
-    `signal` is what ended the process, such as SIGKILL; `step` the last one begun, of `total`;
-    `told_by` and `told_signal` say who told it to leave. `stopped` is true where hpckit itself
-    ended the rank because another had failed; `at` is when the exception was raised or the end was
-    seen; `oom` is what shows that the kernel killed it for want of memory.
+    `signal` is what ended the process, such as SIGKILL. `step` is the last step that began, of
+    `total`. `told_by` and `told_signal` say who asked it to leave. `stopped` is true if hpckit
+    itself ended the rank because another rank had failed. `at` is when the exception was raised or
+    the end was seen. `oom` is the evidence that the kernel killed it because memory ran out.
     """
 
     rank: int
@@ -168,7 +169,7 @@ class RankExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStack:
-    """What a rank was doing: its state by the kernel, its last step, and its stacks, if it told."""
+    """What a rank was doing: its state in the kernel, its last step, and its stacks if known."""
 
     rank: int
     node: str
@@ -179,10 +180,10 @@ class RankStack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A classified end: cause, where, at which step, and the words of who failed.
+    """A classified failure: cause, place, step, and the message of the process that failed.
 
-    `signature` is the same where the same happened, whichever rank, node or step it happened at.
-    `checkpoint` names the one that was being loaded, where that is to blame while others are left.
+    `signature` is the same for the same failure on any rank, node or step. `checkpoint` names the
+    checkpoint that was being loaded, if it is to blame and others are left.
     """
 
     cause: Cause
@@ -196,7 +197,7 @@ class Failure:
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, `SIG<number>` where it has none (real-time signals)."""
+    """Return the name of a signal, or `SIG<number>` if it has none (real-time signals)."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -204,14 +205,14 @@ def signal_name(number: int) -> str:
 
 
 def shell_code(exit_record: RankExit) -> int:
-    """Return the exit code a shell would report: 128 + number for a signal, never 0."""
+    """Return the exit code that a shell would report: 128 + number for a signal, never 0."""
     if exit_record.signal is not None:
         return 128 + _signal_number(exit_record.signal)
     return exit_record.code or 1
 
 
 def _signal_number(name: str) -> int:
-    """Return the number `signal_name` named, 1 for a name from elsewhere."""
+    """Return the number for a name from `signal_name`, or 1 for an unknown name."""
     numbers = {member.name: member.value for member in signal.Signals}
     rest = name.removeprefix("SIG")
     return numbers.get(name, int(rest) if rest.isdecimal() else 1)

@@ -1,7 +1,7 @@
-"""Faults: what can be made to go wrong on purpose, and how it is written.
+"""The kinds of faults that can be injected on purpose, and how a fault is written.
 
-Responsible for the vocabulary of injected faults; it must not inject one, nor read words
-(planning/chaos). A fault is what is done to a run, a failure (model/failure) what comes of it.
+A fault is what is done to a run; a failure (model/failure) is the consequence. planning/faults
+reads the words of a fault.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class FaultTarget(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. What was not said is None; `times` None means always.
+    """One fault. A value that was not given is None; `times` None means always.
 
-    `fraction` is where in a checkpoint's files, laid in a row, a bit flips or the cut is made.
+    `fraction` is the position in the concatenated files of a checkpoint at which a bit flips or the
+    cut is made.
     """
 
     kind: FaultKind
@@ -73,7 +74,7 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """The fault in words that read back as the same fault."""
+        """The fault as text that parses back to the same fault."""
         target = [] if self.target is FaultTarget.rank else [self.target.value]
         values = [
             f"{field.name}={_shown(value)}"
@@ -93,15 +94,15 @@ SIGNALS = frozenset(
         FaultKind.abort,
     }
 )
-"""Kinds that from outside are a signal to a process."""
+"""Kinds that are a signal to a process when they are injected from outside."""
 
 ON_CHECKPOINTS = frozenset({FaultKind.flip, FaultKind.truncate, FaultKind.tear})
-"""Kinds that damage the newest checkpoint for good."""
+"""Kinds that permanently damage the newest checkpoint."""
 
 ON_NODES = frozenset(
     {FaultKind.kill_node, FaultKind.revive_node, FaultKind.cut_node, FaultKind.heal_node}
 )
-"""Kinds that break or mend a node of the sandbox."""
+"""Kinds that break or repair a node of the sandbox."""
 
 ON_SANDBOX = ON_NODES | {FaultKind.stop_controller, FaultKind.start_controller}
 """Kinds that only the sandbox can do."""

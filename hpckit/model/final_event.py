@@ -1,7 +1,7 @@
-"""How an attempt ended that could not say so itself.
+"""The failure of an attempt whose supervisor could not record the end.
 
-It tells from an attempt's own events that its final event is missing, and what to put
-in its place; it must not ask anybody else (Slurm may know better, see planning/spent).
+It is derived from the attempt's own events alone. Slurm may know better, see
+planning/recovery/budget.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from hpckit.model.states import RoundAction
 
 
 def missing_final_event(history: Iterable[events.Event]) -> Failure | None:
-    """Return what the latest attempt in these events ended with: what it was told, or was lost to.
+    """Return the failure of the latest attempt in these events if it lacks a final event.
 
-    None where it has a final event of its own, or never began. While it may be alive, it is not for
-    this to say.
+    The cause is that of the notice it received, otherwise `launcher_lost`. None if it has a final
+    event, or never began. This function cannot tell whether the attempt is still alive.
     """
     cause: Cause | None = None
     for event in history:
@@ -44,13 +44,13 @@ def round_lost(
 
 
 def last_round(history: Iterable[events.Event]) -> int:
-    """Return the number of the latest round in these events, 0 without one."""
+    """Return the number of the latest round in these events, or 0."""
     return max(
         (event.round for event in history if isinstance(event, events.RoundStarted)), default=0
     )
 
 
 def lost(cause: Cause) -> Failure:
-    """Return the failure of an attempt whose supervisor was lost to this."""
+    """Return the failure of an attempt whose supervisor was lost for this cause."""
     message = "the supervisor died before recording the outcome"
     return Failure(cause=cause, message=message, signature=cause)

@@ -1,7 +1,4 @@
-"""What a check of a launch found: findings, when it could start, and what it may cost.
-
-Responsible for these terms; it must not look for anything.
-"""
+"""The result of a check of a launch: findings, expected starts, and the estimated cost."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """An `error` refuses the launch; a `warning` is said, and the launch goes on."""
+    """An `error` refuses the launch; a `warning` is printed, and the launch continues."""
 
     error = "error"
     warning = "warning"
@@ -19,9 +16,9 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that will not work (error), or may not (warning).
+    """One thing that will not work (error) or may not work (warning).
 
-    `key` and `value` are the configuration's, `message` says what is wrong and what is allowed,
+    `key` and `value` are the configuration's. `message` says what is wrong and what is allowed,
     `hint` what to do.
     """
 
@@ -38,15 +35,15 @@ def error(key: str, value: object, message: str, hint: str = "") -> Finding:
 
 
 def warning(key: str, value: object, message: str, hint: str = "") -> Finding:
-    """Return a finding that is only said."""
+    """Return a finding that is only printed."""
     return Finding(severity=Severity.warning, key=key, value=str(value), message=message, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedStart:
-    """When Slurm would start a job if it were handed in now: a forecast, not a promise.
+    """When Slurm would start a job that is submitted now: a forecast, not a promise.
 
-    `at` null means that it did not say.
+    `at` is null if Slurm gave no time.
     """
 
     job_index: int
@@ -56,9 +53,9 @@ class ExpectedStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """The most that all runs together take, if each uses its whole time limit once.
+    """The most that all runs together can take if each uses its whole time limit once.
 
-    Hours of GPUs, and hours of CPUs of the runs without any. Null: a time limit is not known.
+    Hours of GPUs, and hours of CPUs of the runs without GPUs. Null: a time limit is not known.
     """
 
     gpu_hours: float | None
@@ -67,7 +64,7 @@ class CostEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """All that a check has to say; `unchecked` is what could not be looked at, and why."""
+    """The whole result of a check; `unchecked` lists what could not be checked, and why."""
 
     findings: tuple[Finding, ...]
     starts: tuple[ExpectedStart, ...]
@@ -81,5 +78,5 @@ class CheckReport:
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """The findings that are only said."""
+        """The findings that are only printed."""
         return tuple(one for one in self.findings if one.severity is Severity.warning)

@@ -1,8 +1,4 @@
-"""Where the time of a run went: the parts of its wall time, its interruptions, its ratios.
-
-Responsible for the words and for what follows from the parts alone; it must not read a history
-(planning.goodput does).
-"""
+"""How a run spent its time: the parts of its wall time, its interruptions, and its ratios."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from hpckit.model.states import RoundAction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProgress:
-    """The latest step of an attempt, of which round, and when that was said; `total` if known."""
+    """The latest step of an attempt, its round, and when it was reported; `total` if known."""
 
     round: int
     step: int
@@ -27,10 +23,9 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruption:
-    """One end of a round or attempt that was not completion.
+    """One end of a round or attempt without completion.
 
-    `round` is null where none had begun; `action` is what followed, null if that is
-    unknown.
+    `round` is null if none had begun. `action` is what followed, null if unknown.
     """
 
     at: datetime
@@ -45,18 +40,21 @@ class Interruption:
 
     @property
     def planned(self) -> bool:
-        """Whether it was announced, as preemption and the time limit are."""
+        """Whether the interruption was announced, as preemption and the time limit are."""
         return self.cause.planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
-    """The wall time of a run, split without rest and without overlap.
+    """The wall time of a run, split into parts that do not overlap and leave nothing out.
 
-    productive: steps that were kept. checkpoint: training stood still for a save. start: attempts
-    before the run's very first step. restart: from trouble to the next round's first step, but for
-    waiting. lost: steps that had to be done again. queue: submitted, and no attempt was alive.
-    idle: ended, and not yet submitted again.
+    - productive: steps that were kept.
+    - checkpoint: training stood still for a save.
+    - start: attempts before the run's very first step.
+    - restart: from trouble to the next round's first step, without waiting.
+    - lost: steps that had to be repeated.
+    - queue: submitted, with no attempt alive.
+    - idle: ended, and not submitted again yet.
     """
 
     productive: timedelta = timedelta()
@@ -69,7 +67,7 @@ class TimeParts:
 
     @property
     def wall(self) -> timedelta:
-        """All of it: from the first submission to the end, or to now."""
+        """The sum of the parts: from the first submission to the end, or to now."""
         return sum((getattr(self, name) for name in _PARTS), timedelta())
 
     @property
@@ -83,13 +81,16 @@ _PARTS = tuple(field.name for field in fields(TimeParts))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTimes:
-    """What the formula needs, as this run measured it (planning.ettr); null where it has not.
+    """The inputs of the formula (planning.goodput.ettr) as measured on this run; null if unknown.
 
-    mtbf (M): running time per failure. stall (w): standstill per save. interval (dt): median of
-    the training time between saves. restart (u0): from the end of a round to the next first step
-    without waiting; the start-up where nothing was restarted. queue (q): wait per interruption.
-    detection (d): from trouble, as far as known, to the end of the round. between_planned: running
-    time per planned interruption.
+    - mtbf (M): running time per failure.
+    - stall (w): standstill per save.
+    - interval (dt): median training time between saves.
+    - restart (u0): from the end of a round to the next first step, without waiting; the start-up
+      time if nothing was restarted.
+    - queue (q): wait per interruption.
+    - detection (d): from trouble, as far as known, to the end of the round.
+    - between_planned: running time per planned interruption.
     """
 
     mtbf: timedelta | None = None
@@ -103,11 +104,11 @@ class MeasuredTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """The account of a run. `stepped` is whether its work can be seen: by steps, or completed.
+    """The goodput of a run. `stepped` is whether its work can be seen: by steps, or by completion.
 
-    `writing` is how long saves took until their commit, beside training or not.
-    `first_wait` is the part of `parts.queue` before the first attempt; `ettr_expected` what the
-    formula gives for `measured`, null where that does not suffice.
+    `writing` is how long saves took until their commit, in parallel with training or not.
+    `first_wait` is the part of `parts.queue` before the first attempt. `ettr_expected` is the
+    result of the formula for `measured`, null if that lacks values.
     """
 
     parts: TimeParts
@@ -125,22 +126,22 @@ class Goodput:
 
     @property
     def goodput(self) -> float | None:
-        """Productive share of the time in which the run was on its nodes; null where unknown."""
+        """Productive share of the time in which the run was on its nodes; null if unknown."""
         return self._share(self.parts.running)
 
     @property
     def ettr(self) -> float | None:
-        """Productive share of the wall time, waiting included; null where unknown."""
+        """Productive share of the wall time, waiting included; null if unknown."""
         return self._share(self.parts.wall)
 
     @property
     def ettr_since_first_step(self) -> float | None:
-        """The same without the first wait and start-up: what the formula speaks of."""
+        """The ETTR without the first wait and the start-up, as the formula defines it."""
         return self._share(self.parts.wall - self.first_wait - self.parts.start)
 
     @property
     def writing_share(self) -> float | None:
-        """Share of the time on the nodes in which a checkpoint was being written; null unsaved."""
+        """Share of the running time in which a checkpoint was being written; null without saves."""
         running = self.parts.running
         return min(self.writing / running, 1.0) if self.saves and running else None
 

@@ -1,7 +1,6 @@
-"""What the events of a launch say of its runs: whose job they are, and what was asked of them.
+"""What the events of a launch say about its runs: which job each belongs to, and the requests.
 
-Responsible for the meaning of the launcher's own record; it must not read one from disk, nor know
-what came of an attempt (model/run).
+The outcome of attempts is in model/run.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ class Resumption:
 
 @dataclass(slots=True, kw_only=True)
 class LaunchHistory:
-    """What is recorded of a launch's runs, by their index.
+    """What is recorded about a launch's runs, by their index.
 
-    `jobs` are all there are, in the order of their indices; `slurm_jobs` what Slurm calls the
-    latest submission of a run, by job index `accepted` what it calls a job; `refused` is the
-    scheduler's reason; `executors` the local executor whose turn a run is. `successors` wait for
-    the end of a run's present job. `fresh` is how many attempts came before somebody last resumed
-    the run by hand, `idle` how many jobs in a row it was given since and never began in.
-    `auto_resume` is the index of the latest job that resumes others, `backlog` of the latest that
-    hands in what did not fit; `untouched` are frozen jobs that nobody has tried to hand in, or
-    that have to wait for their turn. `known` are runs of other launches that stand for some that
-    were asked for, by launch.
+    `jobs` are all jobs in the order of their indices. `slurm_jobs` is Slurm's id of the latest
+    submission of a run, `accepted` Slurm's id by job index. `refused` is the scheduler's reason.
+    `executors` is the local executor that is responsible for a run. `successors` wait for the end
+    of a run's present job. `fresh` is the number of attempts before the user last resumed the run
+    by hand, `idle` the number of consecutive jobs since then in which it never began. `auto_resume`
+    is the index of the latest auto-resume job, `backlog` that of the latest backlog job.
+    `untouched` are frozen jobs whose submission was never tried, or was deferred. `known` are runs
+    of other launches that replace requested ones, by launch.
     """
 
     jobs: list[JobSpec]
@@ -54,13 +52,13 @@ class LaunchHistory:
     known: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def waiting(self) -> tuple[JobSpec, ...]:
-        """Return the jobs that are still to be handed in as they were frozen, in their order."""
+        """Return the frozen jobs that are still to be submitted, in their order."""
         left = [self.jobs[index] for index in sorted(self.untouched)]
         gone = self.cancelled | self.resumed.keys()
         return tuple(job for job in left if not gone.issuperset(job.runs))
 
     def resumes(self, job_index: int) -> bool:
-        """Whether this job without runs resumes others, and does not only hand in."""
+        """Whether this job without runs is an auto-resume job, and not a backlog job."""
         return job_index not in self.backlog_jobs
 
     def job_of(self, run: int) -> JobSpec:
@@ -71,27 +69,27 @@ class LaunchHistory:
         return next(job for job in self.jobs if run in job.runs)
 
     def attempts_before(self, run: int) -> int:
-        """Return how many attempts a run had when it was given to its job; 0 where frozen so."""
+        """Return how many attempts a run had before its present job; 0 if that job was frozen."""
         resumption = self.resumed.get(run)
         return 0 if resumption is None else resumption.after
 
     def successor_of(self, run: int) -> str | None:
-        """Return what Slurm calls the successor of a run's present job, None without one."""
+        """Return Slurm's id of the successor of a run's present job, or None."""
         successor = self.successors.get(run)
         return None if successor is None else self.accepted.get(successor.job_index)
 
     @property
     def backlog_job(self) -> str | None:
-        """What Slurm calls the latest backlog job, None where it never had one."""
+        """Slurm's id of the latest backlog job, None if there never was one."""
         return None if self.backlog is None else self.accepted.get(self.backlog)
 
     @property
     def auto_resume_job(self) -> str | None:
-        """What Slurm calls the latest auto-resume job, None where it never had one."""
+        """Slurm's id of the latest auto-resume job, None if there never was one."""
         return None if self.auto_resume is None else self.accepted.get(self.auto_resume)
 
     def take(self, event: events.Event) -> None:
-        """Take the next event into account; one about a job nobody knows changes nothing."""
+        """Take the next event into account; an event of an unknown job changes nothing."""
         match event:
             case events.JobAdded():
                 self._add(event)
@@ -133,7 +131,7 @@ class LaunchHistory:
                 self._resume(run, given, fresh=event.fresh)
 
     def _add_successor(self, run: int, given: Resumption) -> None:
-        """Queue a job behind a run's present one: that is the earlier successor if it has begun."""
+        """Queue a job behind the run's present one: the earlier successor, if that has begun."""
         earlier = self.successors.get(run)
         if earlier is not None and earlier.after < given.after:
             self.resumed[run] = earlier
@@ -163,7 +161,7 @@ class LaunchHistory:
         self.slurm_jobs |= job_ids(job, event.job)
         for run in job.runs:
             self.refused.pop(run, None)
-        # Submitted once more, by hand: the cancellation was meant for the earlier job.
+        # Submitted again by hand: the cancellation was meant for the earlier job.
         if earlier != event.job:
             self.cancelled.difference_update(job.runs)
 
@@ -182,7 +180,7 @@ class LaunchHistory:
             self.refused[run] = event.message
 
     def _succeeds(self, job: JobSpec) -> bool:
-        """Whether this is the job that waits for the end of the present job of its run."""
+        """Whether this job waits for the end of the present job of its run."""
         given = (self.successors.get(run) for run in job.runs)
         return any(one is not None and one.job_index == job.index for one in given)
 
@@ -195,7 +193,7 @@ class LaunchHistory:
 
 
 def read_history(jobs: Iterable[JobSpec], history: Iterable[events.Event]) -> LaunchHistory:
-    """Return what these events say of a launch with these jobs (those added since may be in)."""
+    """Return what these events say about a launch with these jobs, which may include added ones."""
     frozen = list(jobs)
     known = LaunchHistory(jobs=frozen, untouched={job.index for job in frozen if job.runs})
     for event in history:
@@ -206,7 +204,7 @@ def read_history(jobs: Iterable[JobSpec], history: Iterable[events.Event]) -> La
 def job_ids(job: JobSpec, main: str) -> dict[int, str]:
     """Return the Slurm job of each run of a submitted job: `123`, or `123_4` in an array.
 
-    Whichever element of a shared job takes a run, it waits for all of them.
+    Any element of a shared job may take a run, so the run waits for all of them.
     """
     number = JobId.parse(main).main
     if not job.is_array or job.shared_job is not None:

@@ -1,7 +1,6 @@
-"""Identities and their text form: launches, runs, jobs, attempts.
+"""The ids of launches, runs, jobs and attempts, and their text form. Pure.
 
-Responsible for making and parsing ids; it must not look anything up. `parse` and `str` are
-inverse.
+`parse` and `str` are inverse.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def slug(name: str) -> str:
 
 
 def launch_id(name: str, *, created_at: datetime, token: str) -> str:
-    """Return the id of a launch: its name, its moment and a random token."""
+    """Return the id of a launch: its name, its creation time and a random token."""
     return f"{slug(name)}-{created_at:%Y%m%d-%H%M%S}-{token}"
 
 
@@ -38,7 +37,7 @@ def run_id(launch: str, index: int) -> str:
 
 
 def split_run_id(text: str) -> tuple[str, int | None]:
-    """Split `LAUNCH.INDEX` into its parts; the index is None where there is none."""
+    """Split `LAUNCH.INDEX` into its parts; the index is None if there is none."""
     launch, dot, index = text.rpartition(".")
     if dot and index.isdecimal():
         return launch, int(index)
@@ -59,7 +58,7 @@ class JobId:
 
     @classmethod
     def parse(cls, text: str) -> JobId:
-        """Parse `123` or `123_4`; raises ValueError on anything else (steps, ranges)."""
+        """Parse `123` or `123_4`. Raises ValueError for anything else (steps, ranges)."""
         match = _JOB.match(text.strip())
         if match is None:
             raise ValueError(f"{text!r} is not a job id; expected 123 or 123_4")

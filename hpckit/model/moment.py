@@ -1,6 +1,6 @@
-"""Times in words, for people: in the local time zone (`TZ`), with its name. Programs get ISO 8601.
+"""Times as text for people: in the local time zone (`TZ`), with its name. Programs get ISO 8601.
 
-Responsible for every time that a text shows; it must not read a clock.
+Pure: it reads no clock.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def local_moment(at: datetime) -> str:
-    """Return a moment to the second: `2026-11-22 19:26:59 CET`."""
+    """Return a time with date and seconds: `2026-11-22 19:26:59 CET`."""
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def local_minute(at: datetime) -> str:
-    """Return a moment of these days to the minute: `11-22 19:26 CET`."""
+    """Return a recent time to the minute, without the year: `11-22 19:26 CET`."""
     return f"{at.astimezone():%m-%d %H:%M %Z}"
 
 
 def local_second(at: datetime) -> str:
-    """Return a moment of these days to the second: `11-22 19:26:59 CET`."""
+    """Return a recent time to the second, without the year: `11-22 19:26:59 CET`."""
     return f"{at.astimezone():%m-%d %H:%M:%S %Z}"
 
 
 def local_clock(at: datetime) -> str:
-    """Return the time of day of a moment: `19:26:59 CET`."""
+    """Return the time of day: `19:26:59 CET`."""
     return f"{at.astimezone():%H:%M:%S %Z}"
 
 
 def recorded_moment(text: str) -> str:
-    """Return a moment that a file has as ISO 8601 in words; what is none stays as it is."""
+    """Return an ISO 8601 time from a file as text for people; other text is returned unchanged."""
     try:
         return local_moment(datetime.fromisoformat(text))
     except ValueError:

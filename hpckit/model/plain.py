@@ -1,9 +1,8 @@
-"""Dataclasses to plain JSON values and back.
+"""Conversion of dataclasses to plain JSON values and back.
 
-Responsible for one rule of translation; it must not know any particular type's meaning.
-Datetimes are ISO 8601 in UTC, durations are seconds, enums their value, tuples lists. Unknown
-keys are left out when reading, so that an older hpckit can read what a newer one wrote. A value
-of another type than its field's is refused here, so that whoever reads a record may trust it.
+Datetimes are ISO 8601 in UTC, durations are seconds, enums their value, tuples lists. Unknown keys
+are ignored when reading, so that an older hpckit can read what a newer one wrote. A value of
+another type than its field's is refused here, so that code that reads a record can trust it.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _scalar(value: Any) -> Any:
 def from_plain(kind: type[T], record: Mapping[str, Any]) -> T:
     """Build a dataclass from plain values.
 
-    Raises TypeError or ValueError where a mandatory one is missing, or one is not of its type.
+    Raises TypeError or ValueError if a mandatory value is missing or a value has the wrong type.
     """
     if not isinstance(record, Mapping):
         raise TypeError(f"{kind.__name__} is {_shown(record)}, not an object")
@@ -76,7 +75,7 @@ def _read(name: str, read: _Reader, value: Any) -> Any:
 
 @cache
 def _readers(kind: Any) -> tuple[tuple[str, frozenset[Any], _Reader], ...]:
-    """Return the fields of a dataclass, the types that are taken as they are, and a reader."""
+    """Return the fields of a dataclass, each with the types accepted unchanged and a reader."""
     hints = get_type_hints(kind)
     return tuple(
         (field.name, _accepted(hints[field.name]), _reader(hints[field.name]))
@@ -92,7 +91,7 @@ _AS_THEY_ARE: Mapping[Any, frozenset[Any]] = {
 
 
 def _accepted(hint: Any) -> frozenset[Any]:
-    """Return the types whose values need no reader, which is what makes reading fast."""
+    """Return the types whose values need no reader; this makes reading fast."""
     if get_origin(hint) in (types.UnionType, Union):
         return frozenset(one for member in get_args(hint) for one in _accepted(member))
     return _AS_THEY_ARE.get(hint, frozenset())
@@ -118,7 +117,7 @@ def _reader_of_union(members: tuple[Any, ...]) -> _Reader:
     if len(others) == 1:
         read = _reader(others[0])
         return lambda value: None if value is None else read(value)
-    # Of several, only those can be told apart that are JSON's own.
+    # In a union of several types, only JSON's own types can be told apart.
     return _reader_of_some(frozenset(members), " or ".join(one.__name__ for one in others))
 
 
@@ -146,7 +145,7 @@ def _reader_of_one(hint: Any) -> _Reader:
 
 
 def _checked(value: Any, hint: type, accepted: frozenset[Any]) -> Any:
-    # A subclass, such as a text that is an enum's member, is what it extends.
+    # A value of a subclass is accepted, such as a member of a StrEnum as text.
     if type(value) in accepted or (isinstance(value, hint) and not isinstance(value, bool)):
         return value
     raise TypeError(f"{_shown(value)} is not {hint.__name__}")

@@ -1,7 +1,6 @@
 """The plan of a launch: everything that will be frozen and submitted, resolved.
 
-Responsible for the shape of a plan; it must not compute one (planning) or write one (record).
-Equality means: the same launch.
+Equal plans are the same launch.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from hpckit.model.search import Search
 from hpckit.model.stages import Stage, StageDependency
 
 MASK = "***"
-"""What stands in a configuration, or in an override, for a secret."""
+"""Replaces a secret in a configuration or an override."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretVariables:
     """The variables of `env` and of `cluster.env` whose values must not be shown.
 
-    They are in no configuration, and their values are not in the text of this object.
+    They are in no configuration, and the repr of this object omits their values.
     """
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -41,11 +40,11 @@ class SecretVariables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One composed configuration: `config` whole and resolved, `settings` what hpckit reads.
+    """One composed configuration: `config` complete and resolved, `settings` the part hpckit reads.
 
-    `stage` names the stage it is a point of, where the launch has stages. With a `search`, the
-    searched keys hold any values: a run asks for its own when it begins. What looks like a secret
-    is in `secrets`, and masked everywhere else.
+    `stage` names the stage of the point, if the launch has stages. With a `search`, the searched
+    keys hold arbitrary values: a run asks for its own when it begins. What looks like a secret is
+    in `secrets`, and masked everywhere else.
     """
 
     overrides: tuple[str, ...]
@@ -58,7 +57,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One run of a launch. `overrides` are those that set it apart and those all runs share."""
+    """One run of a launch. `overrides` include its own and those that all runs share."""
 
     launch: str
     index: int
@@ -77,10 +76,10 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceSpec:
-    """What sbatch is asked for, for every run of one job. Slurm's terms; null means not said.
+    """What sbatch is asked for, for each run of one job, in Slurm's terms; null means not given.
 
-    `nodes` is how many a run trains on, `spare_nodes` how many are allocated beside them;
-    `min_nodes` is how far it may shrink inside an allocation (null: not at all).
+    `nodes` is how many nodes a run trains on, `spare_nodes` how many are allocated in addition.
+    `min_nodes` is how far the run may shrink inside an allocation (null: not at all).
     """
 
     nodes: int
@@ -109,7 +108,7 @@ class ResourceSpec:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks of one run, when it has all its nodes."""
+        """Number of ranks of one run when it has all its nodes."""
         return self.nodes * self.tasks_per_node
 
     @property
@@ -119,7 +118,7 @@ class ResourceSpec:
 
     @property
     def outlives_a_node(self) -> bool:
-        """Whether a run goes on in its allocation when one of its nodes is lost."""
+        """Whether a run can continue in its allocation when one of its nodes is lost."""
         fewest = self.nodes if self.min_nodes is None else self.min_nodes
         return self.allocated_nodes > fewest
 
@@ -128,9 +127,9 @@ class ResourceSpec:
 class SharedJobSpec:
     """How runs share jobs: `jobs` of them, each with `slots` for one run at a time.
 
-    `runs_per_job`, `runs_per_gpu` and `at_a_time` (over all jobs) are what was asked for, and
-    `most_jobs` what the cluster allows; null means no bound. `each` is what one run needs,
-    `timeout` the time limit of a job where it is not to follow from that.
+    `runs_per_job`, `runs_per_gpu` and `at_a_time` (over all jobs) are the requested values.
+    `most_jobs` is what the cluster allows; null means no bound. `each` is what one run needs.
+    `timeout` is the time limit of a job if it does not follow from that.
     """
 
     runs_per_job: int
@@ -148,8 +147,8 @@ class SharedJobSpec:
 class JobSpec:
     """One sbatch: a job of one run, or an array whose element i is run `runs[i]`.
 
-    With `shared_job` its elements work through the runs together, in their order, and `resources`
-    are those of an element. `after` are the jobs of the stage before that it waits for.
+    With `shared_job`, its elements work through the runs together, in their order, and `resources`
+    are those of an element. `after` are the jobs of the previous stage that it waits for.
     """
 
     index: int
@@ -175,8 +174,8 @@ class JobSpec:
 class LaunchPlan:
     """A whole launch: what is frozen on disk, rendered, and submitted.
 
-    `folder` is absolute; `arguments` are the words the user gave; `search` is what the runs of an
-    adaptive sweep ask for values.
+    `folder` is absolute. `arguments` are the words that the user typed. `search` is the source of
+    the values that the runs of an adaptive sweep ask for.
     """
 
     id: str

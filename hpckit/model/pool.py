@@ -1,7 +1,4 @@
-"""A run that shares a job with others: what the state of the job says of it, and what not.
-
-Responsible for that choice alone; it must not ask anybody for a state.
-"""
+"""The state of a run in a shared job: what follows from the job's state, and what does not."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _FINAL = frozenset({RunState.completed, RunState.failed, RunState.cancelled})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPool:
-    """The jobs, as Slurm calls them, that work through the same runs."""
+    """The jobs, by Slurm's ids, that work through the same runs."""
 
     jobs: tuple[str, ...]
 
@@ -37,7 +34,7 @@ def read_pools(history: LaunchHistory, runs: Iterable[int]) -> dict[int, JobPool
 
 
 def element_jobs(job: JobSpec, main: str | None) -> tuple[str, ...]:
-    """Return what Slurm calls the elements of a packed job."""
+    """Return Slurm's ids of the elements of a shared job."""
     if main is None:
         return ()
     number = JobId.parse(main).main
@@ -54,11 +51,11 @@ def _belongs(run: int, job: JobSpec, history: LaunchHistory) -> bool:
 def in_pool(
     view: RunView, pool: JobPool, observations: Mapping[str, Observation], *, asked: bool
 ) -> RunView:
-    """Return the view of a run by what there is of it, rather than by the job as a whole.
+    """Return the view of a run from its own record, rather than from the job as a whole.
 
-    What its attempt came to is the run's own end, whatever the job does next. A run that waits,
-    or was interrupted, may be begun while one of the jobs lives; after that it is what became of
-    them. `asked` is whether Slurm answered about these jobs.
+    The outcome of its attempt is the run's own end, whatever the job does next. A run that waits or
+    was interrupted may be started while one of the jobs is alive; after that, its state is that of
+    the jobs. `asked` is whether Slurm answered about these jobs.
     """
     record = view.record
     if record.begun and record.state in _FINAL:
@@ -75,7 +72,7 @@ def in_pool(
 
 
 def _waiting(view: RunView) -> RunView:
-    """Return a run that waits for a free slot, or is cancelled while it does."""
+    """Return a run that waits for a free slot, or is cancelled while it waits."""
     wished = view.record.cancel_requested
     record = view.record.waiting()
     if wished:

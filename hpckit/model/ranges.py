@@ -1,4 +1,4 @@
-"""Numbers in words: `0-3, 7`. It must not know what they count."""
+"""Numbers written as ranges: `0-3, 7`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PIECE = re.compile(r"(?P<first>\d{1,9})(?P<dash>-(?P<last>\d{1,9})?)?", re.ASCI
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers in words, smallest first: `0-3, 7`."""
+    """Return numbers as ranges, smallest first: `0-3, 7`."""
     pieces: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if pieces and pieces[-1][1] == number - 1:
@@ -20,9 +20,9 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def parse_ranges(text: str, end: int) -> frozenset[int]:
-    """Return the numbers that `3-7,12` means, all below `end`; raises ValueError.
+    """Return the numbers in a text such as `3-7,12`, all below `end`.
 
-    A range may be open (`5-`: to the last one). Its message says what is wrong.
+    A range may be open (`5-`: to the last one). Raises ValueError with a message for the user.
     """
     found: set[int] = set()
     for piece in text.split(","):

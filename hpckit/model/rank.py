@@ -1,4 +1,4 @@
-"""Which process of a distributed run this is. It must not read the environment itself."""
+"""The identity of one process of a distributed run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class RankSource(StrEnum):
-    """Who said so."""
+    """Where the identity comes from."""
 
     agent = "agent"
     slurm_step = "slurm_step"
@@ -19,8 +19,8 @@ class RankSource(StrEnum):
 class RankInfo:
     """Identity of one rank: all counts start at 0, sizes at 1.
 
-    `master_addr` and `master_port` are set only where the source fixes them beforehand; else the
-    address is published by rank 0 after it has bound its store.
+    `master_addr` and `master_port` are set only if the source fixes them in advance. Otherwise rank
+    0 publishes the address after it has bound its store.
     """
 
     rank: int

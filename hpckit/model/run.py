@@ -1,7 +1,4 @@
-"""What is known of a run: our record (a fold of events) beside Slurm's word, and both together.
-
-Responsible for the meaning of a history; it must not read one from disk.
-"""
+"""The state of a run: hpckit's record (a fold of events), Slurm's report, and both combined."""
 
 from __future__ import annotations
 
@@ -15,17 +12,17 @@ from hpckit.model.failure import Failure
 from hpckit.model.states import BaseState, RunState, SlurmState
 
 PRUNED = "pruned"
-"""Why a run has completed early: an adaptive sweep has better ones."""
+"""The reason of a run that completed early because an adaptive sweep has better ones."""
 
 KEPT_WARNINGS = 5
-"""How many warnings a record keeps, the latest: the rest is in the events."""
+"""How many of the latest warnings a record keeps; all of them are in the events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What Slurm says of one job or array element, and when it said so.
+    """Slurm's report on one job or array element, and the time of the report.
 
-    `exit_code` is Slurm's own (0..255); `nodes` a hostlist, empty before the start.
+    `exit_code` is Slurm's own (0..255); `nodes` is a hostlist, empty before the start.
     """
 
     job: str
@@ -39,12 +36,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run by our own record alone. `attempt` counts from 1, 0 before the first.
+    """A run according to hpckit's record alone. `attempt` counts from 1 and is 0 before the first.
 
-    `supervisor` is (host, pid, start mark of the process) of the latest attempt, `restart_count`
-    Slurm's count of restarts when that attempt began; `warnings` the latest few; `reason` why it
-    completed before all was done (`pruned`, or at which step its own code returned), else empty;
-    `step` counts from 0, up to one less than `total`, which is null if it is not known.
+    `supervisor` is (host, pid, start mark of the process) of the latest attempt. `restart_count` is
+    Slurm's count of restarts when that attempt began. `warnings` are the latest few. `reason` says
+    why the run completed early (`pruned`, or at which step its own code returned), otherwise it is
+    empty. `step` counts from 0, up to one less than `total`, which is null if unknown.
     """
 
     id: str
@@ -76,7 +73,7 @@ class RunRecord:
         return self.started_at is not None
 
     def waiting(self) -> RunRecord:
-        """Return the run as one that waits to be begun again: without how its attempt ended."""
+        """Return the run as one that waits to start again, without the end of its attempt."""
         return replace(
             self,
             state=RunState.pending,
@@ -90,7 +87,7 @@ class RunRecord:
         )
 
     def fold(self, history: Iterable[events.Event]) -> RunRecord:
-        """Return the record after this history; never raises, whatever the order."""
+        """Return the record after this history; never raises, in any order of events."""
         record = self
         for event in history:
             record = _apply(record, event)
@@ -149,12 +146,13 @@ _ENDED_FROM_OUTSIDE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run as it stands: our record and Slurm's word side by side.
+    """The current state of a run: hpckit's record and Slurm's report side by side.
 
-    `asked` is whether Slurm answered about this run's job: with no observation it then does not
-    know the job any more. `alive` is whether the process that carries the run exists, where that
-    can be known (same host): its supervisor, or the local executor while the run waits for it.
-    `blocked` says why the run will not begin, where a run of the stage before did not complete.
+    `asked` is whether Slurm answered about this run's job: if it did and there is no observation,
+    Slurm no longer knows the job. `alive` is whether the process that carries the run exists, if
+    that can be determined (same host): its supervisor, or the local executor while the run waits
+    for it. `blocked` says why the run will not begin, if a run of the previous stage did not
+    complete.
     """
 
     record: RunRecord
@@ -165,11 +163,11 @@ class RunView:
 
     @property
     def state(self) -> RunState:
-        """The run's state, from both; where they disagree on an end, our own record wins.
+        """The run's state, from both sources; if they disagree on an end, hpckit's record wins.
 
-        Our record knows why a run ended; Slurm knows that it is gone when our record could not
-        be written (node crash, SIGKILL), that it waits again after a requeue, and what stood
-        behind an end that came from outside (a signal seen by a rank may be a preemption).
+        The record knows why a run ended. Slurm knows that it is gone when the record could not be
+        written (node crash, SIGKILL), that it waits again after a requeue, and what caused an end
+        from outside (a signal seen by a rank may be a preemption).
         """
         if self.blocked:
             return RunState.cancelled
@@ -183,9 +181,9 @@ class RunView:
 
     @property
     def requeued(self) -> bool:
-        """Whether Slurm has begun anew, or will, since the latest attempt of our record.
+        """Whether Slurm started the run again, or will, since the latest attempt in the record.
 
-        A Slurm that does not report restarts still says PENDING after the attempt began.
+        A Slurm that does not report restarts reports PENDING again after the attempt began.
         """
         seen, record = self.observation, self.record
         if seen is None or not record.begun:
@@ -196,7 +194,7 @@ class RunView:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more will be heard of the run, even where its end is not known.
+        """Whether the run will not change any more, even if its end is not known.
 
         An interrupted run may still be requeued until Slurm is done with its job.
         """
@@ -208,7 +206,7 @@ class RunView:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code by our record, else by Slurm once it has ended the job."""
+        """The exit code in the record, otherwise Slurm's once it has ended the job."""
         if self.record.exit_code is not None and not self.requeued:
             return self.record.exit_code
         seen = self.observation
@@ -221,7 +219,7 @@ class RunView:
 
     @property
     def _stopped_from_outside(self) -> bool:
-        """Whether our record's end is one whose reason our record need not know."""
+        """Whether the recorded end may have a reason that the record does not know."""
         record = self.record
         if record.state is RunState.failed:
             return record.failure is None or record.failure.cause.external
@@ -230,10 +228,10 @@ class RunView:
     def _by_slurm(self, slurm: SlurmState) -> RunState:
         started = self.record.state is RunState.running and not self.requeued
         if started and not slurm.ended:
-            # Slurm's word may be from before the attempt began, or unknown to this version.
+            # Slurm's report may be older than the attempt, or in words unknown to this version.
             return RunState.running
         if slurm.base is BaseState.completed:
-            # Slurm is content but no supervisor reported an end: the truth is not known.
+            # Slurm reports success but no supervisor recorded an end: the outcome is unknown.
             return RunState.unknown
         return self._cancelled_if_asked(slurm.run_state)
 
@@ -258,7 +256,7 @@ class RunView:
         return RunState.interrupted if self.alive is False else RunState.pending
 
     def _cancelled_if_asked(self, state: RunState) -> RunState:
-        """Return `cancelled` for a stop the user asked for: its supervisor may not have known."""
+        """Return `cancelled` for a stop that the user asked for; the record may not show it."""
         stopped = state is RunState.interrupted or (
             state is RunState.failed and self._stopped_from_outside
         )

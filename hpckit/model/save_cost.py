@@ -1,7 +1,4 @@
-"""What a save of a run costs, as the latest one was measured: how often to save follows from it.
-
-Responsible for the two times; it must not decide anything (runtime.cadence does).
-"""
+"""The cost of a save of a run, as measured at the latest one; how often to save follows from it."""
 
 from __future__ import annotations
 

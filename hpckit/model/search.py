@@ -1,8 +1,4 @@
-"""The space of a sampled sweep, and what one run of an adaptive one was given of it.
-
-Responsible for the shape of a search and for putting values into a frozen configuration; it must
-not choose values, or know who does.
-"""
+"""The space of a sampled sweep, and the values that one run of an adaptive sweep was given."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from hpckit.model.launch import Direction, Pruner
 
 
 class AxisKind(StrEnum):
-    """What an axis draws from: listed values, an interval of numbers, or one of integers."""
+    """What an axis draws from: listed values, an interval of real numbers, or one of integers."""
 
     choice = "choice"
     real = "real"
@@ -25,10 +21,10 @@ class AxisKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One searched key. An interval has both ends in it; `log` spreads its logarithm evenly.
+    """One searched key. An interval includes both ends; `log` samples its logarithm uniformly.
 
-    With a `step`, an interval has only what is so many steps above `low`. `values` are those of a
-    choice.
+    With a `step`, an interval has only the values a whole number of steps above `low`. `values` are
+    those of a choice.
     """
 
     key: str
@@ -45,14 +41,14 @@ class Axis:
         return tuple(_label(value) for value in self.values)
 
     def value(self, label: Any) -> Any:
-        """Return what a sampler's label stands for."""
+        """Return the value that a sampler's label stands for."""
         if self.kind is not AxisKind.choice:
             return label
         return self.values[self.labels.index(label)]
 
     @property
     def ends(self) -> tuple[Any, Any]:
-        """Two values of the axis that are as different as can be."""
+        """The two values of the axis that differ the most."""
         if self.kind is AxisKind.choice:
             return self.values[0], self.values[-1]
         if self.kind is AxisKind.integer:
@@ -66,10 +62,10 @@ def _label(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedKey:
-    """A place of the configuration that follows searched keys.
+    """A place in the configuration whose value follows from searched keys.
 
-    `path` are keys and list indices, as text. It is a copy of the key `copies`, or (null) the text
-    of `pieces`: literal text and keys in turn, beginning with text.
+    `path` holds keys and list indices, as text. The place is a copy of the key `copies`, or, if
+    that is null, the text made of `pieces`: literal text and keys alternating, starting with text.
     """
 
     path: tuple[str, ...]
@@ -77,7 +73,7 @@ class DerivedKey:
     pieces: tuple[str, ...] = ()
 
     def value(self, given: Mapping[str, Any]) -> Any:
-        """Return what stands here with these values of the searched keys."""
+        """Return the value of this place for these values of the searched keys."""
         if self.copies is not None:
             return given[self.copies]
         parts = enumerate(self.pieces)
@@ -86,7 +82,7 @@ class DerivedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """An adaptive sweep: what it searches, and by which reported metric."""
+    """An adaptive sweep: what it searches, and which reported metric it optimizes."""
 
     axes: tuple[Axis, ...]
     followers: tuple[DerivedKey, ...]
@@ -116,9 +112,9 @@ def _with(node: Any, path: Sequence[str], value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a run of an adaptive sweep was given: trial `number` of the study, with these values.
+    """The values that a run of an adaptive sweep was given: trial `number` of the study.
 
-    `signature` is that of the run's whole configuration; `earlier` are the trials it had before.
+    `signature` is that of the run's whole configuration; `earlier` are its previous trials.
     """
 
     number: int

@@ -1,8 +1,4 @@
-"""How a run stands when its launch is resumed: submitted again, or left alone, and why.
-
-Responsible for these terms; it must not choose (planning.recovery.resume does), nor put them into
-words (report.standing does).
-"""
+"""What a resume does with a run: submit it again, or leave it alone, and why."""
 
 from __future__ import annotations
 
@@ -11,12 +7,13 @@ from enum import StrEnum
 
 
 class Standing(StrEnum):
-    """What a resume makes of a run.
+    """What a resume does with a run.
 
-    `resumable`: it is submitted again. All others are left alone: `waiting` and `running` are under
-    way, and so is `unsettled`, which Slurm may start again by itself; of `unconfirmed` it is not
-    known whether Slurm accepted it; `cancelled` was not asked for; `spent` has used up its budgets;
-    `blocked` follows a run that is left alone, `detached` one that is not among those chosen.
+    `resumable` runs are submitted again; all others are left alone. `waiting` and `running` are
+    under way, and so is `unsettled`, which Slurm may start again by itself. For `unconfirmed`, it
+    is not known whether Slurm accepted it. `cancelled`: the resume does not include cancelled runs.
+    `spent` has used up its budgets. `blocked` follows a run that is left alone, `detached` one that
+    is not among the chosen runs.
     """
 
     resumable = "resumable"
@@ -32,7 +29,7 @@ class Standing(StrEnum):
 
     @property
     def under_way(self) -> bool:
-        """Whether the run may still get further by itself."""
+        """Whether the run may still make progress by itself."""
         return self in _UNDER_WAY
 
 
@@ -41,10 +38,10 @@ _UNDER_WAY = frozenset({Standing.waiting, Standing.running, Standing.unsettled})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A standing with what it refers to.
+    """A standing with its details.
 
-    `detail` is why budgets are spent, or why an earlier stage did not complete; `follows` the run
-    that a detached one waits for.
+    `detail` says why budgets are spent, or why an earlier stage did not complete; `follows` is the
+    run that a detached one waits for.
     """
 
     standing: Standing

@@ -1,7 +1,7 @@
-"""States: Slurm's and ours, and the total map between them.
+"""The states of Slurm and of hpckit, and the complete mapping between them.
 
-Responsible for every state name; it must not ask anybody for a state. Names and meanings are
-those of Slurm's own page on job states (job_state_codes), 12 base states and the flags.
+Names and meanings are those of Slurm's own page on job states (job_state_codes): 12 base states and
+the flags.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 
 class RunState(StrEnum):
-    """What a run is for its user."""
+    """The state of a run as its user sees it."""
 
     pending = "pending"
     running = "running"
@@ -23,7 +23,7 @@ class RunState(StrEnum):
     unknown = "unknown"
 
     @classmethod
-    def _missing_(cls, value: object) -> RunState:  # noqa: ARG003  # whatever a newer hpckit wrote
+    def _missing_(cls, value: object) -> RunState:  # noqa: ARG003  # values of a newer hpckit
         return cls.unknown
 
     @property
@@ -35,7 +35,7 @@ class RunState(StrEnum):
 class RoundAction(StrEnum):
     """What follows an ended round. `new_round`: in the same allocation; `new_attempt`: in another.
 
-    `end`: nothing, or what is unknown.
+    `end`: nothing, or an unknown action.
     """
 
     completed = "completed"
@@ -44,7 +44,7 @@ class RoundAction(StrEnum):
     end = "end"
 
     @classmethod
-    def _missing_(cls, value: object) -> RoundAction:  # noqa: ARG003  # whatever a newer one wrote
+    def _missing_(cls, value: object) -> RoundAction:  # noqa: ARG003  # values of a newer hpckit
         return cls.end
 
 
@@ -59,16 +59,16 @@ class DrainAction(StrEnum):
     stay = "stay"
 
     @classmethod
-    def _missing_(cls, value: object) -> DrainAction:  # noqa: ARG003  # whatever a newer one wrote
+    def _missing_(cls, value: object) -> DrainAction:  # noqa: ARG003  # values of a newer hpckit
         return cls.stay
 
 
 class RequeueOutcome(StrEnum):
     """The result of asking Slurm for a new attempt.
 
-    `requeued`: there is one, whoever asked for it; `fenced`: the run belongs to another attempt
-    now; `refused`: Slurm will never start one; `unreachable`: Slurm did not answer in time;
-    `unknown`: what a newer hpckit wrote.
+    `requeued`: there will be one, no matter which process asked for it. `fenced`: the run belongs
+    to another attempt now. `refused`: Slurm will never start one. `unreachable`: Slurm did not
+    answer in time. `unknown`: a value of a newer hpckit.
     """
 
     requeued = "requeued"
@@ -78,7 +78,7 @@ class RequeueOutcome(StrEnum):
     unknown = "unknown"
 
     @classmethod
-    def _missing_(cls, value: object) -> RequeueOutcome:  # noqa: ARG003  # whatever a newer one wrote
+    def _missing_(cls, value: object) -> RequeueOutcome:  # noqa: ARG003  # values of a newer hpckit
         return cls.unknown
 
 
@@ -86,7 +86,7 @@ _ENDED = frozenset({RunState.completed, RunState.failed, RunState.cancelled, Run
 
 
 class BaseState(StrEnum):
-    """Slurm's base states, and one for what a newer Slurm may say."""
+    """Slurm's base states, and one for unknown states of a newer Slurm."""
 
     pending = "PENDING"
     running = "RUNNING"
@@ -104,7 +104,7 @@ class BaseState(StrEnum):
 
 
 class StateFlag(StrEnum):
-    """Slurm's state flags: shown instead of, or beside, a base state."""
+    """Slurm's state flags, shown instead of a base state or next to one."""
 
     completing = "COMPLETING"
     configuring = "CONFIGURING"
@@ -144,7 +144,7 @@ _BASE_OF_FLAG = {
     StateFlag.stopped: BaseState.running,
     StateFlag.update_db: BaseState.running,
 }
-"""The base state a job is in when Slurm shows only the flag."""
+"""The base state of a job when Slurm shows only the flag."""
 
 _RUN_STATE = {
     BaseState.pending: RunState.pending,
@@ -165,7 +165,7 @@ _RUN_STATE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmState:
-    """One state as Slurm words it: a base state and flags, with the text it was read from."""
+    """One state as Slurm writes it: a base state and flags, with the original text."""
 
     base: BaseState
     flags: frozenset[StateFlag] = field(default_factory=frozenset)
@@ -173,20 +173,20 @@ class SlurmState:
 
     @property
     def ended(self) -> bool:
-        """Whether Slurm will do no more for the job; an unknown word never counts as ended."""
+        """Whether Slurm is done with the job; an unknown word never counts as ended."""
         return self.run_state.ended and StateFlag.completing not in self.flags
 
     @property
     def run_state(self) -> RunState:
-        """What this means for the run, as far as Slurm knows."""
+        """The state of the run that follows, as far as Slurm knows."""
         return _RUN_STATE[self.base]
 
 
 @lru_cache(maxsize=256)  # a listing has many lines and few states
 def parse_state(text: str) -> SlurmState:
-    """Parse any wording: `CANCELLED by 1001`, `CANCELLED+`, `RUNNING,COMPLETING`, `COMPLETING`.
+    """Parse any spelling: `CANCELLED by 1001`, `CANCELLED+`, `RUNNING,COMPLETING`, `COMPLETING`.
 
-    Never raises: a word nobody knows becomes `BaseState.unknown`.
+    Never raises: an unknown word becomes `BaseState.unknown`.
     """
     words = [word.rstrip("+") for word in text.replace(",", " ").split()]
     known_flags = {flag.value: flag for flag in StateFlag}

@@ -1,7 +1,4 @@
-"""A run whose next job waits for the end of its present one: which of the two it is.
-
-Responsible for that choice alone; it must not ask anybody for a state.
-"""
+"""The state of a run whose next job waits for the end of its present one."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from hpckit.model.states import RunState
 
 
 def carried_on(view: RunView, successor: Observation | None) -> RunView:
-    """Return the view of a run by its successor's job, once that is what there is of it.
+    """Return the view of a run, by its successor's job if the present job is over.
 
-    While the present job lives it is the run's job. After that it is the successor, waiting or
-    started, unless the run has completed or the successor is over itself: dropped, or lost. A
-    successor that has begun an attempt is in the record already.
+    While the present job is alive, it is the run's job. After that, the run's job is the successor,
+    waiting or started, unless the run has completed or the successor has ended itself (cancelled or
+    lost). A successor that has begun an attempt is already in the record.
     """
     if successor is None or successor.state.ended or view.record.job == successor.job:
         return view

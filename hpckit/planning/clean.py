@@ -1,6 +1,6 @@
-"""Which runs may be cleaned: pure, from views.
+"""Which runs may be cleaned, decided from views. Pure.
 
-Responsible for never naming a run that may be alive; it must not look at files, nor remove any.
+A run that may be alive is never allowed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from hpckit.model.states import RunState
 
 
 def spared(view: RunView, *, of_slurm: bool, doubtful: Collection[int] = ()) -> str | None:
-    """Return why nothing of a run may be removed, None where something may.
+    """Return why nothing of a run may be removed, or None if it may be cleaned.
 
-    `doubtful` are runs of which it is not known whether Slurm accepted them.
+    `doubtful` are runs for which it is not known whether Slurm accepted them.
     """
     seen, record = view.observation, view.record
     if record.index in doubtful:
@@ -23,7 +23,7 @@ def spared(view: RunView, *, of_slurm: bool, doubtful: Collection[int] = ()) -> 
         return f"Slurm has not ended its job ({seen.state.text})"
     if view.alive:
         return "the process that carries it lives"
-    # Before `settled`: by our record alone it may have ended, and Slurm may have begun it anew.
+    # Checked before `settled`: the run may have ended by our record, but been restarted by Slurm.
     if of_slurm and record.job and not view.asked and record.state is not RunState.completed:
         return "Slurm has not said whether its job has ended"
     if not view.settled:

@@ -1,8 +1,7 @@
-"""When a sweep will have ended, as far as its own runs tell: pure.
+"""When a sweep will end, estimated from its own runs. Pure.
 
-Responsible for the arithmetic; it must not read a clock or a record. It takes for granted that
-what is to come is like what was: runs last as long as those that have completed, and as many go
-on at once as do now.
+It assumes that the future is like the past: runs last as long as those that have completed, and as
+many run at a time as now.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class RunDuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionEstimate:
-    """`ended` of `total` runs have ended; `share` also counts what of others is done, 0 to 1.
+    """`ended` of `total` runs have ended; `share` also counts the finished part of others, 0 to 1.
 
-    `remaining` is None where there is nothing to tell it by: no run has completed, or none runs.
+    `remaining` is None if there is no basis for it: no run has completed, or none is running.
     """
 
     ended: int
@@ -56,13 +55,13 @@ def estimate_completion(runs: Sequence[RunDuration]) -> CompletionEstimate:
 
 
 def _rest(elapsed: timedelta, lasted: Sequence[timedelta]) -> timedelta:
-    """Return how much longer a run goes on that has lasted so long: as those that lasted longer."""
+    """Return the time a run still needs, from the mean of the runs that lasted longer."""
     longer = [one for one in lasted if one > elapsed]
     return _mean(longer) - elapsed if longer else _NOTHING
 
 
 def _part(elapsed: timedelta, rest: timedelta) -> float:
-    """Return how much of a run is done, 0 where nothing tells how long it will go on."""
+    """Return how much of a run is done, 0 if its remaining time is not known."""
     return elapsed / (elapsed + rest) if rest else 0.0
 
 
@@ -74,7 +73,7 @@ def _remaining(
     if not lasted or not rests:
         return None
     work = sum(rests, _NOTHING) + waiting * _mean(lasted)
-    # No run can be shared out: the longest one, or one more, is the least there is.
+    # A run cannot be split: the longest rest, or one whole run more, is the minimum.
     least = _mean(lasted) if waiting else _NOTHING
     return max(work / len(rests), *rests, least)
 

@@ -1,8 +1,7 @@
-"""Faults in words: what may be injected, from within a rank or from outside, and when at random.
+"""Faults as text: what may be injected inside a rank or from outside, and random schedules.
 
-Responsible for the grammar of faults and for a reproducible schedule; it must not inject anything.
-A fault is a kind, for signals perhaps a target, and values: `kill rank=1 step=17`, `stop agent
-node=n2`, `requeue`. Pure: same words, same faults; same seed, same schedule.
+A fault is a kind, for signals optionally a target, and values: `kill rank=1 step=17`, `stop agent
+node=n2`, `requeue`. Pure: the same words give the same faults, the same seed the same schedule.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hpckit.model.fault import ON_NODES, SIGNALS, Fault, FaultKind, FaultTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledFault:
-    """A fault of a schedule, `after` so long."""
+    """A fault of a schedule, and the time `after` the start at which it is due."""
 
     after: timedelta
     fault: Fault
@@ -72,9 +71,9 @@ _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def plan_faults(words: Iterable[str]) -> tuple[Fault, ...]:
-    """Return the faults of the config key `chaos`; raises ConfigError naming the bad word.
+    """Return the faults of the config key `chaos`.
 
-    Each has a `step`, and a `rank` (0 where none is said).
+    Each has a `step`, and a `rank` (0 by default). Raises ConfigError with the bad word.
     """
     faults = (_one(str(text), _WITHIN_RANKS) for text in words)
     return tuple(replace(fault, rank=fault.rank or 0) for fault in faults)
@@ -83,7 +82,7 @@ def plan_faults(words: Iterable[str]) -> tuple[Fault, ...]:
 def split_words(words: Iterable[str]) -> tuple[str, ...]:
     """Return one text per fault of a command line: every kind begins a new one.
 
-    Words before the first kind come back as the first text.
+    Words before the first kind are returned as the first text.
     """
     texts: list[str] = []
     for word in (word for text in words for word in text.replace(",", " ").split()):
@@ -95,17 +94,17 @@ def split_words(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def outside_faults(texts: Iterable[str]) -> tuple[Fault, ...]:
-    """Return the faults to inject from outside; raises UsageError naming the bad word."""
+    """Return the faults to inject from outside. Raises UsageError with the bad word."""
     return tuple(_one(text, _FROM_OUTSIDE) for text in texts)
 
 
 def schedule(
     seed: int, mtbf: timedelta, faults: Sequence[Fault], targets: FaultTargets
 ) -> Iterator[ScheduledFault]:
-    """Yield strikes without end: exponential times between them, faults drawn alike.
+    """Yield faults indefinitely: exponential times between them, all faults equally likely.
 
-    A rank, node or fraction that a fault leaves open is drawn, too. Only `Random.random()` is
-    used, whose numbers are the same in every Python.
+    A rank, node or fraction that a fault leaves open is drawn, too. Only `Random.random()` is used
+    because its numbers are the same in every Python.
     """
     draw = random.Random(seed).random  # noqa: S311  # a schedule is no secret
     after = timedelta()
@@ -116,7 +115,7 @@ def schedule(
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration of `90`, `90s`, `2m` or `1h`; raises UsageError."""
+    """Return the duration of `90`, `90s`, `2m` or `1h`. Raises UsageError for anything else."""
     match = _DURATION.match(text.strip())
     seconds = float(match["number"]) * _UNITS[match["unit"]] if match else 0.0
     if seconds <= 0:
@@ -140,7 +139,7 @@ def _aimed(fault: Fault, where: float, targets: FaultTargets) -> Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Grammar:
-    """The kinds that are possible somewhere, with their values; `hint` says where others are."""
+    """The kinds that are possible in one place, with their values; `hint` says where others are."""
 
     kinds: Mapping[FaultKind, tuple[str, ...]]
     needed: tuple[str, ...]
@@ -182,7 +181,7 @@ def _one(text: str, grammar: _Grammar) -> Fault:
 
 
 def _with(fault: Fault, word: str, text: str, grammar: _Grammar) -> Fault:
-    """Return the fault with what one more word says of it."""
+    """Return the fault with the value of one more word."""
     name, equals, value = word.partition("=")
     if not equals and grammar.targets and fault.kind in SIGNALS and name in set(FaultTarget):
         return replace(fault, target=FaultTarget(name))
@@ -215,7 +214,7 @@ def _no_kind(text: str, word: str, grammar: _Grammar) -> UsageError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reader:
-    """How a value is read (ValueError where it cannot be), and what it means."""
+    """How a value is read (ValueError if it cannot be), and what it means."""
 
     read: Callable[[str], Any]
     meaning: str

@@ -1,7 +1,7 @@
-"""Takes what looks like a secret out of composed points, out of words and out of messages. Pure.
+"""Masks what looks like a secret in composed points, in words and in messages. Pure.
 
-Responsible for what is put in its place; it must not decide what looks like one (planning.secrecy
-does), nor keep it. What leaves `masked_point` can be shown, hashed and written down.
+planning.secrecy decides what looks like a secret. The output of `masked_point` can be shown, hashed
+and written to files.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ _WORD = re.compile(
 _ASSIGNED = re.compile(r"\b((?:cluster\.)?env\.(\w+))=('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",:;.)])")
 _NAME_IN_MAPPING = re.compile(r"(\w+)['\"]?\s*:")
 _LONG_ENOUGH = 8
-"""Shorter secrets are not looked for in what is kept: they stand in too many words."""
+"""Shorter secrets are not searched for in stored text: they occur in too many words."""
 
 _IN_A_MESSAGE = 4
 
 
 def masked_point(point: SweepPoint, known: frozenset[str] = frozenset()) -> SweepPoint:
-    """Return a point without its secrets, which are in its `secrets` alone; raises ConfigError.
+    """Return a point without its secrets, which are only in its `secrets`.
 
-    `known` are texts that are secrets wherever they stand in a variable.
+    `known` are texts that are secrets in any variable. Raises ConfigError if a secret is the mask
+    itself, holds a NUL character, or is searched by an adaptive sweep.
     """
     env = _secrets("env", point.settings.env, known)
     cluster = _secrets("cluster.env", point.settings.cluster.env, known)
@@ -71,7 +72,7 @@ def _secrets(section: str, variables: Mapping[str, str], known: frozenset[str]) 
 
 
 def _check_search(point: SweepPoint, known: frozenset[str]) -> None:
-    """Refuse a search through secrets: a study and the runs write down what they were given."""
+    """Refuse to search through secrets: the study and the runs record the values."""
     for axis in point.search.axes if point.search is not None else ():
         section, _, name = axis.key.rpartition(".")
         if section in ("env", "cluster.env") and any(
@@ -115,14 +116,14 @@ def _masked_stage(stage: Any, secrets: SecretVariables) -> Any:
 
 
 def exposed_keys(point: SweepPoint) -> tuple[str, ...]:
-    """Return the keys of a masked point in which one of its secrets stands all the same."""
+    """Return the keys of a masked point that still contain one of its secrets."""
     secrets = [text for text in point.secrets.texts if len(text) >= _LONG_ENOUGH]
     found = (key for key, text in _texts(point.config, "") if any(one in text for one in secrets))
     return tuple(dict.fromkeys(found))
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield every text of a configuration with its dotted key; those of a list have the list's."""
+    """Yield every text of a configuration with its dotted key, or with the key of its list."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
@@ -134,9 +135,9 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def masked_words(words: Sequence[str], secrets: Collection[str] = ()) -> tuple[str, ...]:
-    """Return words of a command line without what overrides in them set as secrets.
+    """Return words of a command line without the secrets that overrides in them set.
 
-    `secrets` are values that are known to be some.
+    `secrets` are known secret values.
     """
     return tuple(_without(masked_word(word), secrets) for word in words)
 
@@ -157,7 +158,7 @@ def masked_word(word: str) -> str:
 
 
 def masked_text(text: str, words: Sequence[str], known: Collection[str] = ()) -> str:
-    """Return a message without what `words` of a command line set as secrets, or what is a key.
+    """Return a message without the secrets that `words` of a command line set, and without keys.
 
     `known` are secrets of the environment.
     """
@@ -174,7 +175,7 @@ def _masked_assignment(found: re.Match[str]) -> str:
 
 
 def _set_by(word: str) -> tuple[str, ...]:
-    """Return the secret that a word sets, whole and in the parts that a sweep has."""
+    """Return the secret that a word sets, whole and in the parts that a sweep splits it into."""
     if masked_word(word) == word:
         return ()
     value = word.partition("=")[2]

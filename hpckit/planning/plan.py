@@ -1,7 +1,6 @@
 """From composed configurations to the plan of a launch. Pure: same points, same plan.
 
-Responsible for grouping runs into jobs and for what a job asks of Slurm; it must not touch
-files, clock, environment or scheduler.
+Groups runs into jobs and defines what a job asks of Slurm.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from hpckit.planning.stages import planned_stages, with_earlier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchIdentity:
-    """What sets one launch apart from any other of the same configuration."""
+    """What distinguishes one launch from any other of the same configuration."""
 
     id: str
     created_at: datetime
@@ -43,11 +42,12 @@ def make_plan(
     python: str,
     limits: SubmitLimits = NO_LIMITS,
 ) -> LaunchPlan:
-    """Return the plan of these points, in their order; raises ConfigError.
+    """Return the plan of these points, in their order.
 
-    Runs that ask the same of Slurm become one job (an array, where they are several), or as few as
-    the limits allow. `folder` is absolute, `arguments` are the user's words, `python` is what the
-    nodes run.
+    Runs that ask the same of Slurm become one job (an array if there are several), or as few jobs
+    as the limits allow. `folder` is absolute. `arguments` are the words that the user typed.
+    `python` is what the nodes run. Raises ConfigError if the points cannot be run together as
+    configured.
     """
     check_points(points)
     check_stages(points)
@@ -71,7 +71,7 @@ def make_plan(
 
 
 def launch_name(settings: LaunchConfig) -> str:
-    """Return the name of a launch: as configured, else by what its runs run."""
+    """Return the name of a launch: the configured one, or one made from what its runs start."""
     if settings.name:
         return settings.name
     if settings.entry_point:
@@ -101,7 +101,7 @@ def _run(launch: str, index: int, point: SweepPoint) -> RunSpec:
 
 
 def _asked(settings: LaunchConfig) -> Asked:
-    # A successor waits for the job's end, and a job that is requeued does not end.
+    # A successor waits for the job's end, and a requeued job does not end.
     recovery = settings.recovery
     return resource_spec(settings), recovery.requeue and not recovery.queue_successor
 
@@ -131,7 +131,7 @@ def _shared_jobs(
     groups: Mapping[tuple[ResourceSpec, bool], Sequence[int]],
     limits: SubmitLimits,
 ) -> tuple[JobSpec, ...]:
-    """Return one job for all runs that ask for the same; its elements share them."""
+    """Return one job for all runs that ask for the same; its elements share the runs."""
     return tuple(
         merged_job(
             index,
@@ -145,7 +145,7 @@ def _shared_jobs(
 
 
 def resource_spec(settings: LaunchConfig) -> ResourceSpec:
-    """Return what Slurm is asked for; the cluster's partition, account and QOS are defaults."""
+    """Return what Slurm is asked for; the cluster's partition, account and QOS are the defaults."""
     asked, cluster = settings.resources, settings.cluster
     bound = throttle(settings)
     parallelism = asked.array_parallelism if bound is None else min(bound, asked.array_parallelism)

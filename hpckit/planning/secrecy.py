@@ -1,8 +1,7 @@
 """Which environment variables look like secrets, by their names and by their values. Pure.
 
-Responsible for the rule alone; it must not mask or keep anything (planning.masking and
-record.secret_variables do). It prefers to be right about both: a plain value that is taken for a
-secret no longer tells runs apart.
+Mistakes in both directions matter: a plain value that is taken for a secret no longer distinguishes
+runs.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from functools import lru_cache
 from itertools import pairwise
 
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
-"""Parts of a name that say it, wherever they stand."""
+"""Parts of a name that mark a secret, at any position."""
 
 _WORDS = frozenset({"AUTH", "PAT", "PASS"})
 _KEYS = frozenset(
     {"API", "ACCESS", "PRIVATE", "ENCRYPTION", "SIGNING", "SSH", "DEPLOY", "ACCOUNT", "STORAGE"}
     | {"SHARED", "MASTER", "KAGGLE", "WANDB"}
 )
-"""Words that make a secret of the word KEY behind them."""
+"""Words that, right before the word KEY, mark a secret."""
 
 _ABOUT = frozenset(
     {"FILE", "PATH", "DIR", "SOCK", "NAME", "TYPE", "METHOD", "MODE", "PLUGIN", "COUNT", "LENGTH"}
@@ -38,7 +37,7 @@ _ABOUT = frozenset(
         "URL",
     }
 )
-"""Last words of names that tell something about a secret, and do not hold it."""
+"""Last words of names that describe a secret and do not hold it."""
 
 _AMOUNTS = frozenset({"MAX", "MIN", "NUM", "N", "PER"})
 _NOTHING = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "null", "none"})
@@ -47,10 +46,10 @@ _SPECIAL = re.compile(r"<\S+>\Z|\[\S+\]\Z")
 """A token of a text model, such as <pad> or [CLS]."""
 
 _REFERENCE = re.compile(r"\$\{[\w.:\[\]]+\}\Z|\?\?\?\Z")
-"""An interpolation, before it is resolved, that has no default of its own."""
+"""An unresolved interpolation without a default."""
 
 _LONG_ENOUGH = 8
-"""Shorter values of the launching shell are not looked for in others: they stand in too many."""
+"""Shorter values of the launching shell are not searched for in others: they occur in too many."""
 
 _MIXED = r"(?=[\w-]*[0-9A-Z])"
 _TOKEN = (
@@ -60,7 +59,7 @@ _TOKEN = (
     r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+"
 )
 TOKENS = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_TOKEN})")
-"""Texts that well-known services give out as keys, inside any other text."""
+"""Texts that well-known services issue as keys, inside any other text."""
 
 _VALUE = re.compile(
     r"-----BEGIN |[A-Za-z][\w+.-]*://[^/\s:@]*:[^/\s@]+@|(?:Bearer|Basic)\s+\S{8,}"
@@ -72,8 +71,8 @@ _VALUE = re.compile(
 def is_secret(name: str, value: str, known: frozenset[str] = frozenset()) -> bool:
     """Whether a variable of this name, with this value, looks like a secret.
 
-    `known` are secrets by other names, such as those of the shell that launches: a value that
-    holds one of them is one, too.
+    `known` are secrets with other names, such as those of the launching shell: a value that
+    contains one of them is a secret, too.
     """
     if value.strip().lower() in _NOTHING or _REFERENCE.match(value):
         return False
@@ -83,7 +82,7 @@ def is_secret(name: str, value: str, known: frozenset[str] = frozenset()) -> boo
 
 
 def is_secret_name(name: str, value: str = "") -> bool:
-    """Whether a variable's name says that it holds a secret; some names need the value for that."""
+    """Whether a variable's name says that it holds a secret; for some names the value decides."""
     text = name.upper()
     words = [word for word in re.split(r"[^A-Z0-9]+", text) if word]
     if not words or words[-1] in _ABOUT:
@@ -101,7 +100,7 @@ def is_secret_name(name: str, value: str = "") -> bool:
 
 
 def known_secrets(environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the secrets of an environment, as far as they are long enough to be recognised."""
+    """Return the secrets of an environment that are long enough to be recognised."""
     return frozenset(
         value
         for name, value in environ.items()

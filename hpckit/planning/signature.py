@@ -1,7 +1,6 @@
-"""The identity of what is computed: a hash of the configuration without what does not matter.
+"""The identity of a computation: a hash of the configuration without what does not matter.
 
-Responsible for which keys count; it must not know where a configuration came from. Two runs with
-one signature compute the same thing, wherever and under whatever name they run.
+Two runs with the same signature compute the same thing, wherever and under whatever name they run.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 LENGTH = 16
-"""Hex digits kept: 64 bits, of which a million runs share none by chance."""
+"""Hex digits kept: 64 bits, so that a million runs have no collision by chance."""
 
 IGNORED_KEYS = frozenset(
     {"name", "output_dir", "cluster", "recovery", "checkpoint", "runtime", "code", "chaos"}
     | {"budget", "resources", "stages", "sweep"}
 )
 COUNTED_RESOURCES = ("nodes", "tasks_per_node", "gpus_per_node")
-"""Of `resources`, these set the number and kind of ranks and so the result."""
+"""Of `resources`, these keys set the number and kind of ranks and so the result."""
 
 
 def run_signature(config: Mapping[str, Any]) -> str:
@@ -34,7 +33,7 @@ def run_signature(config: Mapping[str, Any]) -> str:
 def frozen_signature(config: Mapping[str, Any], run: str, *, searched: bool) -> str:
     """Return the signature that a run is frozen with.
 
-    That of its configuration; where that is `searched`, it is not known yet what the run computes,
-    so that its signature is like no other: that of its id, too.
+    It is that of its configuration. If that is `searched`, what the run computes is not known yet,
+    so the run's id is hashed as well, which makes the signature unique.
     """
     return run_signature({**config, "run": run} if searched else config)

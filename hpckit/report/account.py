@@ -1,7 +1,4 @@
-"""Goodput as text: a line for a run or a launch, or all of it: parts, interruptions, ratios.
-
-Responsible for wording and layout; pure, it must not print, nor read what happened.
-"""
+"""Goodput as text: a line for a run or a launch, or the parts, interruptions and ratios. Pure."""
 
 from __future__ import annotations
 
@@ -35,9 +32,9 @@ _LABELS = {
 
 
 def run_page(row: RunRow, account: Goodput, *, whole: bool) -> Page:
-    """Return what stands below the table of a single run: its warnings, history and goodput.
+    """Return what is below the table of a single run: its warnings, history and goodput.
 
-    The goodput is a line, or with `whole` a table of its parts and what was measured.
+    The goodput is one line, or with `whole` a table of its parts and the measurements.
     """
     page: list[TextTable | str] = [f"warning: {message}" for message in row.warnings]
     if not account.parts.wall:
@@ -51,7 +48,7 @@ def run_page(row: RunRow, account: Goodput, *, whole: bool) -> Page:
 
 
 def launch_page(accounts: Sequence[Goodput], *, whole: bool) -> Page:
-    """Return the goodput of a launch below its table: a line, with `whole` its parts as well."""
+    """Return the goodput of a launch: a line, with `whole` its parts as well."""
     known = [one for one in accounts if one.stepped]
     parts = TimeParts(**{field.name: _sum(known, field.name) for field in fields(TimeParts)})
     table = [_parts_table(parts)] if whole and parts.wall else []
@@ -59,7 +56,7 @@ def launch_page(accounts: Sequence[Goodput], *, whole: bool) -> Page:
 
 
 _SHORT_RUN = timedelta(minutes=1)
-"""A shorter one is mostly start-up: it has no line on goodput unless it was interrupted."""
+"""A shorter run is mostly start-up: it has no line about goodput unless it was interrupted."""
 
 _SECOND = timedelta(seconds=1)
 _LOST = {
@@ -71,7 +68,7 @@ _LOST = {
 
 
 def goodput_lines(accounts: Sequence[Goodput], *, always: bool = False) -> list[str]:
-    """Return the goodput of these runs together in a line, none if it says nothing.
+    """Return the goodput of these runs together as one line; none if it is not informative.
 
     `goodput 93.1 % of 2 h 10 min; lost: 4 min restarts, 3 min start-up; waited 2 min`
     """
@@ -90,7 +87,7 @@ def goodput_lines(accounts: Sequence[Goodput], *, always: bool = False) -> list[
 
 
 def _began_again(account: Goodput) -> bool:
-    """Whether an interruption was not simply the end."""
+    """Whether there was an interruption that was not simply the end."""
     return any(one.action is not RoundAction.end for one in account.interruptions)
 
 
@@ -109,7 +106,7 @@ def _history(row: RunRow, account: Goodput) -> Page:
 
 
 def _shares_line(account: Goodput) -> str:
-    """Return the ratios: `goodput 94.1 %  ETTR 93.0 %`, and what the formula says."""
+    """Return the ratios, `goodput 94.1 %  ETTR 93.0 %`, and the result of the formula."""
     if account.goodput is None:
         return "goodput not known: the run has reported no step"
     words = f"goodput {percent(account.goodput)}  ETTR {percent(account.ettr)}"
@@ -133,7 +130,7 @@ def _parts_table(parts: TimeParts) -> TextTable:
 
 
 def _counts_line(account: Goodput) -> str:
-    """Return how often and by what the run was interrupted."""
+    """Return how often the run was interrupted, and by which causes."""
     kinds = (("failure", account.failures), ("planned interruption", account.planned))
     words = [
         f"{counted(sum(counts.values()), noun)} ({_causes(counts)})"
@@ -175,7 +172,7 @@ def _shortened(message: str) -> str:
 
 
 def _remarks(account: Goodput) -> Page:
-    """Return what was measured of saves and failures, as far as there were any."""
+    """Return the measurements of saves and failures, if there were any."""
     measured = account.measured
     remarks = []
     if account.saves:
@@ -203,7 +200,7 @@ def _spans(spans: Mapping[str, timedelta | None]) -> str:
 
 
 def span_text(span: timedelta) -> str:
-    """Return a duration: below a minute in seconds and tenths (`8.2 s`), else as Slurm does."""
+    """Return a duration: below a minute in seconds and tenths (`8.2 s`), else in Slurm's format."""
     seconds = span.total_seconds()
     if seconds >= 60:  # noqa: PLR2004  # a minute
         return duration(span)
@@ -211,7 +208,7 @@ def span_text(span: timedelta) -> str:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes in the unit that suits it: `1.2 GiB`."""
+    """Return a number of bytes in a suitable unit: `1.2 GiB`."""
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < _KIB:
@@ -221,7 +218,7 @@ def size_text(size: int) -> str:
 
 
 def bar(share: float) -> str:
-    """Return a share of 1 as a bar, in eighths of a cell; something is never shown as nothing."""
+    """Return a share of 1 as a bar, in eighths of a cell; only zero gives an empty bar."""
     eighths = max(round(share * _BAR_CELLS * 8), 1 if share > 0 else 0)
     whole, rest = divmod(eighths, 8)
     return ("█" * whole + _EIGHTHS[rest]).rstrip()

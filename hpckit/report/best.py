@@ -1,7 +1,6 @@
-"""The best run of an adaptive sweep, and its results with the best first.
+"""The best run of an adaptive sweep, and its results with the best first. Pure.
 
-Responsible for which run is better, and for the line that says so; pure, it must not print. A run
-counts once it has completed: what one that goes on, or was pruned, has reported is no result.
+A run counts once it has completed; values reported by a running or a pruned run are no result.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from hpckit.report.text import number
 
 
 def best_first(results: Results, search: Search) -> Results:
-    """Return the results with the best run first; those that do not count come last."""
+    """Return the results with the best run first; runs that do not count come last."""
     return replace(results, rows=tuple(sorted(results.rows, key=lambda row: _rank(row, search))))
 
 
 def best(rows: Sequence[ResultRow], search: Search) -> ResultRow | None:
-    """Return the best run that counts, None where there is none yet."""
+    """Return the best run that counts, None if there is none yet."""
     counting = [row for row in rows if _counts(row, search)]
     return min(counting, key=lambda row: _rank(row, search), default=None)
 
 
 def best_object(row: ResultRow | None, search: Search) -> dict[str, Any] | None:
-    """Return what `results --json` says of the best run."""
+    """Return the object for the best run in `results --json`."""
     if row is None:
         return None
     return {
@@ -44,7 +43,7 @@ def best_object(row: ResultRow | None, search: Search) -> dict[str, Any] | None:
 
 
 def best_line(row: ResultRow | None, metric: str) -> str:
-    """Return the line on the best run so far of an adaptive sweep."""
+    """Return the line about the best run so far of an adaptive sweep."""
     if row is None:
         return f"best so far: none has completed with a {metric}"
     given = " ".join(f"{key}={value}" for key, value in row.overrides.items())

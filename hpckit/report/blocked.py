@@ -1,6 +1,6 @@
-"""The words for runs that never began because a stage before their own did not complete.
+"""Text about runs that never began because an earlier stage did not complete. Pure.
 
-Responsible for saying each reason once, however many runs it holds up; pure, it must not print.
+Each reason appears once, however many runs it holds up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 def blocked_lines(rows: Sequence[RunRow | ResultRow]) -> list[str]:
-    """Return a line for each reason, and how many more there are."""
+    """Return a line for each reason; if there are too many, the last line counts the rest."""
     reasons: dict[tuple[str | None, str], list[int]] = {}
     for row in rows:
         if row.blocked:

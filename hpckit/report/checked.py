@@ -1,7 +1,4 @@
-"""What a check of a launch found, as lines and as a document. Pure.
-
-Responsible for the wording of `hpckit check`; it must not look for anything.
-"""
+"""The result of a check of a launch, as lines and as a document. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _INDENT = " " * 11
 
 
 def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
-    """Yield what `hpckit check` prints."""
+    """Yield the lines that `hpckit check` prints."""
     runs, jobs = counted(len(plan.runs), "run"), counted(len(plan.jobs), "job")
     yield f"checked {plan.name}: {runs} in {jobs}"
     for finding in (*checked.errors, *checked.warnings):

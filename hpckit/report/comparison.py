@@ -1,4 +1,4 @@
-"""What differs between two runs, or two launches, as text and as JSON. Pure."""
+"""The differences between two runs, or two launches, as text and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SHOWN_PAIRS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyDifference:
-    """A key of the configuration; `only` says in which it is, null where in both.
+    """A key of the configuration; `only` says which side has it, null if both do.
 
-    `runs` is in how many of the pairs of runs it differs so.
+    `runs` is the number of pairs of runs with this difference.
     """
 
     key: str
@@ -31,10 +31,10 @@ class KeyDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeDifference:
-    """The code of both: commits are null outside of git, `same` is null where nobody can tell.
+    """The code of both. Commits are null outside of git; `same` is null if it cannot be determined.
 
-    `files` are those that differ, each with how; null where one has no snapshot. `diff` is the text
-    of the differences, null where it was not asked for.
+    `files` are the files that differ, each with how; null if a snapshot is missing. `diff` is the
+    text of the differences, null if it was not requested.
     """
 
     same: bool | None
@@ -46,7 +46,7 @@ class CodeDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultPair:
-    """Two runs side by side: their states, and the last value of each metric of either."""
+    """Two runs side by side: their states, and the last value of each metric of either run."""
 
     old: str
     new: str
@@ -56,9 +56,9 @@ class ResultPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """What differs between `old` and `new`, by name. `alone` are runs that have no counterpart.
+    """The differences between `old` and `new`. `alone` are runs that have no counterpart.
 
-    `environment` has name, old and new value; null is not recorded.
+    `environment` has name, old and new value; null means not recorded.
     """
 
     old: str
@@ -94,7 +94,7 @@ def key_differences(
 
 
 def _is_empty_part(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether a key only stands for a section in which `one` has nothing, and `other` has keys."""
+    """Whether a key only stands for a section that is empty in `one` and has keys in `other`."""
     return one.get(key) == {} and any(name.startswith(f"{key}.") for name in other)
 
 
@@ -179,7 +179,7 @@ def _results_table(pairs: Sequence[ResultPair]) -> TextTable:
 
 
 def comparison_document(found: RunComparison) -> dict[str, Any]:
-    """Return what `diff --json` prints."""
+    """Return the document that `diff --json` prints."""
     code = found.code
     files = (
         None

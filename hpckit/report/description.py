@@ -1,4 +1,4 @@
-"""What a run is, as text, as YAML and as JSON. Pure; it must not read or print anything."""
+"""The description of a run or a launch, as text, as YAML and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _SHOWN_RUNS = 20
 class CodeDescription:
     """Where the code of a launch is from. `dirty` and `commit` are null outside of git.
 
-    `changed_files` differed from the commit; `snapshot` is whether they were copied.
+    `changed_files` are the files that differed from the commit; `snapshot` is whether the code was
+    copied.
     """
 
     project: str
@@ -40,7 +41,7 @@ class CodeDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentDescription:
-    """What a launch was frozen with; null is not recorded."""
+    """The environment of a launch when it was frozen; null means not recorded."""
 
     python: str | None
     executable: str | None
@@ -79,9 +80,9 @@ class RunDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchDescription:
-    """A launch; `run` is the one run that is meant, null where there are several, in `rows`.
+    """A launch. `run` is the run to describe, null if there are several, which are in `rows`.
 
-    `resources` are those of a run, as far as they were asked for; `paths` are by their name.
+    `resources` are the requested ones of a run; `paths` are by name.
     """
 
     head: LaunchHead
@@ -96,7 +97,7 @@ class LaunchDescription:
 
 
 def config_yaml(config: Mapping[str, Any]) -> str:
-    """Return a configuration as YAML that reads back to the same, harmless for a terminal."""
+    """Return a configuration as YAML that reads back to the same and is safe for a terminal."""
     text = _dumped(config, unicode=True)
     return text if escaped(text) == text else _dumped(config, unicode=False)
 
@@ -203,7 +204,7 @@ def _attempts_table(attempts: Sequence[AttemptDescription], now: datetime) -> Te
 
 
 def description_document(about: LaunchDescription) -> dict[str, Any]:
-    """Return what `show --json` prints."""
+    """Return the document that `show --json` prints."""
     run = about.run
     of_run: dict[str, Any] = {}
     if run is not None:

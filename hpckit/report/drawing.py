@@ -1,9 +1,9 @@
-"""Pages on a terminal: tables as wide as it is, with coloured states.
+"""Pages on a terminal: tables that fit its width, with coloured states.
 
-Names of launches, runs and jobs are copied from the screen: they are never broken over lines. If a
-table is too wide, cells of columns that a sheet calls `flexible` are cut, then the columns that it
-calls `spare` are left out and named; what is left then breaks over lines. It imports rich: plain
-text and `--json` do without it.
+Names of launches, runs and jobs are copied from the screen, so they are never broken over lines. If
+a table is too wide, cells of its `flexible` columns are cut, then its `spare` columns are left out
+and named; what is left then breaks over lines. Only this module imports rich: plain text and
+`--json` work without it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hpckit.report.text import Page, TextTable, harmless
 
 _WHOLE = frozenset({"launch", "run", "index", "stage", "state", "job"})
 _BETWEEN = 2
-"""The blanks between two columns."""
+"""The number of blanks between two columns."""
 
 _LEAST = 12
-"""To so many cells a flexible column may be cut, unless it is narrower."""
+"""A flexible column may be cut to this many cells, unless it is narrower."""
 
 _QUOTED = "  "
-"""What lines begin with that are copied: of tracebacks, and commands."""
+"""The prefix of lines that users copy: tracebacks and commands."""
 
 _STYLES = {
     RunState.pending: "yellow",
@@ -43,12 +43,12 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedTable:
-    """A table of worded cells that gives way to a narrow terminal as its sheet says."""
+    """A table of text cells that adapts to a narrow terminal as its sheet allows."""
 
     sheet: TextTable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table, and below it what there was no room for."""
+        """Yield the table, and below it the names of the columns that did not fit."""
         widths, left_out = self._fit(options.max_width)
         header = self.sheet.header
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -63,7 +63,7 @@ class FittedTable:
             yield Text(f"no room here for: {', '.join(left_out)} (--json has all)", style="dim")
 
     def _fit(self, room: int) -> tuple[dict[int, int], list[str]]:
-        """Return the width of each column to show, by its place, and the names of those left out.
+        """Return the width of each shown column, by its place, and the names of those left out.
 
         A width is that of the widest cell, or less if the column is cut.
         """
@@ -74,7 +74,7 @@ class FittedTable:
         }
         left_out: list[str] = []
         spare = [header.index(name) for name in self.sheet.spare if name in header]
-        # The column that matters least goes before anything is cut.
+        # The least important column is left out before anything is cut.
         found = widths if _total(widths) <= room else {}
         while not found and spare:
             place = spare.pop(0)
@@ -84,7 +84,7 @@ class FittedTable:
         return found or self._narrowed(widths, room) or widths, left_out
 
     def _narrowed(self, widths: dict[int, int], room: int) -> dict[int, int]:
-        """Return widths that fit, the widest flexible columns cut most; none if nothing fits."""
+        """Return widths that fit, the widest flexible columns cut most; empty if nothing fits."""
         found = dict(widths)
         may = [place for place in found if self.sheet.header[place] in self.sheet.flexible]
         left = room - _total(found)
@@ -98,7 +98,7 @@ class FittedTable:
 
 
 def _total(widths: Mapping[int, int]) -> int:
-    """Return how wide a table of columns so wide is."""
+    """Return the width of a table with columns of these widths."""
     return sum(widths.values()) + _BETWEEN * (len(widths) - 1)
 
 
@@ -108,7 +108,7 @@ def drawn(page: Page) -> Group:
 
 
 def parts(page: Page) -> Iterator[FittedTable | Text]:
-    """Yield the tables and texts of a page, each line of a text by itself."""
+    """Yield the tables and texts of a page, each line of a text separately."""
     for part in page:
         if isinstance(part, str):
             yield from map(Text, escaped(part).split("\n"))
@@ -117,7 +117,7 @@ def parts(page: Page) -> Iterator[FittedTable | Text]:
 
 
 def _cut(text: str, width: int) -> str:
-    """Return a text in at most so many cells, with a sign where it is cut."""
+    """Return a text in at most `width` cells, with an ellipsis if it is cut."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
@@ -127,6 +127,6 @@ def _styled(cell: str, column: str) -> Text:
 
 
 def is_verbatim(text: Text, width: int) -> bool:
-    """Whether a line is to be copied whole: it is set in, or has a word wider than the terminal."""
+    """Whether to keep a line whole: it is indented, or has a word wider than the terminal."""
     line = text.plain
     return line.startswith(_QUOTED) or any(cell_len(word) > width for word in line.split())

@@ -1,7 +1,7 @@
-"""Text of others made harmless for a terminal: control characters are shown, not obeyed.
+"""Makes untrusted text safe for a terminal: control characters are shown, not interpreted.
 
-Responsible for what counts as such, for everything that is printed; pure, it must not print. What a
-user's program printed itself (`logs` of one's own runs) is passed on as it is.
+Pure. Everything that hpckit prints uses these rules. Output of the user's own program (`logs` of
+one's own runs) is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _CONTROLS = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the direction of text
     "\u2028\u2029"  # ends of lines and paragraphs
-    "\ud800-\udfff"  # halves of characters, which no terminal can be sent
+    "\ud800-\udfff"  # halves of surrogate pairs, which cannot be sent to a terminal
 )
 _OBEYED = re.compile(f"[{_CONTROLS}]")
 _OBEYED_IN_CELLS = re.compile(f"[{_CONTROLS}\t\n]")
@@ -20,22 +20,22 @@ _NAMES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def escaped(text: str) -> str:
-    r"""Return text with what a terminal would obey as `\x1b` or `\u202e`; lines stay lines."""
+    r"""Return text with control characters shown as `\x1b` or `\u202e`; lines stay lines."""
     return _OBEYED.sub(_shown, text)
 
 
 def escaped_cell(text: str) -> str:
-    """Return the same in one line, for tables."""
+    """Return the same on one line, for tables."""
     return _OBEYED_IN_CELLS.sub(_shown, text)
 
 
 def escaped_json(document: str) -> str:
-    """Return a JSON document with such characters as JSON writes them: it means the same."""
+    """Return a JSON document with control characters escaped; its meaning is unchanged."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def shortened(text: str, most: int) -> str:
-    """Return at most so many characters of a text, with a sign where more was said."""
+    """Return at most `most` characters of a text, with an ellipsis if it was longer."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

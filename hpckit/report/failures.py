@@ -1,7 +1,4 @@
-"""Failed runs by what they failed of: one entry for each signature, however many runs have it.
-
-Responsible for the groups and their wording; pure, it must not print.
-"""
+"""Failed runs grouped by failure: one entry for each signature. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from hpckit.report.rows import RunRow
 TRACEBACK_LINES = 12
 SHOWN_GROUPS = 5
 MESSAGE_CHARACTERS = 1000
-"""What is longer is cut in texts; JSON and logs have the whole."""
+"""Longer messages are cut in texts; JSON and logs have them whole."""
 
 _SHOWN_RANGES, _FEW_RANGES = 12, 4
 _SHOWN_SHORT, _SHORT = 3, 79
-"""So many lines, so wide, that a live view has room for on any terminal."""
+"""The number of lines and their width that a live view has room for on any terminal."""
 
 _OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
 _FRAME = re.compile(r'\s*File "')
@@ -33,7 +30,7 @@ _FRAME = re.compile(r'\s*File "')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureGroup:
-    """Runs that failed alike; `failure` is that of the first of them, as an example."""
+    """Runs with the same failure; `failure` is that of the first of them, as an example."""
 
     failure: Failure
     rows: tuple[RunRow, ...]
@@ -45,12 +42,12 @@ class FailureGroup:
 
     @property
     def alike(self) -> bool:
-        """Whether the messages are similar and not the same."""
+        """Whether the messages are similar but not the same."""
         return len({row.failure.message for row in self.rows if row.failure is not None}) > 1
 
 
 def group_failures(rows: Sequence[RunRow]) -> list[FailureGroup]:
-    """Return the failed ones of these runs by signature, the largest group first."""
+    """Return the failed runs among these by signature, the largest group first."""
     groups: dict[str, list[tuple[Failure, RunRow]]] = {}
     for row in sorted(rows, key=lambda row: row.index):
         if row.failure is not None:
@@ -67,7 +64,7 @@ def _key(failure: Failure) -> str:
 
 
 def group_object(group: FailureGroup) -> dict[str, Any]:
-    """Return what `status --json` says of a group."""
+    """Return the object for a group in `status --json`."""
     return {
         "signature": group.failure.signature,
         "cause": group.failure.cause.value,
@@ -100,7 +97,7 @@ def _text(group: FailureGroup) -> str:
 
 
 def failure_words(failure: Failure) -> str:
-    """Return a failure in words: its cause, its place, its message."""
+    """Return a failure as text: its cause, its place, its message."""
     return f"{failure.cause}{_place(failure)}: {_message(failure)}"
 
 
@@ -126,7 +123,7 @@ def failure_line(group: FailureGroup, *, ranges_shown: int = _SHOWN_RANGES) -> s
 
 
 def shown_ranges(indices: Iterable[int], most: int = _SHOWN_RANGES) -> str:
-    """Return `3-7, 12`; of very many ranges, the first."""
+    """Return `3-7, 12`; if there are very many ranges, only the first ones."""
     pieces = ranges(indices).split(", ")
     shown = ", ".join(pieces[:most])
     return shown if len(pieces) <= most else f"{shown}, …"
@@ -147,7 +144,7 @@ def _place(failure: Failure) -> str:
 
 
 def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
-    """Return how to try again what failed by itself; the rest is resumed by who watches."""
+    """Return how to try failed runs again; `hpckit watch` resumes the others."""
     failed = [row for group in groups for row in group.rows if row.state is RunState.failed]
     if not failed:
         return []
@@ -167,8 +164,8 @@ def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
 def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str, ...]:
     """Return the last lines of a traceback without hpckit's own frames.
 
-    A frame is its `File` line and the lines below it up to the next frame or to a line that is
-    not indented. Where nothing but our frames is there, they stay.
+    A frame is its `File` line and the lines below it, up to the next frame or to a line that is not
+    indented. If there are only hpckit's frames, they stay.
     """
     lines = traceback.rstrip().splitlines()
     kept, ours = [], False

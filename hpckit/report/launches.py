@@ -1,7 +1,4 @@
-"""The list of launches: one line each, and their order.
-
-Responsible for what launches can be sorted by; pure, it must not format.
-"""
+"""The list of launches: one line each, and their order. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from hpckit.report.selection import SortKey, check_column, ordered, rank
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchLine:
-    """A launch, its runs by state, and the metrics of those of its runs that are meant."""
+    """A launch, its runs by state, and the metrics of its selected runs."""
 
     head: LaunchHead
     counts: Mapping[RunState, int]
@@ -27,9 +24,9 @@ _OWN = ("created", "name", "runs", *RunState.__members__)
 
 
 def sort_launches(lines: Sequence[LaunchLine], key: SortKey) -> list[LaunchLine]:
-    """Return launches by a column; by a metric, its least value counts, descending its largest.
+    """Return launches sorted by a column; for a metric, the smallest value of each launch counts.
 
-    Raises UsageError for a column that is none.
+    In descending order the largest value counts. Raises UsageError for an unknown column.
     """
     names = (name for line in lines for one in line.metrics for name in one)
     check_column(key, (*_OWN, *dict.fromkeys(names)), "launches")
@@ -49,7 +46,7 @@ def _value(line: LaunchLine, key: SortKey) -> Any:
 
 
 def best(line: LaunchLine, key: SortKey | None) -> Any:
-    """Return the value of the metric that a launch is sorted by, None where it is by none."""
+    """Return the value of the metric that a launch is sorted by, None without such a metric."""
     if key is None or key.column in _OWN:
         return None
     found = [one[key.column] for one in line.metrics if one.get(key.column) is not None]

@@ -1,6 +1,6 @@
-"""How a launch stands, short enough to be shown again and again: by state, with an end in sight.
+"""The state of a launch, short enough for repeated display: counts by state, and the time left.
 
-Responsible for wording and layout of `status --watch`; pure, it must not print or wait.
+The text of `status --watch`. Pure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from hpckit.report.text import Page, TextTable, count_line, duration, head_line,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What is shown of all runs: their states, the share that is done, the time still to come.
+    """The progress of all runs: their states, the share that is done, and the remaining time.
 
-    `queue_at` is when Slurm was last asked, null where it never was; `failures` has a line for each
-    way to fail.
+    `queue_at` is when Slurm was last asked, null if never. `failures` has a line for each kind of
+    failure.
     """
 
     states: tuple[RunState, ...]
@@ -36,7 +36,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Runs that are shown by name: those from the `first` on, of so many in all."""
+    """Runs that are shown by name: those from index `first` on, of `total`."""
 
     rows: Sequence[RunRow]
     first: int
@@ -44,7 +44,7 @@ class Listed:
 
 
 def live_page(head: LaunchHead, progress: Progress, listed: Listed) -> Page:
-    """Return the page: the states, how far it is, and these of the runs."""
+    """Return the page: the states, the progress, and these runs."""
     counts, total = count_states(progress.states), len(progress.states)
     states = TextTable(
         header=("state", "runs", "share", ""),
@@ -76,12 +76,12 @@ def _runs(listed: Listed, now: datetime, common: frozenset[str]) -> Page:
 
 
 def live_line(progress: Progress) -> str:
-    """Return the same in one line."""
+    """Return the progress in one line."""
     return f"{count_line(progress.states)}; {_words(progress)}"
 
 
 def live_object(launch: str, progress: Progress) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the progress for programs."""
     remaining = progress.remaining
     return {
         "launch": launch,

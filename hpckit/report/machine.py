@@ -1,7 +1,7 @@
 """Rows as plain JSON values, for programs.
 
-Responsible for the stable field names of `--json`, documented in docs/reference/cli.md; it must not
-print. Fields are only ever added.
+The field names of `--json` are stable and documented in docs/reference/cli.md. Fields may only be
+added.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RUN_FIELDS = (
 
 
 def status_document(launch: str, rows: Iterable[RunRow], scheduler: str) -> dict[str, Any]:
-    """Return what `status --json` prints."""
+    """Return the document that `status --json` prints."""
     some = list(rows)
     return {
         "launch": launch,
@@ -48,7 +48,7 @@ def status_document(launch: str, rows: Iterable[RunRow], scheduler: str) -> dict
 
 
 def run_object(row: RunRow) -> dict[str, Any]:
-    """Return one run as it stands in `runs` of `status --json`."""
+    """Return one run as it appears in `runs` of `status --json`."""
     own = {name: to_plain(getattr(row, name)) for name in _RUN_FIELDS}
     account = None if row.goodput is None else goodput_object(row.goodput)
     later = {"stage": row.stage, "blocked": row.blocked or None, "reason": row.early}
@@ -57,7 +57,7 @@ def run_object(row: RunRow) -> dict[str, Any]:
 
 
 def goodput_object(account: Goodput) -> dict[str, Any]:
-    """Return the account of a run: durations in seconds, shares from 0 to 1."""
+    """Return the goodput of a run: durations in seconds, shares from 0 to 1."""
     parts = to_plain(account.parts)
     return {
         "goodput": account.goodput,
@@ -81,7 +81,7 @@ def goodput_object(account: Goodput) -> dict[str, Any]:
 
 
 def results_document(launch: str | None, results: Results) -> dict[str, Any]:
-    """Return what `results --json` prints."""
+    """Return the document that `results --json` prints."""
     return {
         "launch": launch,
         "overrides": list(results.overrides),
@@ -91,7 +91,7 @@ def results_document(launch: str | None, results: Results) -> dict[str, Any]:
 
 
 def spread_document(launch: str | None, results: SpreadResults) -> dict[str, Any]:
-    """Return what `results --over --json` prints."""
+    """Return the document that `results --over --json` prints."""
     return {
         "launch": launch,
         "over": list(results.over),
@@ -107,7 +107,7 @@ def _result_object(row: ResultRow) -> dict[str, Any]:
 
 
 def launches_document(launches: Iterable[LaunchLine]) -> dict[str, Any]:
-    """Return what `ls --json` prints."""
+    """Return the document that `ls --json` prints."""
     return {
         "launches": [
             {
@@ -124,5 +124,5 @@ def launches_document(launches: Iterable[LaunchLine]) -> dict[str, Any]:
 
 
 def foreign_object(head: LaunchHead) -> dict[str, Any] | None:
-    """Return whose a launch is that is not the caller's own; null where it is."""
+    """Return the owner of a launch that is not the caller's own; null for the caller's own."""
     return None if head.foreign is None else dict(to_plain(head.foreign))

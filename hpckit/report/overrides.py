@@ -1,7 +1,4 @@
-"""The overrides in which runs of a launch differ, short enough for one cell of a table.
-
-Responsible for what is left out and for shorter keys; pure, it must not print.
-"""
+"""The overrides in which runs of a launch differ, short enough for one cell of a table. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ def override_cells(runs: Iterable[Iterable[str]], common: frozenset[str]) -> lis
 
 
 def _short_names(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return each key by its last part if no other key ends so."""
+    """Return each key by its last part, unless another key ends with the same part."""
     known = list(keys)
     lasts = Counter(map(_last, known))
     return {key: _last(key) if lasts[_last(key)] == 1 else key for key in known}
@@ -45,7 +42,7 @@ def _last(key: str) -> str:
 
 
 def _cell(given: Mapping[str, str]) -> str:
-    """Return `lr=0.1 seed=2`; if that is too long, with shorter keys, then with shorter values."""
+    """Return `lr=0.1 seed=2`; if too long, first with shorter keys, then with shorter values."""
     words = [f"{key}={value}" for key, value in given.items()]
     if len(" ".join(words)) <= CELL_WIDTH:
         return " ".join(words)

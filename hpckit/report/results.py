@@ -1,7 +1,4 @@
-"""The table of a sweep: what differed between runs beside what came out.
-
-Responsible for finding the overrides that differ and for sorting; pure, it must not format.
-"""
+"""The table of a sweep: the overrides that differ between runs, next to the results. Pure."""
 
 from __future__ import annotations
 
@@ -22,16 +19,16 @@ ACCOUNT_COLUMNS = (
     *("attempts", "rounds", "failures", "planned", "lost_steps", "saves", "saved_bytes"),
     "writing_share",
 )
-"""What --csv adds of a run's account; `wall_s` is the sum of its parts."""
+"""What --csv adds for the goodput of a run; `wall_s` is the sum of its parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
-    """One run: its differing overrides, its last value per metric, and its account.
+    """One run: its differing overrides, its last value of each metric, and its goodput.
 
-    `wall_s` is how long its latest attempt has run; `reason` says why it completed before all was
-    done, empty where it did not; `blocked` why it never began, where an earlier stage did not
-    complete; `cause` what it failed of.
+    `wall_s` is how long its latest attempt has run. `reason` says why it completed early, otherwise
+    it is empty. `blocked` says why it never began, if an earlier stage did not complete. `cause` is
+    the cause of its failure.
     """
 
     run: str
@@ -52,9 +49,9 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """All rows, with the names of the columns that differ from sweep to sweep.
+    """All rows, with the names of the columns that depend on the sweep.
 
-    `spans` is whether they are of several launches, so that a row has to say of which.
+    `spans` is whether the rows are of several launches, so that each row must name its launch.
     """
 
     overrides: tuple[str, ...]
@@ -72,7 +69,8 @@ def make_results(
 ) -> Results:
     """Return the results of runs; `now` ends the wall time of those still running.
 
-    `sweep` are the overrides of all runs, where `rows` are some of them: it tells what differs.
+    `sweep` are the overrides of all runs if `rows` are only some of them; it decides which
+    overrides differ.
     """
     given = [assigned(row.overrides) for row in rows]
     names = _differing(given if sweep is None else [assigned(one) for one in sweep])
@@ -108,7 +106,7 @@ def _result_row(row: RunRow, overrides: Mapping[str, str], now: datetime) -> Res
 
 
 def _differing(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the keys not all runs set to the same value, in order of appearance."""
+    """Return the keys that not all runs set to the same value, in order of appearance."""
     keys = dict.fromkeys(key for given in sweep for key in given)
     return tuple(key for key in keys if len({given.get(key) for given in sweep}) > 1)
 
@@ -116,7 +114,7 @@ def _differing(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
 def sort_results(results: Results, key: SortKey) -> Results:
     """Return the results sorted by a column; runs without a value come last, in either order.
 
-    Raises UsageError for a column that is none, naming those there are.
+    Raises UsageError with the known columns if the column is unknown.
     """
     own = ("index", "state", "cause", "step", "time", *results.overrides, *results.metrics)
     own += ("launch", "attempt") if results.spans else ()
@@ -126,7 +124,7 @@ def sort_results(results: Results, key: SortKey) -> Results:
 
 
 def value(row: ResultRow, column: str) -> Any:
-    """Return what a row has in a column, None where nothing; our own columns come first."""
+    """Return the value of a row in a column, or None; hpckit's own columns take precedence."""
     own = {
         "launch": row.launch,
         "index": row.index,
@@ -173,7 +171,7 @@ def _has_stages(results: Results) -> bool:
 
 
 def account_values(account: Goodput | None) -> Mapping[str, Any]:
-    """Return an account by ACCOUNT_COLUMNS: seconds, shares of 1, counts; empty without one."""
+    """Return the goodput by ACCOUNT_COLUMNS: seconds, shares of 1, counts; empty without one."""
     if account is None:
         return {}
     spans = {f"{name}_s": getattr(account.parts, name).total_seconds() for name in _PARTS}

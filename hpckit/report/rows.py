@@ -1,7 +1,6 @@
-"""Rows: what is shown of a run, whatever it is shown in.
+"""One flat row per run, combined from hpckit's record and Slurm's report. Pure.
 
-Responsible for putting our record and Slurm's word into one flat row, and for the words of a
-failure only Slurm knows of and of a disagreement; pure, it must not ask, format or print.
+Also the text for a failure that only Slurm knows of, and for a disagreement between the two.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hpckit.model.states import BaseState, RunState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """Whose a launch is that is not the caller's own, and why it is taken for that."""
+    """The owner of a launch that is not the caller's own, and why it is considered foreign."""
 
     uid: int
     owner: str
@@ -42,12 +41,12 @@ class LaunchHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run, flat. `note` says where our record and Slurm disagree, or what is being waited for.
+    """One run, flat. `note` is about a disagreement of record and Slurm, or what is awaited.
 
-    `slurm_state` is Slurm's own wording, None where Slurm said nothing; `attempt` is 0 before the
-    first; `goodput` is the run's account, where one was asked for; `blocked` why it never began,
-    where a stage before its own did not complete; `early` why it completed before all was done;
-    `step` counts from 0, to one less than `total`.
+    `slurm_state` is Slurm's own text, None if there is none. `attempt` is 0 before the first.
+    `goodput` is null if it was not requested. `blocked` says why the run never began, if an earlier
+    stage did not complete. `early` says why it completed early. `step` counts from 0, to one less
+    than `total`.
     """
 
     run: str
@@ -75,7 +74,7 @@ class RunRow:
     total: int | None = None
 
     def elapsed(self, now: datetime) -> timedelta | None:
-        """Return how long the latest attempt has run; None before it, or where no end is known."""
+        """Return how long the latest attempt has run; None if it has no start, or no known end."""
         if self.started_at is None:
             return None
         if self.ended_at is None and self.state is not RunState.running:
@@ -84,7 +83,7 @@ class RunRow:
 
 
 def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
-    """Return the row of a run, with its account where there is one."""
+    """Return the row of a run, with its goodput if given."""
     record, seen = view.record, view.observation
     return RunRow(
         run=record.id,
@@ -124,12 +123,12 @@ def _nodes(seen: Observation | None) -> tuple[str, ...]:
         return ()
     try:
         return expand_nodes(seen.nodes)
-    except ValueError:  # words such as "None assigned"
+    except ValueError:  # text such as "None assigned"
         return ()
 
 
 def failure(view: RunView) -> Failure | None:
-    """Return why a run did not complete: our record's classification, else Slurm's word."""
+    """Return why a run did not complete: our record's classification, else Slurm's report."""
     if view.state not in {RunState.failed, RunState.interrupted}:
         return None
     if view.record.failure is not None and not view.requeued:
@@ -176,14 +175,15 @@ _AGREEING = {
     RunState.cancelled: frozenset({RunState.cancelled, RunState.failed}),
     RunState.interrupted: frozenset({RunState.interrupted, RunState.cancelled, RunState.failed}),
 }
-"""What Slurm may say of a job whose run ended so: a stopped supervisor exits non-zero."""
+"""The states that agree with the end of a run: a stopped supervisor exits with a code other than 0.
+"""
 
 
 _GOING_ON = "Slurm still has its job: a new attempt is being asked for, or the job is ending"
 
 
 def note(view: RunView) -> str:
-    """Return one line on a disagreement between our record and Slurm; empty where there is none."""
+    """Return one line about a disagreement between our record and Slurm; empty if there is none."""
     seen, record = view.observation, view.record
     if view.blocked:
         return ""

@@ -1,7 +1,6 @@
-"""Which runs of a launch are to be started again: by state, overrides, cause of failure, index.
+"""Which runs of a launch to start again: by state, overrides, cause of failure, index. Pure.
 
-Responsible for what these filters mean together, alike in every verb; pure, it must not ask,
-format or print.
+The filters mean the same in every verb.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from hpckit.report.text import states_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs are meant: those that pass every filter; one that is empty takes all.
+    """A filter for runs: a run has to pass every part; an empty part takes all.
 
     `indices` null means all. `words` are the options as they were typed, for messages.
     """
@@ -40,11 +39,11 @@ class RunFilter:
 
     @property
     def names_cancelled(self) -> bool:
-        """Whether cancelled runs are asked for: by their state, or by their indices."""
+        """Whether cancelled runs are requested: by their state, or by their indices."""
         return RunState.cancelled in self.basic.states or self.indices is not None
 
     def takes(self, view: RunView) -> bool:
-        """Whether this run is meant."""
+        """Whether the filter takes this run."""
         return (
             (self.indices is None or view.record.index in self.indices)
             and self.basic.takes(view.state, view.record.overrides)
@@ -52,7 +51,7 @@ class RunFilter:
         )
 
     def chosen(self, views: Sequence[RunView], launch: str) -> tuple[RunView, ...]:
-        """Return the runs that are meant; raises UsageError if there are none."""
+        """Return the runs that the filter takes. Raises UsageError if there are none."""
         found = tuple(view for view in views if self.takes(view))
         if not found and not self.all:
             raise UsageError(
@@ -63,13 +62,13 @@ class RunFilter:
 
 
 def cause_of(view: RunView) -> Cause | None:
-    """Return why a run did not complete; None where it did, or has not ended."""
+    """Return why a run did not complete; None if it did, or has not ended."""
     known = failure(view)
     return None if known is None else known.cause
 
 
 def what_there_is(views: Iterable[RunView]) -> str:
-    """Return how many runs there are by state, and those that failed by cause."""
+    """Return how many runs there are by state, and how many failed by cause."""
     runs = list(views)
     causes = Counter(cause for view in runs if (cause := cause_of(view)) is not None)
     counted = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
@@ -79,9 +78,10 @@ def what_there_is(views: Iterable[RunView]) -> str:
 
 
 def causes_named(words: Iterable[str]) -> frozenset[Cause]:
-    """Return the causes of `oom,hang`; raises UsageError.
+    """Return the causes of a text such as `oom,hang`.
 
-    Each is the name of a cause or a word of it: `oom` is `cuda_oom` and `host_oom`.
+    Each is the name of a cause or a word of it: `oom` is `cuda_oom` and `host_oom`. Raises
+    UsageError for an unknown cause.
     """
     return frozenset(
         cause for text in words for word in text.split(",") for cause in _causes(word.strip())
@@ -104,7 +104,10 @@ def _causes(word: str) -> list[Cause]:
 
 
 def indices_named(text: str, runs: int, launch: str) -> frozenset[int]:
-    """Return the runs that `--runs 3-7,12` means of a launch with so many; raises UsageError."""
+    """Return the runs that `--runs 3-7,12` means in a launch with `runs` runs.
+
+    Raises UsageError if the text is malformed, or names a run that does not exist.
+    """
     try:
         return parse_ranges(text, runs)
     except ValueError as error:

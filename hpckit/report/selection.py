@@ -1,7 +1,6 @@
-"""Which runs are meant, and in what order they are shown: by state, overrides, any column.
+"""Which runs are shown, and in what order: by state, overrides, any column. Pure.
 
-Responsible for what filters and sort keys mean, alike in every verb; pure, it must not ask, format
-or print.
+Filters and sort keys mean the same in every verb.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from hpckit.report.rows import RunRow
 T = TypeVar("T")
 
 FAILED = (RunState.failed, RunState.interrupted, RunState.unknown)
-"""What `--failed` means: ended, and not well. `resume` would submit these again."""
+"""The states of `--failed`: ended, but not successfully. `resume` would submit these again."""
 
 _GLOB = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which runs are meant: in one of `states`, with overrides that match; all where empty.
+    """A filter for runs: by one of `states`, and by matching overrides; an empty part takes all.
 
-    `overrides` has for each key the globs of which one has to match its value.
+    `overrides` has a tuple of globs for each key; one of them has to match its value.
     """
 
     states: frozenset[RunState] = frozenset()
@@ -41,7 +40,7 @@ class Filter:
         return not self.states and not self.overrides
 
     def takes(self, state: RunState, overrides: Iterable[str]) -> bool:
-        """Whether a run in this state, with these overrides, is meant."""
+        """Whether the filter takes a run in this state, with these overrides."""
         if self.states and state not in self.states:
             return False
         if not self.overrides:
@@ -56,7 +55,10 @@ class Filter:
 def make_filter(
     states: Iterable[str] = (), overrides: Iterable[str] = (), *, failed: bool = False
 ) -> Filter:
-    """Return the filter of these words: `failed,running` and `lr=0.*`; raises UsageError."""
+    """Return the filter of words such as `failed,running` and `lr=0.*`.
+
+    Raises UsageError for an unknown state, or an override without key or `=`.
+    """
     wanted = {_state(word) for words in states for word in words.split(",")}
     globs: dict[str, tuple[str, ...]] = {}
     for words in overrides:
@@ -80,7 +82,7 @@ def _state(word: str) -> RunState:
 
 
 def _matches(value: str, glob: str) -> bool:
-    """Whether a value is meant: to the letter, by the glob, or as the same number."""
+    """Whether a value matches: literally, by the glob, or as the same number."""
     if value == glob or fnmatchcase(value, glob):
         return True
     if _GLOB & set(glob):
@@ -92,7 +94,7 @@ def _matches(value: str, glob: str) -> bool:
 
 
 def assigned(overrides: Iterable[str]) -> dict[str, str]:
-    """Return overrides of Hydra's grammar by key: `+lr=0.1` is lr 0.1, `~opt` is opt ~."""
+    """Return overrides in Hydra's syntax by key: `+lr=0.1` is lr 0.1, `~opt` is opt ~."""
     return dict(map(_split, overrides))
 
 
@@ -112,12 +114,12 @@ class SortKey:
 
 
 def sort_key(text: str, *, descending: bool = False) -> SortKey:
-    """Return the key that `loss` or `-loss` (largest first) means."""
+    """Return the sort key for `loss`, or `-loss` (largest first)."""
     return SortKey(column=text.removeprefix("-"), descending=descending or text.startswith("-"))
 
 
 def ordered(items: Iterable[T], value_of: Callable[[T], Any], *, descending: bool) -> list[T]:
-    """Return items by size of a value; those without one come last, in either order."""
+    """Return items sorted by a value; those without one come last, in either order."""
     valued = [(value_of(item), item) for item in items]
     present = [(rank(value), item) for value, item in valued if value is not None]
     present.sort(key=lambda pair: pair[0], reverse=descending)
@@ -132,12 +134,12 @@ def rank(item: Any) -> tuple[int, float, str]:
         return (1, 0.0, str(item))
     except OverflowError:  # an integer beyond all floats
         number = math.inf if item > 0 else -math.inf
-    # NaN compares with nothing: it is worse than any number.
+    # NaN compares false with everything: it is sorted after all numbers.
     return (0, number, "") if number == number else (1, 0.0, "nan")  # noqa: PLR0124
 
 
 def check_column(key: SortKey, columns: Sequence[str], what: str) -> None:
-    """Raise UsageError for a column that is none, naming those there are."""
+    """Raise UsageError with the known columns if the column is unknown."""
     if key.column not in columns:
         raise UsageError(
             f"{what} have no column {key.column!r}; they have {', '.join(columns)}",
@@ -149,7 +151,10 @@ _OWN = ("index", "state", "step", "time", "attempt")
 
 
 def sort_rows(rows: Sequence[RunRow], key: SortKey, now: datetime) -> list[RunRow]:
-    """Return rows by a column of their own, an override or a metric; raises UsageError."""
+    """Return rows sorted by a built-in column, an override or a metric.
+
+    Raises UsageError for an unknown column.
+    """
     given = {row.index: assigned(row.overrides) for row in rows}
     names = [*_OWN, *(name for one in given.values() for name in one)]
     names += [name for row in rows for name in row.metrics]

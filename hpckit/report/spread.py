@@ -1,8 +1,7 @@
-"""Results over seeds: rows that differ in nothing but some keys, as one with mean and spread.
+"""Results over seeds: rows that differ only in some keys, as one with mean and spread. Pure.
 
-Responsible for which runs count and for the numbers; pure, it must not print. A run counts once it
-has completed, and was not pruned. A value counts if it is a finite number: one that is missing,
-text, NaN or infinite does not, and `n` says how many did.
+A run counts once it has completed, unless it was pruned. A value counts if it is a finite number: a
+missing value, text, NaN or infinity does not, and `n` says how many did.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from hpckit.report.selection import SortKey, check_column, ordered
 
 _DIGITS = 4
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
-"""What a metric that is no finite number is recorded as."""
+"""How a metric that is not a finite number is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A metric of `n` runs: their mean, and the sample standard deviation (n - 1) of two or more.
+    """A metric of `n` runs: the mean, and the sample standard deviation (n - 1) of two or more.
 
-    Both are null if there are too few, or if a number is too large for them.
+    Both are null if there are too few runs, or if a number is too large.
     """
 
     mean: float | None
@@ -38,7 +37,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadRow:
-    """Runs that differ in nothing but the keys they are taken over; so many have completed."""
+    """Runs that differ only in the keys they are taken over; `completed` is how many completed."""
 
     overrides: Mapping[str, str]
     stage: str | None
@@ -58,16 +57,17 @@ class SpreadResults:
 
     @property
     def staged(self) -> bool:
-        """Whether rows are of stages."""
+        """Whether rows belong to stages."""
         return any(row.stage is not None for row in self.rows)
 
 
 def over_keys(
     words: Iterable[str], known: Collection[str], varying: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the keys of `--over seed,fold`; raises UsageError for one that is not `known`.
+    """Return the keys of `--over seed,fold`.
 
-    Known are the keys that any run overrides; the message names those that are `varying`.
+    Raises UsageError if a key is not `known`, that is, if no run overrides it; the message names
+    the `varying` keys.
     """
     keys = tuple(dict.fromkeys(key.lstrip("+") for word in words for key in word.split(",")))
     for key in keys:

@@ -1,7 +1,4 @@
-"""How a run stands when its launch is resumed, in words. Pure.
-
-Responsible for the reason that people and `--json` are given; it must not choose.
-"""
+"""The standing of a run when its launch is resumed, as text for people and `--json`. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +21,6 @@ _TEXTS: Mapping[Standing, str] = {
 
 
 def standing_text(judgement: Judgement) -> str:
-    """Return why a run is left alone, or that it is not."""
+    """Return why a run is left alone, or that it is submitted again."""
     text = _TEXTS[judgement.standing]
     return text.replace("{follows}", str(judgement.follows)).replace("{detail}", judgement.detail)

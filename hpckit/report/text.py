@@ -1,4 +1,4 @@
-"""Rows as text, for people: pages of lines and tables, aligned. Pure; it prints nothing.
+"""Rows as text, for people: pages of lines and aligned tables. Pure.
 
 `report.drawing` colours the same pages for a terminal.
 """
@@ -33,9 +33,9 @@ HEAD_WIDTH = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTable:
-    """A table of cells already worded.
+    """A table of text cells.
 
-    On a narrow terminal cells of `flexible` columns are cut, then `spare` columns are left out, in
+    On a narrow terminal, cells of `flexible` columns are cut, then `spare` columns are left out, in
     order.
     """
 
@@ -46,11 +46,11 @@ class TextTable:
 
 
 Page = Sequence[TextTable | str]
-"""What is shown, top to bottom."""
+"""The parts of a page, top to bottom."""
 
 
 def status_page(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
-    """Return the page of `status`: the launch, its runs, their counts, what failed and why."""
+    """Return the page of `status`: the launch, its runs, their counts, the failures and why."""
     page: list[TextTable | str] = [head_line(head, now), runs_table(rows, now, head.common)]
     page.append(count_line([row.state for row in rows]))
     page += _note_lines(rows)
@@ -74,12 +74,12 @@ def _whose(rows: Sequence[RunRow]) -> str:
 
 
 def head_line(head: LaunchHead, now: datetime) -> str:
-    """Return the lines above everything: id and age, name, folder, whose it is."""
+    """Return the lines at the top: id and age, name, folder, and a foreign owner."""
     age = f"created {duration(max(now - head.created_at, timedelta(0)))} ago"
     lines = [f"{head.id}  {age}"]
     if len(lines[0]) > HEAD_WIDTH:
         lines = [head.id, age]
-    # An id begins with the name, unless that has characters that no folder should have.
+    # An id begins with the name, unless the name has characters that a folder should not have.
     lines += [] if head.id.startswith(f"{head.name}-") else [f"name {head.name}"]
     lines += [head.folder, *([] if head.foreign is None else [_foreign_line(head.foreign)])]
     return "\n".join(lines)
@@ -95,7 +95,7 @@ def count_line(states: Sequence[RunState]) -> str:
 
 
 def states_text(counts: Mapping[RunState, int]) -> str:
-    """Return counts by state in words."""
+    """Return counts by state as text."""
     return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
 
 
@@ -110,7 +110,7 @@ _STATUS_FLEXIBLE = ("metrics", "nodes", "slurm", "state")
 def runs_table(
     rows: Sequence[RunRow], now: datetime, common: frozenset[str] = frozenset()
 ) -> TextTable:
-    """Return the table of runs, without columns in which nothing stands.
+    """Return the table of runs, without empty columns.
 
     `common` are the overrides that all runs of the launch have.
     """
@@ -161,7 +161,7 @@ def _state(state: RunState, early: str) -> str:
 
 
 def goodput_cells(account: Goodput | None) -> tuple[str, str]:
-    """Return the cells `failures` and `goodput` of a run; empty where there is no account."""
+    """Return the cells `failures` and `goodput` of a run; empty if its goodput is not known."""
     if account is None:
         return ("", "")
     failures = sum(account.failures.values())
@@ -174,7 +174,7 @@ def percent(share: float | None) -> str:
 
 
 def _attempt(row: RunRow) -> str:
-    """Return the attempt, and how often its ranks were started again in it: `2, restart 1`."""
+    """Return the attempt, and how often its ranks were restarted in it: `2, restart 1`."""
     if row.attempt == 0:
         return ""
     return f"{row.attempt}, restart {row.round}" if row.round else str(row.attempt)
@@ -187,7 +187,7 @@ def metrics_text(metrics: Mapping[str, Any], *, shown: int = SHOWN_METRICS) -> s
 
 
 def number(value: Any) -> str:
-    """Return a value in at most four significant digits; None as nothing."""
+    """Return a value in at most four significant digits; None is an empty text."""
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else shortened(str(value), CELL_WIDTH)
@@ -236,7 +236,7 @@ def results_page(results: sweep.Results) -> Page:
 
 
 def spread_page(results: SpreadResults) -> Page:
-    """Return the page of `results --over`: a row for runs that differ in nothing but these keys."""
+    """Return the page of `results --over`: one row for runs that differ only in these keys."""
     stage = ("stage",) if results.staged else ()
     rows = tuple(
         (
@@ -263,7 +263,7 @@ def _completed(row: SpreadRow) -> str:
 
 
 _SPARE = ("failures", "goodput", "time", "attempt", "step")
-"""What gives way first in `results`: overrides and the first metric are what it is about."""
+"""The columns that `results` leaves out first; overrides and the first metric matter most."""
 
 
 def _seconds(wall_s: float | None) -> str:
@@ -293,7 +293,7 @@ def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) ->
 
 
 def plain(page: Page) -> str:
-    """Return a page as lines without colour, the same whatever the width of the terminal."""
+    """Return a page as lines without colour, the same for any terminal width."""
     return "\n".join(
         escaped(part) if isinstance(part, str) else _aligned(harmless(part)) for part in page
     )

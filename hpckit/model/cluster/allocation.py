@@ -1,6 +1,6 @@
-"""What a supervisor may know of its allocation, and ask of whoever gave it.
+"""What a supervisor knows of its allocation, and can ask of the scheduler or executor that gave it.
 
-Responsible for these few terms; it must not know a scheduler.
+Independent of any particular scheduler.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from hpckit.model.states import RequeueOutcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLimits:
-    """How long an attempt has: when it ends at the latest, and how long a notice leaves it.
+    """How much time an attempt has: its latest end, and the time that a notice leaves.
 
-    `end_s` is in seconds of the monotonic clock of the host that asked; `kill_wait` is the time
-    between SIGTERM and SIGKILL; `grace` what a preemption gives before that. Null means not known,
-    or without end.
+    `end_s` is in seconds of the monotonic clock of the host that asked. `kill_wait` is the time
+    between SIGTERM and SIGKILL, `grace` the time that a preemption gives before that. Null means
+    unknown or unlimited.
     """
 
     end_s: float | None = None
@@ -27,15 +27,15 @@ class AttemptLimits:
 
     @property
     def window(self) -> timedelta:
-        """The time ranks have to save and leave when they are told to stop without warning."""
+        """How much time ranks have to save and leave when they must stop without warning."""
         return self.kill_wait + (self.grace or timedelta())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationEnding:
-    """Why an allocation is being ended, as far as its scheduler tells; null where it does not.
+    """Why an allocation is being ended, as far as its scheduler reports it; null if it does not.
 
-    `runs_on` is whether it says that no end is to be seen.
+    `runs_on` is true if the scheduler reports no sign of an end.
     """
 
     cause: Cause | None = None
@@ -45,7 +45,7 @@ class AllocationEnding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRequest:
-    """A new attempt: without the nodes `excluded`, and with those `lost` given up at once."""
+    """A new attempt that leaves out the nodes `excluded` and gives up the nodes `lost` at once."""
 
     excluded: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -53,10 +53,10 @@ class AttemptRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueResult:
-    """The result of asking for a new attempt, and the explanation of it.
+    """The result of asking for a new attempt, with an explanation.
 
-    `excluded` are all nodes that the next attempt leaves out; `warning` says why some that should
-    be left out are not.
+    `excluded` are all nodes that the next attempt leaves out. `warning` says why some nodes that
+    should be left out are not.
     """
 
     outcome: RequeueOutcome
@@ -66,5 +66,5 @@ class RequeueResult:
 
     @property
     def text(self) -> str:
-        """The explanation with its warning."""
+        """The explanation, followed by the warning."""
         return "; ".join(words for words in (self.message, self.warning) if words)

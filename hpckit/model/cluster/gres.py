@@ -1,7 +1,4 @@
-"""Slurm's grammar of generic resources, as pure functions.
-
-Responsible for `gpu:a100:4(S:0-1),mps:400`; it must not know who has or wants them.
-"""
+"""Slurm's syntax for generic resources, such as `gpu:a100:4(S:0-1),mps:400`. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
 def read_gres(text: str) -> dict[str, int]:
-    """Return how many there are of each: `gpu:a100:4(S:0-1),gpu:v100:2` has 6 `gpu`."""
+    """Return the count of each resource: `gpu:a100:4(S:0-1),gpu:v100:2` has 6 `gpu`."""
     found: dict[str, int] = {}
     if text.strip().lower() in _NOTHING:
         return found

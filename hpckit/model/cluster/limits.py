@@ -1,6 +1,6 @@
-"""What a cluster accepts of one user, as far as it is known. Null means no limit, or not known.
+"""The limits of a cluster on one user's jobs, as far as they are known.
 
-Responsible for these few terms; it must not know how they are asked for.
+Null means no limit, or unknown.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitLimits:
-    """How many jobs may be handed in, counted as Slurm does: every element of an array is one.
+    """How many jobs may be submitted. Every element of an array is one job, as in Slurm.
 
-    `array_index` is the largest index plus one (MaxArraySize), `array_tasks` how many elements one
-    array may have (SchedulerParameters max_array_tasks), `queued` how many jobs of the user may be
-    pending or running at a time (MaxSubmitJobs of association and QOS), `jobs` how many of all
-    users the controller holds (MaxJobCount).
+    `array_index` is the largest index plus one (MaxArraySize). `array_tasks` is how many elements
+    one array may have (SchedulerParameters max_array_tasks). `queued` is how many jobs of the user
+    may be pending or running at a time (MaxSubmitJobs of association and QOS). `jobs` is how many
+    jobs of all users the controller holds (MaxJobCount).
     """
 
     array_index: int | None = None
@@ -25,7 +25,7 @@ class SubmitLimits:
 
     @property
     def array(self) -> int | None:
-        """How many elements one array may have; 0 where there can be no arrays."""
+        """How many elements one array may have; 0 if arrays are not possible."""
         known = [limit for limit in (self.array_index, self.array_tasks) if limit is not None]
         return min(known, default=None)
 

@@ -1,7 +1,6 @@
-"""Slurm's hostlist and task-count grammars, as pure functions.
+"""Slurm's syntax for hostlists and task counts: `n[01-03,7],gpu[0-1]x[0-3]` and `3,1(x2)`. Pure.
 
-Responsible for `n[01-03,7],gpu[0-1]x[0-3]` and `3,1(x2)`; it must not ask Slurm: `scontrol
-show hostnames` does not exist inside containers.
+It does not ask Slurm: `scontrol show hostnames` does not exist inside containers.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ _TAIL = re.compile(r"(?P<head>.*?)(?P<digits>[0-9]+)\Z", re.DOTALL)
 
 
 def expand_nodes(hostlist: str) -> tuple[str, ...]:
-    """Expand a hostlist in its own order; several brackets in a name are multiplied out.
+    """Expand a hostlist in its order; several brackets in a name give all combinations.
 
-    Raises ValueError with the offending part when the text is not a hostlist.
+    Raises ValueError with the offending part if the text is not a hostlist.
     """
     return tuple(itertools.chain.from_iterable(_expand_item(item) for item in _split(hostlist)))
 
 
 def _split(hostlist: str) -> Iterator[str]:
-    """Split at the commas that stand outside brackets."""
+    """Split at the commas outside brackets."""
     depth, start = 0, 0
     for position, letter in enumerate(hostlist):
         depth += (letter == "[") - (letter == "]")
@@ -64,7 +63,7 @@ def _expand_ranges(ranges: str) -> Iterator[str]:
 
 
 def compress_nodes(names: Iterable[str]) -> str:
-    """Write names as a hostlist; `expand(compress(names)) == tuple(names)`, order kept."""
+    """Write names as a hostlist, order kept; `expand(compress(names)) == tuple(names)`."""
     items: list[str] = []
     for (head, width), group in itertools.groupby(names, key=_shape):
         members = list(group)
@@ -77,7 +76,7 @@ def compress_nodes(names: Iterable[str]) -> str:
 
 
 def _shape(name: str) -> tuple[str, int]:
-    """Return what two names must share to stand in one bracket: head and width of digits."""
+    """Return what two names must share to be in one bracket: the head and the number of digits."""
     match = _TAIL.match(name)
     return (name, 0) if match is None else (match["head"], len(match["digits"]))
 
@@ -97,7 +96,7 @@ def _run(start: str, end: str) -> str:
 
 
 def task_counts(text: str) -> tuple[int, ...]:
-    """Expand Slurm's SLURM_TASKS_PER_NODE grammar: `3,1(x2)` is (3, 1, 1).
+    """Expand the syntax of SLURM_TASKS_PER_NODE: `3,1(x2)` is (3, 1, 1).
 
     Raises ValueError with the offending part.
     """

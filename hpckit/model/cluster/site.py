@@ -1,7 +1,6 @@
-"""What a cluster says of itself: partitions, nodes, accounts and QOS. None means: not known.
+"""What a cluster reports about itself: partitions, nodes, accounts and QOS. None means unknown.
 
-Responsible for these terms, named as Slurm names them; it must not know how they are asked for,
-nor what of them applies to a job (planning).
+Names are Slurm's. Which of the limits apply to a job is decided in planning.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 _AWAY = ("down", "drain", "fail", "maint", "reserved", "unk", "power", "boot", "*", "future")
-"""Parts of the states of nodes on which Slurm forecasts no start."""
+"""Parts of the names of node states in which Slurm forecasts no start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings:
-    """What slurmctld is configured to do, of all users' jobs.
+    """The configuration of slurmctld that concerns the jobs of all users.
 
-    `enforced` are the words of AccountingStorageEnforce: without `limits` those of accounts and
-    QOS are written down and not kept. `array_index`, `array_tasks` and `jobs` are as in
-    SubmitLimits. `accounting` is whether there is a database to ask.
+    `enforced` holds the words of AccountingStorageEnforce: without `limits` among them, the limits
+    of accounts and QOS are configured but not enforced. `array_index`, `array_tasks` and `jobs` are
+    as in SubmitLimits. `accounting` is whether there is an accounting database.
     """
 
     cluster: str = ""
@@ -51,9 +50,9 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """The nodes of a partition that are alike: how many, and what each of them has.
+    """Nodes of a partition with the same hardware and state: how many, and what each of them has.
 
-    `gres` counts by name, such as `gpu` (all of them) and `gpu:a100` (those of a type).
+    `gres` counts by name, such as `gpu` (all GPUs) and `gpu:a100` (those of one type).
     """
 
     partition: str
@@ -65,15 +64,15 @@ class NodeGroup:
 
     @property
     def usable(self) -> bool:
-        """Whether a job may be put there now or once others have ended."""
+        """Whether a job may be placed there, now or when other jobs have ended."""
         return not any(word in self.state.lower() for word in _AWAY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Association:
-    """A user's place in an account. Slurm has put what an account passes on into the limits.
+    """A user's membership in an account. The limits include those inherited from the account.
 
-    `partition` is empty where it holds for all that have none of their own.
+    `partition` is empty if the association applies to all partitions that have none themselves.
     """
 
     account: str
@@ -86,7 +85,7 @@ class Association:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An account: `group_submit` is for all of its users, and its children's, together."""
+    """An account: `group_submit` counts for all its users and those of its children together."""
 
     name: str
     parent: str = ""
@@ -95,7 +94,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qos:
-    """A quality of service, with its limits for one user, one account and all together."""
+    """A quality of service: its limits for one user, for one account, and for all together."""
 
     name: str
     flags: frozenset[str] = frozenset()
@@ -107,9 +106,9 @@ class Qos:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """All that could be learnt of a cluster for one user; `unknown` says what could not, and why.
+    """All that is known of a cluster for one user; `unknown` lists what is not known, and why.
 
-    Fields are null where nobody answered; an empty mapping is an answer.
+    A field is null if nothing answered; an empty mapping is an answer.
     """
 
     settings: SiteSettings | None = None

@@ -1,7 +1,7 @@
-"""Whether a cluster could run a launch, by what it says of itself. Pure.
+"""Whether a cluster could run a launch, according to what it reports about itself. Pure.
 
-Responsible for comparing a plan with a Site; it must not ask the cluster. What is not known is
-never held against a launch. An error is what Slurm refuses or leaves waiting for ever.
+Compares a plan with a Site. Unknown values never count against a launch. An error is what Slurm
+refuses or leaves waiting indefinitely.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN = 12
 
 
 def preflight(plan: LaunchPlan, site: Site) -> tuple[Finding, ...]:
-    """Return what the cluster will refuse or never start (errors), and what it may (warnings)."""
+    """Return what the cluster will refuse or never start (errors), or may refuse (warnings)."""
     found: dict[Finding, None] = {}
     for job in plan.jobs:
         found.update(dict.fromkeys(_job_findings(job, site)))
@@ -39,7 +39,7 @@ def preflight(plan: LaunchPlan, site: Site) -> tuple[Finding, ...]:
 
 
 def chosen_of(resources: ResourceSpec) -> Chosen:
-    """Return where a job says it belongs."""
+    """Return the account, partition and QOS that a job requests."""
     return Chosen.of(resources.account, resources.partition, resources.qos)
 
 
@@ -53,7 +53,7 @@ def _job_findings(job: JobSpec, site: Site) -> Iterator[Finding]:
 
 
 def _partitions(known: Mapping[str, Partition], job: JobSpec, site: Site) -> Iterator[Finding]:
-    """Yield what stands against each partition; of several, one that fits is enough."""
+    """Yield the problems with each partition; if there are several, one that fits is enough."""
     against: list[list[Finding]] = []
     for name in filter(None, partition_names(site, chosen_of(job.resources))):
         if name in known:
@@ -82,7 +82,7 @@ def _against(place: Partition, job: JobSpec, site: Site) -> Iterator[Finding]:
 def _state(place: Partition) -> Iterator[Finding]:
     if place.state in {"UP", ""}:
         return
-    # DRAIN and INACTIVE refuse jobs; DOWN takes them and lets them wait.
+    # DRAIN and INACTIVE refuse jobs; DOWN accepts them and lets them wait.
     say = warning if place.state == "DOWN" else error
     yield say(
         "resources.partition",
@@ -93,7 +93,7 @@ def _state(place: Partition) -> Iterator[Finding]:
 
 
 def _allowed(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
-    """Yield warnings: newer releases let the accounts below an allowed one in, too."""
+    """Yield warnings only: newer releases also admit the accounts below an allowed one."""
     chosen = chosen_of(resources)
     account = chosen.account or site.default_account
     qos = job_qos(site, chosen, place.name) if chosen.qos or site.associations else None
@@ -228,7 +228,7 @@ def _counts(plan: LaunchPlan, site: Site) -> Iterator[Finding]:
 
 
 def _enforced(site: Site) -> bool:
-    """Return whether a job needs an account that exists: every kind of enforcement implies it."""
+    """Return whether a job needs an existing account: every kind of enforcement implies it."""
     return bool(_words(site) - {"none"})
 
 

@@ -1,7 +1,7 @@
-"""What in the words of a command will not do what it looks like. Pure.
+"""Warnings about words in a command that will not do what they seem to do. Pure.
 
-Responsible for slips that the words alone show: signs that only a shell understands, and launchers
-that start ranks a second time; it must not look for files or programs.
+Only slips that the words alone show: signs that only a shell understands, and launchers that start
+the ranks a second time. No files or programs are looked up.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _MODULES = {
     "deepspeed.launcher.runner": "deepspeed",
 }
 _MEETING = ("--rdzv", "--master", "--main_process_ip", "--hostfile", "--node_rank", "--node-rank")
-"""Options by which launchers on several nodes find each other."""
+"""Options with which launchers on several nodes find each other."""
 
 
 def command_slips(
     words: Sequence[str], resources: Resources, keys: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """Yield warnings about the words of a command; `keys` are those of the configuration, dotted.
+    """Yield warnings about the words of a command; `keys` are the configuration's, dotted.
 
-    A value that a script itself fills, such as `--format {epoch}.pt`, is none.
+    A placeholder that a script fills in itself, such as `--format {epoch}.pt`, gives no warning.
     """
     started = invocation(words)
     if started.code is None:
@@ -109,7 +109,7 @@ def _placeholders(words: Sequence[str], keys: Collection[str]) -> Iterator[Findi
 
 
 def _meant(name: str, keys: Collection[str]) -> str | None:
-    """Return the key of the configuration that a name in braces means, None where it is none."""
+    """Return the configuration key that a name in braces means, or None."""
     if name in keys:
         return name
     ends = [key for key in keys if key.endswith(f".{name}")]
@@ -151,7 +151,7 @@ def _launcher(words: Sequence[str]) -> str:
 
 
 def _twice(launcher: str, words: Sequence[str], resources: Resources) -> str:
-    """Return why ranks would be there several times, or would not meet; empty if they do."""
+    """Return why ranks would exist several times, or not find each other; empty if neither."""
     if resources.tasks_per_node > 1:
         return (
             f"starts its own ranks, in each of the {resources.tasks_per_node} tasks a node that "
@@ -180,7 +180,7 @@ def _without_launcher(words: Sequence[str]) -> str:
 
 
 def _own_words(words: Sequence[str]) -> Sequence[str]:
-    """Return the command without its launcher, as far as that is plain to read."""
+    """Return the command without its launcher, as far as it is easy to read."""
     script = next((n for n, word in enumerate(words) if word.endswith(".py")), None)
     if script is not None:
         return ["python", *words[script:]]

@@ -1,6 +1,6 @@
-"""Whether a composed configuration holds together, before anything is frozen.
+"""Whether a composed configuration is consistent, before anything is frozen.
 
-Responsible for rules that types alone cannot say; it must not look at the machine or the cluster.
+Checks the rules that types alone cannot express, without looking at the machine or the cluster.
 Every refusal names the key, its value and what is allowed.
 """
 
@@ -18,8 +18,8 @@ from hpckit.planning.checks.recovery_settings import check_recovery
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
 
 SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep")
-"""What all runs of one launch have in common: one folder, one snapshot, one scheduler,
-one budget and one throttle."""
+"""What all runs of one launch share: one folder, one snapshot, one scheduler, one budget and one
+throttle."""
 
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
 _LARGEST_SEED = 2**32 - 1
@@ -44,7 +44,7 @@ def check_points(points: Sequence[SweepPoint]) -> None:
 
 
 def check_settings(settings: LaunchConfig) -> None:
-    """Raise ConfigError where the settings of one run do not hold together."""
+    """Raise ConfigError if the settings of one run are not consistent."""
     _check_task(settings)
     if settings.resources.tasks_per_node == 0 and settings.cluster.gpus_per_node == 0:
         raise ConfigError(

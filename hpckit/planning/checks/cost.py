@@ -1,7 +1,6 @@
-"""What a launch may cost: GPU-hours and CPU-hours, and whether the budget has them. Pure.
+"""What a launch may cost in GPU-hours and CPU-hours, and whether that fits the budget. Pure.
 
-Responsible for the upper bound, each run at its whole time limit once; it must not guess how long
-a run will really take.
+The cost is an upper bound: each run uses its whole time limit once.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _HOUR = timedelta(hours=1)
 
 
 def estimate_cost(plan: LaunchPlan, site: Site) -> CostEstimate:
-    """Return the most that these runs take; spare nodes count, restarts do not.
+    """Return the most that these runs can take; spare nodes count, restarts do not.
 
-    Without a time limit of its own a job has its partition's, where that is known.
+    A job without its own time limit has its partition's, if that is known.
     """
     gpu_hours: list[float | None] = []
     cpu_hours: list[float | None] = []
@@ -39,9 +38,9 @@ def estimate_cost(plan: LaunchPlan, site: Site) -> CostEstimate:
 
 
 def over_budget(plan: LaunchPlan, expected: CostEstimate) -> Iterator[Finding]:
-    """Yield an error where the launch may take more than `budget.gpu_hours`.
+    """Yield an error if the launch may take more than `budget.gpu_hours`.
 
-    This machine's own GPUs are nobody's budget.
+    GPUs of this machine do not count against the budget.
     """
     allowed = _budget(plan).gpu_hours
     if allowed is None or plan.cluster.kind is not ClusterKind.slurm:
@@ -65,7 +64,7 @@ def over_budget(plan: LaunchPlan, expected: CostEstimate) -> Iterator[Finding]:
 
 
 def gpus_of(resources: ResourceSpec) -> int:
-    """Return how many GPUs one run has, however they were asked for."""
+    """Return how many GPUs one run has, whichever option requests them."""
     nodes, stated = resources.allocated_nodes, dict(resources.additional_parameters)
     per_node = max(resources.gpus_per_node, read_gres(resources.gres or "").get("gpu", 0))
     per_task = _devices(stated, "gpus-per-task")
@@ -80,7 +79,7 @@ def _devices(stated: dict[str, str | bool | None], option: str) -> int:
     text = stated.get(option) or stated.get(option.replace("-", "_"))
     if not isinstance(text, str):
         return 0
-    # `4`, `a100:4` and `a100:2,v100:2`.
+    # The forms `4`, `a100:4` and `a100:2,v100:2`.
     counts = (word.rpartition(":")[2] for word in text.split(","))
     return sum(int(count) for count in counts if count.isdecimal())
 
@@ -90,7 +89,7 @@ def _cpus(resources: ResourceSpec) -> int:
 
 
 def _hours(plan: LaunchPlan, job: JobSpec, site: Site) -> float | None:
-    """Return the hours of all runs of a job, one after the other; None without a limit."""
+    """Return the hours of all elements of a job together; None without a limit."""
     limit = _limit(job)
     if limit is None and plan.cluster.kind is ClusterKind.slurm:
         limit = _default_time(job.resources, site)
@@ -98,7 +97,7 @@ def _hours(plan: LaunchPlan, job: JobSpec, site: Site) -> float | None:
 
 
 def _limit(job: JobSpec) -> timedelta | None:
-    """Return how long a job can take; one that is shared may be queued again, until all is done."""
+    """Return how long a job can take; a shared job may be queued again until all runs are done."""
     if job.shared_job is None:
         return job.resources.timeout
     return merged_resources(replace(job.shared_job, timeout=None), len(job.runs)).timeout

@@ -1,4 +1,4 @@
-"""What cannot run in the foreground: anything but one rank on this machine. Pure."""
+"""Refuses what cannot run in the foreground: anything but one rank on this machine. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpckit.planning.checks.slips import slurm_only
 
 
 def check_foreground(plan: LaunchPlan, overrides: Sequence[str]) -> None:
-    """Raise UsageError where a plan is more than one rank here, or these words are for Slurm."""
+    """Raise UsageError if a plan is more than one rank here, or an override is only for Slurm."""
     if plan.stages:
         names = ", ".join(stage.name for stage in plan.stages)
         raise UsageError(
@@ -34,7 +34,7 @@ def check_foreground(plan: LaunchPlan, overrides: Sequence[str]) -> None:
 
 
 def _check_ranks(settings: LaunchConfig) -> None:
-    tasks = settings.resources.tasks_per_node  # this machine is one node, which is checked before
+    tasks = settings.resources.tasks_per_node  # this machine is one node; that was checked before
     if tasks > 1:
         raise UsageError(
             f"--foreground starts one rank, and resources.tasks_per_node is {tasks}",
@@ -43,7 +43,7 @@ def _check_ranks(settings: LaunchConfig) -> None:
 
 
 def _check_words(settings: LaunchConfig, overrides: Sequence[str]) -> None:
-    """Refuse what only Slurm reads where it was typed; what files say holds for other launches."""
+    """Refuse typed overrides that only Slurm reads; in files, they are for other launches."""
     typed = {word.lstrip("+").partition("=")[0] for word in overrides}
     for key in slurm_only(settings):
         if key in typed:

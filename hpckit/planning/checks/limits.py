@@ -1,7 +1,6 @@
-"""Which of a cluster's limits applies to a job: Slurm's order of precedence. Pure.
+"""Which of a cluster's limits apply to a job, in Slurm's order of precedence. Pure.
 
-Responsible for association, QOS and partition put together, after "Hierarchy of limits" in
-Slurm's resource_limits.html; it must not ask the cluster.
+Combines association, QOS and partition as in "Hierarchy of limits" of Slurm's resource_limits.html.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.cluster.site import Association, Partition, Qos, Site
 
 NORMAL = "normal"
-"""The QOS of a job for which nobody chose one."""
+"""The QOS of a job if none was chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What a job says of where it belongs. Null means the cluster's default."""
+    """The account, partition and QOS that a job requests. Null means the cluster's default."""
 
     account: str | None
     partition: str | None
@@ -27,16 +26,16 @@ class Chosen:
 
     @classmethod
     def of(cls, account: str | None, partition: str | None, qos: str | None) -> Chosen:
-        """Return this as Slurm sees it: accounts and QOS are lower case, whatever was typed."""
+        """Return this as Slurm sees it: accounts and QOS are converted to lower case."""
         return cls(
             account=account and account.lower(), partition=partition, qos=qos and qos.lower()
         )
 
 
 def submit_limits(site: Site, chosen: Chosen) -> SubmitLimits:
-    """Return how many jobs may be handed in, as far as it is known.
+    """Return how many jobs may be submitted, as far as it is known.
 
-    Of several partitions (`a,b`) Slurm may take any: the lowest limit counts.
+    Slurm may choose any of several partitions (`a,b`), so the lowest limit counts.
     """
     settings = site.settings
     if settings is None:
@@ -54,16 +53,16 @@ def submit_limits(site: Site, chosen: Chosen) -> SubmitLimits:
 
 
 def limits_kept(site: Site) -> bool:
-    """Return whether the limits of associations and QOS are enforced; else they only stand there.
+    """Return whether the limits of associations and QOS are enforced, not only configured.
 
-    `safe` implies them, and `all` is everything.
+    `safe` implies them, and `all` means every kind of enforcement.
     """
     enforced = frozenset[str]() if site.settings is None else site.settings.enforced
     return not enforced.isdisjoint({"limits", "safe", "all"})
 
 
 def partition_names(site: Site, chosen: Chosen) -> tuple[str, ...]:
-    """Return the partitions the job may start in; an empty name where the default is not known."""
+    """Return the partitions the job may start in; an empty name if the default is not known."""
     if chosen.partition is not None:
         return tuple(chosen.partition.split(","))
     known = (site.partitions or {}).values()
@@ -71,7 +70,7 @@ def partition_names(site: Site, chosen: Chosen) -> tuple[str, ...]:
 
 
 def association(site: Site, chosen: Chosen, partition: str) -> Association | None:
-    """Return the association a job counts for: one of its partition's comes first."""
+    """Return the association that a job counts for; one for its partition takes precedence."""
     account = chosen.account or site.default_account
     mine = [one for one in site.associations or () if one.account == account]
     for name in (partition, ""):
@@ -82,7 +81,7 @@ def association(site: Site, chosen: Chosen, partition: str) -> Association | Non
 
 
 def job_qos(site: Site, chosen: Chosen, partition: str) -> str:
-    """Return the QOS a job gets: the stated one, the association's default, its only one."""
+    """Return the QOS of a job: the requested one, the association's default, or its only one."""
     if chosen.qos is not None:
         return chosen.qos
     mine = association(site, chosen, partition)
@@ -93,7 +92,7 @@ def job_qos(site: Site, chosen: Chosen, partition: str) -> str:
 
 
 def qos_in_order(site: Site, chosen: Chosen, partition: str) -> tuple[Qos, ...]:
-    """Return the QOS whose limits count, the first one's before the second's.
+    """Return the QOS whose limits count, in order of precedence.
 
     The partition's comes first, unless the job's has the flag OverPartQOS.
     """
@@ -109,7 +108,7 @@ def qos_in_order(site: Site, chosen: Chosen, partition: str) -> tuple[Qos, ...]:
 
 
 def max_wall(site: Site, chosen: Chosen, partition: str) -> tuple[timedelta, str] | None:
-    """Return the longest time limit that QOS or association allow, and whose it is."""
+    """Return the longest time limit that QOS or association allow, and which of them sets it."""
     if not limits_kept(site):
         return None
     for qos in qos_in_order(site, chosen, partition):
@@ -122,7 +121,7 @@ def max_wall(site: Site, chosen: Chosen, partition: str) -> tuple[timedelta, str
 
 
 def _queued(site: Site, chosen: Chosen, partition: str) -> int | None:
-    """Return the lowest of the limits on one user, one account, and all together."""
+    """Return the lowest of the limits for one user, one account, and all together."""
     qos = qos_in_order(site, chosen, partition)
     mine = association(site, chosen, partition)
     by_user = _first(qos, lambda one: one.user_submit)
@@ -136,7 +135,7 @@ def _queued(site: Site, chosen: Chosen, partition: str) -> int | None:
 
 
 def _groups_above(site: Site, mine: Association) -> Iterator[int | None]:
-    """Yield what the account and all accounts above it allow their users together."""
+    """Yield the group limits of the account and of all accounts above it."""
     accounts, name = site.accounts or {}, mine.account
     seen: set[str] = set()
     while name in accounts and name not in seen:

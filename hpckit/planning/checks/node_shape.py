@@ -1,7 +1,7 @@
 """Whether the nodes of a partition have what a job asks of each of its nodes. Pure.
 
-Responsible for CPUs, memory and generic resources of a node; what Slurm did not say of a node is
-never held against a launch.
+Checks CPUs, memory and generic resources. Values that Slurm did not report never count against a
+launch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _CPUS = "CPUs"
 _MEMORY = "GB of memory"
 _LOWER = {_CPUS: "resources.tasks_per_node or resources.cpus_per_task"}
 _UNSET_MEMORY = 1
-"""Megabytes that Slurm gives a node whose memory is not configured."""
+"""Megabytes that Slurm reports for a node whose memory is not configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Need:
-    """What each node has to have: `count` of `what`, and the key that asks for it."""
+    """What each node must have: `count` of `what`, and the key that asks for it."""
 
     what: str
     count: float
@@ -33,7 +33,7 @@ class _Need:
     value: object
 
     def of(self, group: NodeGroup) -> float | None:
-        """Return how much of it a node of the group has, null where that is not known."""
+        """Return how much of it a node of the group has, null if not known."""
         if self.what == _CPUS:
             return group.cpus or None
         if self.what == _MEMORY:
@@ -54,12 +54,12 @@ class _Need:
 
 
 def asks_of_nodes(resources: ResourceSpec) -> bool:
-    """Whether a job asks for more of a node than any node has."""
+    """Whether a job asks its nodes for anything beyond a single CPU."""
     return bool(_needs(resources))
 
 
 def shape_findings(name: str, groups: Sequence[NodeGroup], job: JobSpec) -> Iterator[Finding]:
-    """Yield an error for what too few nodes of this partition have; `groups` are its nodes."""
+    """Yield an error for each resource that too few nodes of the partition, `groups`, have."""
     resources, there = job.resources, sum(one.nodes for one in groups)
     if resources.allocated_nodes > there:
         return
@@ -98,13 +98,13 @@ def _devices(resources: ResourceSpec) -> Iterator[_Need]:
         yield _Need(what="gpu", count=gpus, key="resources.gpus_per_node", value=gpus)
     asked = read_gres(resources.gres or "")
     for name, count in asked.items():
-        # Of a type that is asked for, the name alone says nothing more.
+        # read_gres also counts by name alone; that adds nothing if a type is requested.
         if not any(other.startswith(f"{name}:") for other in asked):
             yield _Need(what=name, count=count, key="resources.gres", value=resources.gres)
 
 
 def _having(needs: Collection[_Need], groups: Collection[NodeGroup]) -> int:
-    """Return how many nodes have all of that."""
+    """Return how many nodes have everything that is needed."""
     return sum(one.nodes for one in groups if all(need.fits(one) for need in needs))
 
 
@@ -144,7 +144,7 @@ def _amount(need: _Need, count: float) -> str:
 
 
 def _sum(need: _Need, job: JobSpec) -> str:
-    """Return how what is asked for comes about: `25 runs x 1 CPU = 25`."""
+    """Return how the requested amount adds up: `25 runs x 1 CPU = 25`."""
     each = job.resources if job.shared_job is None else job.shared_job.each
     if need.what == _CPUS:
         factors = [counted(each.cpus_per_task, "CPU")]

@@ -1,8 +1,7 @@
-"""Whether what is configured about failures holds together: recovery, time limits, planned faults.
+"""Whether the settings about failures are consistent: recovery, time limits, planned faults.
 
-Responsible for refusing at launch what would otherwise be ignored, or end a run, hours later; it
-must not look at the machine or the cluster. Every refusal names the key, its value and what is
-allowed.
+Refuses at launch what would otherwise be ignored, or end a run hours later, without looking at the
+machine or the cluster. Every refusal names the key, its value and what is allowed.
 """
 
 from __future__ import annotations
@@ -16,16 +15,17 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.planning.faults import plan_faults
 
 RESTARTABLE = tuple(cause for cause in Cause if cause not in {Cause.frozen_folder, Cause.scheduler})
-"""Causes a run can be started again after: a damaged folder or a refused job stays what it is."""
+"""Causes after which a run can be started again: a damaged folder or a refused job will not
+improve."""
 
 
 def check_recovery(settings: LaunchConfig) -> None:
-    """Raise ConfigError where recovery, time limits or planned faults do not hold together."""
+    """Raise ConfigError if recovery, time limits or planned faults are not consistent."""
     plan_faults(settings.chaos)
     for name, count in settings.recovery.restarts.items():
         _check_restarts(name, count)
     for key, value, least, example in _least(settings):
-        # A comparison that is false for nan, too.
+        # The negated comparison also refuses nan.
         if not value >= least:
             raise ConfigError(
                 f"{key} is {value:g}; it has to be at least {least}",
@@ -58,12 +58,12 @@ def _check_restarts(name: str, count: int) -> None:
 
 
 def _least(settings: LaunchConfig) -> Iterator[tuple[str, float, int, int]]:
-    """Yield keys with their value, the least that is allowed, and a sensible one."""
+    """Yield keys with their value, the lowest allowed value, and a sensible one."""
     recovery, runtime = settings.recovery, settings.runtime
     yield "recovery.backoff_s", recovery.backoff_s, 0, 1
     yield "recovery.max_backoff_s", recovery.max_backoff_s, 0, 60
     yield "recovery.nan_patience", recovery.nan_patience, 0, 100
-    # Agents say that they live once a second: less would take every hiccup for a lost node.
+    # Agents send a sign of life once a second: with less, every hiccup would be a lost node.
     yield "runtime.node_timeout_s", runtime.node_timeout_s, 2, 6
     yield "runtime.hang_min_s", runtime.hang_min_s, 0, 300
     yield "runtime.hang_factor", runtime.hang_factor, 1, 10
@@ -72,7 +72,7 @@ def _least(settings: LaunchConfig) -> Iterator[tuple[str, float, int, int]]:
 
 
 def _check_lead(settings: LaunchConfig) -> None:
-    """Refuse a run that would leave ahead of its time limit before it has begun."""
+    """Refuse a run that would leave ahead of its time limit as soon as it has begun."""
     minutes, lead = settings.resources.timeout_min, settings.runtime.save_before_timeout_s
     if settings.cluster.kind is ClusterKind.local or minutes is None or lead < minutes * 60:
         return

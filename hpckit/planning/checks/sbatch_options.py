@@ -1,7 +1,8 @@
 """Options of sbatch that exclude each other, or are given twice. Pure.
 
-Responsible for what sbatch itself refuses before it asks the controller, so that it can be said
-without one; only what a release of Slurm was seen to refuse stands here (22.05, --test-only).
+These are the options that sbatch itself refuses before it asks the controller, so that the error
+can be reported without a cluster. The list has only what a release of Slurm was seen to refuse
+(22.05, --test-only).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ EXCLUSIVE = (
     ("cpus-per-task", "cpus-per-gpu"),
     ("core-spec", "thread-spec"),
 )
-"""Of each of these, at most one may be given."""
+"""At most one option of each group may be given."""
 
 _FIELDS = {"mem": "mem_gb", "time": "timeout"}
 """Names of sbatch's options that differ from those of our fields."""
@@ -29,8 +30,8 @@ _OVERRIDDEN = frozenset(
     {"mem_gb", "timeout", "partition", "account", "qos", "constraint", "nodelist", "exclude"}
     | {"reservation", "gres", "dependency", "comment", "mail_type", "mail_user", "exclusive"}
 )
-"""What a script states before the additional parameters: of an option given twice sbatch takes the
-last."""
+"""What a script states before the additional parameters. If an option is given twice, sbatch takes
+the last one."""
 
 _OURS = {"mem": "resources.mem_gb", "cpus-per-task": "resources.cpus_per_task"}
 
@@ -40,7 +41,7 @@ def contradictions(resources: ResourceSpec) -> Iterator[Finding]:
     keys = dict(_stated(resources))
     for group in EXCLUSIVE:
         given = [option for option in group if option in keys]
-        if len(given) < 2:  # noqa: PLR2004  # two is what it takes to disagree
+        if len(given) < 2:  # noqa: PLR2004  # a contradiction takes two
             continue
         last = keys[given[-1]]
         yield error(

@@ -1,7 +1,6 @@
-"""What a plan will do, and hardly was meant to. Pure.
+"""Warnings about what a plan will do, but was probably not meant to do. Pure.
 
-Responsible for warnings that follow from the configuration alone; it must not look at the machine
-or the cluster, and refuses nothing.
+The warnings follow from the configuration alone; nothing is refused.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _HARMLESS = frozenset(
     {"cluster.bin_dir", "cluster.template", "cluster.service_partition", "cluster.service_qos"}
     | {"resources.comment", "resources.mail_user", "resources.min_nodes"}
 )
-"""Keys without which a run on this machine lacks nothing."""
+"""Keys that can be ignored on this machine without harm."""
 
 _RUNS_LOOKED_AT = 200
-"""In the words of this many runs of a sweep slips are looked for: beyond, they hardly differ."""
+"""Slips are looked for in the words of this many runs of a sweep; the others hardly differ."""
 
 _OF_SHELLS = re.compile(r"\$(?:[A-Z_][A-Z0-9_]*|\{[A-Za-z_]\w*\})|\A~/")
 
@@ -54,7 +53,7 @@ def _in_command(run: RunSpec) -> Iterator[Finding]:
 
 
 def slurm_only(settings: LaunchConfig) -> list[str]:
-    """Return the keys with a value that only Slurm reads."""
+    """Return the keys that have a value and that only Slurm reads."""
     sections = {"cluster": settings.cluster, "resources": settings.resources}
     return [
         f"{section}.{name}"
@@ -97,7 +96,7 @@ def _kept_variable(key: str, name: str, value: str, shown: str) -> Finding:
 
 
 def _ignored_here(words: Sequence[str]) -> Iterator[Finding]:
-    """Warn of what was typed for a scheduler: what files say is for whichever cluster is chosen."""
+    """Warn about typed overrides for a scheduler; values from files are meant for any cluster."""
     typed = [_STAGE.sub("", word) for word in words]
     keys = [word.lstrip("+").partition("=")[0] for word in typed if "=" in word]
     given = [key for key in SLURM_ONLY if any(f"{one}.".startswith(f"{key}.") for one in keys)]

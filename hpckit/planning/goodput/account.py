@@ -1,7 +1,6 @@
-"""The account of a run: what its wall time went to, from the events of all its attempts. Pure.
+"""How the wall time of a run was spent, from the events of all its attempts. Pure.
 
-Responsible for the arithmetic of docs/reference/cli.md, "Goodput"; it must not read files or know
-the time.
+The arithmetic is that of docs/reference/cli.md, "Goodput".
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ def account(
     until: datetime | None = None,
     alive: bool = False,
 ) -> Goodput:
-    """Return the account of a run; never raises, whatever its record says.
+    """Return the goodput of a run; never raises, whatever is in its record.
 
-    `submissions` are the moments at which it was given to an executor, `progress` the latest step
-    of each attempt. `until` is now for a run that goes on or waits, null for one that is over;
-    `alive` is whether its latest attempt goes on. An attempt without a final event ends with its
+    `submissions` are the times at which it was given to an executor, `progress` the latest step of
+    each attempt. `until` is now for a run that continues or waits, null for one that is over.
+    `alive` is whether its latest attempt continues. An attempt without a final event ends with its
     last sign of life. The parts add up to the time from the first submission (or attempt) to the
     end.
     """
@@ -102,7 +101,7 @@ def _balance(timeline: Timeline) -> Goodput:
 
 
 def _with_floors(rounds: Sequence[RoundTime]) -> Iterator[tuple[RoundTime, int | None]]:
-    """Yield each round with the least step at which a later one began: all from there is lost."""
+    """Yield each round with the lowest first step of later ones: work from there is lost."""
     floor: int | None = None
     for one in reversed(rounds):
         yield one, floor
@@ -111,7 +110,7 @@ def _with_floors(rounds: Sequence[RoundTime]) -> Iterator[tuple[RoundTime, int |
 
 
 def _worth(one: RoundTime, floor: int | None) -> tuple[timedelta, timedelta, int]:
-    """Return the time of a round that was kept and that was lost, and how many steps were lost.
+    """Return a round's kept time, its lost time, and how many steps were lost.
 
     A lost step took as long as the mean step of its own round.
     """
@@ -119,7 +118,7 @@ def _worth(one: RoundTime, floor: int | None) -> tuple[timedelta, timedelta, int
     if floor is None or one.last is None:
         return work, ZERO, 0
     steps = min(max(one.last - floor + 1, 0), one.steps)
-    # In whole microseconds: a timedelta times a step number of a torn record may be too large.
+    # In whole microseconds: timedelta times the step number of a damaged record may overflow.
     lost = _TICK * ((work // _TICK) * steps // one.steps)
     return work - lost, lost, steps
 

@@ -1,8 +1,8 @@
 """The share of its time that a run should spend on work, by formula. Pure.
 
-Responsible for the expectation; it must not measure anything. The formula is Daly's complete model
-(Future Generation Computer Systems 22, 2006) for exponentially distributed failures, with a term
-for what the model leaves out: noticing a failure (d) and waiting for nodes (q).
+The formula is Daly's complete model (Future Generation Computer Systems 22, 2006) for exponentially
+distributed failures, with a term for what the model leaves out: noticing a failure (d) and waiting
+for nodes (q).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from hpckit.model.goodput import MeasuredTimes
 
 
 def expected_ettr(measured: MeasuredTimes) -> float | None:
-    """Return the expected ETTR, null where nothing was saved, so that there is no interval.
+    """Return the expected ETTR, null if nothing was saved, because there is no interval then.
 
     dt / (M e^(u0/M) (e^((dt+w)/M) - 1)) / (1 + (q+d)/M), in the limit dt/(dt+w) without a failure;
-    times 1 / (1 + (w+u0+q)/P) where a planned interruption comes every P.
+    times 1 / (1 + (w+u0+q)/P) if there is a planned interruption every P.
     """
     if measured.interval is None or measured.stall is None:
         return None
@@ -35,7 +35,7 @@ def expected_ettr(measured: MeasuredTimes) -> float | None:
 
 
 def _with_failures(dt: float, w: float, u0: float, *, waits: float, m: float) -> float:
-    """Return the model's share; 0 where failures come too fast for any interval to be finished."""
+    """Return the model's share; 0 if failures come too fast for any interval to finish."""
     try:
         return dt / (m * math.exp(u0 / m) * math.expm1((dt + w) / m)) / (1 + waits / m)
     except (OverflowError, ZeroDivisionError):

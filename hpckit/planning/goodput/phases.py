@@ -1,7 +1,6 @@
-"""Stretches of a run's time: the phases there are, and what a round's time consists of. Pure.
+"""The phases of a run's time, and the parts of a round's time. Pure.
 
-Responsible for times that can be added, whatever a record says; it must not walk a record
-(planning.timeline does).
+Times can always be added, whatever is in a record.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from enum import Enum, auto
 
 ZERO = timedelta()
 _LONGEST_S = 1e9
-"""No recorded duration is believed beyond this: what was torn must not become an error."""
+"""Longer recorded durations are cut to this, so that a damaged record does not cause an error."""
 
 
 class Phase(Enum):
@@ -45,12 +44,12 @@ class RoundTime:
     saved_at: timedelta = ZERO
 
     def begin(self, step: int | None) -> None:
-        """Take note of the first step."""
+        """Record the first step."""
         if self.first is None:
             self.first = self.last = step
 
     def reach(self, step: int | None) -> None:
-        """Take note of a later step; without a first one nothing follows from it."""
+        """Record a later step; it is ignored without a first one."""
         if step is not None and self.last is not None:
             self.last = max(step, self.last)
 
@@ -61,11 +60,11 @@ class RoundTime:
 
 
 def utc(at: datetime) -> datetime:
-    """Return a moment that compares with others: one without a zone is UTC."""
+    """Return a time that can be compared with others: one without a zone is taken as UTC."""
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def recorded_duration(seconds: float) -> timedelta:
-    """Return a recorded duration; what cannot be one is none."""
+    """Return a recorded duration; an impossible value counts as zero."""
     believable = math.isfinite(seconds) and seconds > 0
     return timedelta(seconds=min(seconds, _LONGEST_S)) if believable else ZERO

@@ -1,8 +1,7 @@
-"""The record of a run walked once: what the run was doing at every moment of it. Pure.
+"""What a run was doing at every moment, from one pass over its record. Pure.
 
-Responsible for giving each stretch of time to one phase, with a clock that never goes back, so
-that the phases add up whatever the record says; it must not judge what they were worth
-(planning.goodput does).
+Each stretch of time belongs to one phase, on a clock that never goes back, so that the phases add
+up whatever is in the record.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, recorded_dura
 
 @dataclass(slots=True, kw_only=True)
 class Timeline:
-    """What a run did so far. `submissions` are sorted; `progress` is by number of attempt.
+    """What a run did so far. `submissions` are sorted; `progress` is by attempt number.
 
-    `intervals` are the training times between saves, `stalls` the standstill of each,
-    `writing` how long all of them took until their commits.
+    `intervals` are the training times between saves, `stalls` the standstill of each save,
+    `writing` how long all saves took until their commits.
     """
 
     submissions: Sequence[datetime]
@@ -83,7 +82,7 @@ class Timeline:
                 pass
 
     def close(self, until: datetime | None, *, alive: bool) -> None:
-        """End the walk: now for a run that goes on or waits, else with its record."""
+        """End the timeline: at `until` if the run continues or waits, otherwise with its record."""
         if until is not None and alive and self._open:
             self._pass(until)
             return
@@ -92,7 +91,7 @@ class Timeline:
             self._wait(until)
 
     def _pass(self, at: datetime) -> None:
-        """Move the clock; what went by belongs to the present phase."""
+        """Move the clock; the elapsed time belongs to the present phase."""
         at = utc(at)
         if self._clock is None:
             self._clock = at
@@ -153,7 +152,7 @@ class Timeline:
             self._notice_trouble(recorded_duration(event.silent_s))
 
     def _notice_trouble(self, since: timedelta) -> None:
-        """Take back what passed for training since the trouble began."""
+        """Move the time since the trouble began from training to trouble."""
         now = self._round
         if now is None or self._phase not in {Phase.training, Phase.trouble}:
             return
@@ -190,7 +189,7 @@ class Timeline:
             self._interrupt(event.failure, None if now is None else now.number, event.action)
 
     def _ended_round(self, event: events.RoundEnded, *, completed: bool) -> RoundTime | None:
-        """Return the round that ended; None where its ranks were never told to start."""
+        """Return the round that ended; None if its ranks were never started."""
         now = self._round
         if now is None or now.number != event.round:
             if not completed and event.first_step is None:
@@ -201,7 +200,7 @@ class Timeline:
         return now
 
     def _complete(self, now: RoundTime) -> None:
-        """Count a round that completed as work, also where it never spoke of steps."""
+        """Count a completed round as work, even if it never reported steps."""
         self.completed, self._blamed = True, True
         self._phase = Phase.training
         if now.first is not None:
@@ -221,7 +220,7 @@ class Timeline:
         self._open, self._round, self._phase = False, None, Phase.queue
 
     def _lose_open(self, bound: datetime | None) -> None:
-        """End an attempt that said no final event, at its last sign of life."""
+        """End an attempt without a final event, at its last sign of life."""
         if not self._open:
             return
         said = self.progress.get(self._attempt)

@@ -1,7 +1,6 @@
-"""Many runs as several arrays, where a cluster does not take them as one. Pure.
+"""Splits many runs into several arrays if a cluster does not accept them as one. Pure.
 
-Responsible for the size of an array and for how many runs go at a time; it must not know what has
-been submitted by now.
+It computes the size of an array and how many runs may run at a time.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from hpckit.model.cluster.limits import SubmitLimits
 from hpckit.model.launch import LaunchConfig, Sampler
 
 BACKLOG_JOBS = 1
-"""Jobs that hpckit itself queues to hand in what did not fit."""
+"""Jobs that hpckit itself queues to submit what did not fit."""
 
 _OURS = 3
-"""Jobs of our own next to two arrays: the backlog job, the next one, and an auto-resume job."""
+"""hpckit's own jobs next to two arrays: the backlog job, the next one, and an auto-resume job."""
 
 LEARNING = 4
-"""Runs of an adaptive sweep at a time, unless said otherwise: all at once could learn nothing."""
+"""How many runs of an adaptive sweep run at a time by default; all at once could learn nothing."""
 
 
 def chunks(runs: Sequence[int], limits: SubmitLimits) -> tuple[tuple[int, ...], ...]:
-    """Return the runs in order, in as few arrays as the cluster takes.
+    """Return the runs in order, in as few arrays as the cluster accepts.
 
-    Where not all of them may be queued at a time, an array is half of what may, so that the next
-    one waits in the queue already while one comes to its end.
+    If not all of them can be queued at a time, an array is half of what can, so that the next array
+    is already in the queue while one ends.
     """
     size = _size(len(runs), limits)
     return tuple(tuple(runs[start : start + size]) for start in range(0, len(runs), size))
@@ -45,7 +44,7 @@ def _size(count: int, limits: SubmitLimits) -> int:
 def throttle(settings: LaunchConfig) -> int | None:
     """Return how many runs of this size may run at a time in the launch; null means no bound.
 
-    Raises ConfigError where not even one may.
+    Raises ConfigError if not even one may.
     """
     sweep, resources = settings.sweep, settings.resources
     concurrent = sweep.max_concurrent
@@ -59,9 +58,9 @@ def throttle(settings: LaunchConfig) -> int | None:
 
 
 def runs_on(max_gpus: int, gpus: int) -> int:
-    """Return how many runs of so many GPUs each sweep.max_gpus lets go at a time.
+    """Return how many runs of `gpus` GPUs each may run at a time under sweep.max_gpus.
 
-    Raises ConfigError where not even one may.
+    Raises ConfigError if not even one may.
     """
     if gpus > max_gpus:
         raise ConfigError(

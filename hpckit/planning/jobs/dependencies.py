@@ -1,8 +1,7 @@
-"""What a job of a stage is told to wait for, in Slurm's words. Pure.
+"""The Slurm dependency of a job of a stage. Pure.
 
-Responsible for saying it as exactly as Slurm can: where a job follows jobs that a resume has
-scattered, it only waits for their end, and each run finds out for itself whether it may begin. It
-must not ask Slurm.
+The dependency is as exact as Slurm can express. If a job follows jobs that a resume has split up,
+it only waits for their end, and each run checks for itself whether it may begin.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ def waits(
     history: LaunchHistory,
     living: Collection[str] | None = None,
 ) -> str | None:
-    """Return the job's dependency, None where it has none.
+    """Return the job's dependency, None if it has none.
 
-    `living` are the main jobs that Slurm still has in its queue, null where that is all of the
-    launch's; others need not be waited for.
+    `living` are the main jobs that are still in Slurm's queue, null if all of the launch's are.
+    Other jobs need no waiting.
     """
     kind = kind_of(stages, job.runs[0]) if job.runs else None
     if kind is None:
@@ -59,13 +58,13 @@ def _elements(main: int, count: int) -> list[JobId]:
 
 
 def _names(main: int, sizes: Mapping[int, int], present: Mapping[int, JobId]) -> list[str]:
-    """Return an array as a whole, or those of its elements whose runs are still with it."""
+    """Return the whole array, or only the elements whose runs still belong to it."""
     own = [str(one) for one in present.values() if one.main == main]
     return [str(main)] if len(own) == sizes.get(main) else own
 
 
 def stage_dependency(job: JobSpec) -> str | None:
-    """Return the dependency on the stage before, with `$JOB0` for what Slurm calls job 0."""
+    """Return the dependency on the previous stage, with `$JOB0` in place of Slurm's id of job 0."""
     if not job.after:
         return None
     return f"{job.after[0].kind}:{':'.join(f'$JOB{one.job}' for one in job.after)}"

@@ -1,6 +1,6 @@
-"""The jobs that hpckit itself adds behind others: auto-resume, backlog, successors. Pure.
+"""The jobs that hpckit itself adds after others: auto-resume, backlog, successors. Pure.
 
-Responsible for what they ask of Slurm; it must not submit them, nor decide when they are needed.
+It defines what they ask of Slurm, not when they are needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpckit.model.plan import JobSpec, ResourceSpec
 AUTO_RESUME_TIME = timedelta(minutes=10)
 _AUTO_RESUME_MEM_GB = 1.0
 _PAUSE = ("begin", "now+60")
-"""What Slurm waits before it starts an auto-resume job whose predecessor found nothing to do."""
+"""The delay of an auto-resume job whose predecessor found nothing to do."""
 
 SERVICE_HINT = (
     "if the partition takes no small jobs without GPUs, name one that does: "
@@ -24,8 +24,8 @@ SERVICE_HINT = (
 )
 
 _KEPT = frozenset({"licenses", "mcs-label", "wckey"})
-"""Options of the user's own that say on what conditions and on whose account a job may start. A
-file system may be a license: without it, a job starts while that is away."""
+"""The user's options that say under which conditions, and on whose account, a job may start. A file
+system may be a license: without the option, a job would start while it is unavailable."""
 
 
 def auto_resume_job(
@@ -37,11 +37,11 @@ def auto_resume_job(
     after: Iterable[str],
     pause: bool = False,
 ) -> JobSpec:
-    """Return a job without runs that starts when these jobs have ended, however they did.
+    """Return a job without runs that starts when these jobs have ended, in whatever way.
 
-    It asks for one CPU for ten minutes, where and on whose account the launch's own jobs run, or
-    where the cluster wants such jobs (`service_partition`, `service_qos`). It is in no reservation:
-    it may start long after the launch's jobs, and a reservation has an end.
+    It asks for one CPU for ten minutes, in the partition and on the account of the launch's own
+    jobs, or where the cluster wants such jobs (`service_partition`, `service_qos`). It uses no
+    reservation: it may start long after the launch's jobs, and a reservation has an end.
     """
     mains = dict.fromkeys(_main(job) for job in after)
     resources = replace(
@@ -72,7 +72,7 @@ def auto_resume_job(
 
 
 def _place(asked: ResourceSpec, cluster: Cluster) -> dict[str, str | None]:
-    """Return partition, QOS and constraint; those of a launch need not exist in another place."""
+    """Return partition, QOS and constraint; the launch's may not exist in another partition."""
     if cluster.service_partition is None:
         return {"qos": cluster.service_qos or asked.qos, "constraint": asked.constraint}
     return {
@@ -90,7 +90,7 @@ def _kept(asked: ResourceSpec) -> tuple[tuple[str, str | bool | None], ...]:
 def backlog_job(
     launch: str, *, index: int, like: ResourceSpec, cluster: Cluster, after: Sequence[str]
 ) -> JobSpec:
-    """Return a job without runs that hands in what did not fit, when these jobs have ended."""
+    """Return a job without runs that submits the remaining jobs when these jobs have ended."""
     job = auto_resume_job(
         launch, index=index, like=like, cluster=cluster, after=after, pause=not after
     )
@@ -98,7 +98,7 @@ def backlog_job(
 
 
 def _main(job: str) -> str:
-    """Return the job itself for one of its elements: those that have ended hold nobody up."""
+    """Return the main job of an element; elements that have ended delay nothing."""
     return job.partition("_")[0]
 
 

@@ -1,8 +1,4 @@
-"""Several runs in one job: how many jobs, what each asks for, and which run comes back. Pure.
-
-It says what shape shared jobs have, and what one does with a run whose attempt has ended; it
-must not know which runs have been taken by now.
-"""
+"""Several runs in one job: how many jobs, what each asks for, and which runs continue. Pure."""
 
 from __future__ import annotations
 
@@ -25,23 +21,23 @@ from hpckit.planning.jobs.arrays import BACKLOG_JOBS, runs_on
 
 _GRES = re.compile(r"(?P<what>.*?)(?::(?P<count>\d+))?(?P<where>\([^)]*\))?\Z")
 _OF_A_JOB = frozenset({"gpus", "mem", "ntasks-per-gpu", "tres-per-job"})
-"""Options of sbatch that count for the whole job, where resources are those of one run."""
+"""Options of sbatch that count for the whole job, while resources are those of one run."""
 
 _NEARLY = 0.95
-"""A run that used this share of its time limit timed out by itself, not because its job did."""
+"""A run that used this share of its time limit reached its own limit, not that of its job."""
 
 _STOPPED_WITH_JOB = frozenset({Cause.notice, Cause.preempted})
 
 
 def shares_jobs(settings: LaunchConfig) -> bool:
-    """Whether runs are to share jobs; the local executor has no jobs, and `max_parallel`."""
+    """Whether runs are to share jobs; the local executor has `max_parallel` instead of jobs."""
     sweep = settings.sweep
     several = sweep.runs_per_job > 1 or sweep.runs_per_gpu > 1
     return several and settings.cluster.kind is not ClusterKind.local
 
 
 def check_shared_jobs(settings: LaunchConfig) -> None:
-    """Raise ConfigError where such runs cannot share a job."""
+    """Raise ConfigError if runs with these settings cannot share a job."""
     if not shares_jobs(settings):
         return
     for key, value, allowed in _whole(settings):
@@ -97,10 +93,11 @@ def _check_time(settings: LaunchConfig) -> None:
 def shared_job(
     count: int, settings: LaunchConfig, each: ResourceSpec, limits: SubmitLimits
 ) -> SharedJobSpec:
-    """Return how so many runs of these settings share jobs; raises ConfigError.
+    """Return how `count` runs with these settings share jobs.
 
-    There are as many jobs as let all runs go at a time, as far as the bounds of the sweep and of
-    the cluster allow; their slots take one run after the other.
+    There are enough jobs to run all runs at once, within the bounds of the sweep and of the
+    cluster; their slots take one run after the other. Raises ConfigError if `sweep.max_gpus` is too
+    small for one run, or a node for one job.
     """
     sweep = settings.sweep
     per_gpu, gpus = sweep.runs_per_gpu, _gpus(each.gpus_per_node, each.gres)
@@ -126,7 +123,7 @@ def shared_job(
 
 
 def shared_again(asked: SharedJobSpec, count: int) -> SharedJobSpec:
-    """Return the same wish for another number of runs."""
+    """Return the same request for another number of runs."""
     bound = asked.at_a_time
     per_job = asked.runs_per_job if bound is None else min(asked.runs_per_job, bound)
     bounds = [-(-count // per_job)]
@@ -135,21 +132,22 @@ def shared_again(asked: SharedJobSpec, count: int) -> SharedJobSpec:
     if asked.most_jobs is not None:
         bounds.append(asked.most_jobs)
     jobs = max(1, min(bounds))
-    # Slots that nobody would ever need are not asked for.
+    # Slots that no run would ever need are not requested.
     return replace(asked, jobs=jobs, slots=min(per_job, -(-count // jobs)))
 
 
 def _most_jobs(limits: SubmitLimits) -> int | None:
-    """Return how many jobs of one array may be queued, with room for hpckit's own."""
+    """Return how many jobs of one array may be queued, with room for hpckit's own jobs."""
     bounds = [] if limits.array is None else [limits.array]
     queued = [bound - BACKLOG_JOBS for bound in (limits.queued, limits.jobs) if bound is not None]
     return max(1, min(bounds + queued)) if bounds or queued else None
 
 
 def merged_resources(spec: SharedJobSpec, count: int) -> ResourceSpec:
-    """Return what one job of a shared job asks for, so many runs being the share of all jobs.
+    """Return the resources of one job if `count` runs share all the jobs.
 
-    Its time limit lets every run use its own, however they follow each other.
+    Unless it is configured, its time limit is long enough for every run to use its own, however
+    they follow each other.
     """
     each, slots = spec.each, spec.slots
     rounds = -(-count // (slots * spec.jobs))
@@ -179,10 +177,10 @@ def merged_job(
 
 
 def longest_first(runs: Sequence[int], lasted: Mapping[int, timedelta]) -> tuple[int, ...]:
-    """Return the runs in the order in which slots take them; `lasted` is what is known of them.
+    """Return the runs in the order in which slots take them; `lasted` are the known durations.
 
-    The longest comes first, so that none is begun last that all others then wait for. A run of
-    which nothing is known is taken for a mean one; equals stay in their order.
+    The longest comes first, so that no long run starts last while all other slots are free. A run
+    of unknown duration counts as an average one; ties keep their order.
     """
     known = [lasted[run].total_seconds() for run in runs if run in lasted]
     if not known:
@@ -192,7 +190,7 @@ def longest_first(runs: Sequence[int], lasted: Mapping[int, timedelta]) -> tuple
 
 
 def in_order(plan: LaunchPlan, lasted: Mapping[str, timedelta]) -> LaunchPlan:
-    """Return the plan with the runs of shared jobs longest first, known by their signatures."""
+    """Return the plan with the runs of shared jobs longest first, matched by their signatures."""
     known = {run.index: lasted[run.signature] for run in plan.runs if run.signature in lasted}
     jobs = (
         job if job.shared_job is None else replace(job, runs=longest_first(job.runs, known))
@@ -228,7 +226,7 @@ def _merged_device(word: str, slots: int, per_gpu: int) -> str:
 
 
 def _check_node(spec: SharedJobSpec, settings: LaunchConfig) -> None:
-    """Raise ConfigError where a node has fewer GPUs or CPUs than the runs of one job."""
+    """Raise ConfigError if a node has fewer GPUs or CPUs than the runs of one job need."""
     each, cluster = spec.each, settings.cluster
     gpus = _shared(spec.slots, each.gpus_per_node, spec.runs_per_gpu) if each.gpus_per_node else 0
     if gpus > cluster.gpus_per_node:
@@ -251,7 +249,7 @@ def _check_node(spec: SharedJobSpec, settings: LaunchConfig) -> None:
 
 
 def due(job: JobSpec, history: LaunchHistory, claimed: Collection[int]) -> list[int]:
-    """Return the runs of a packed job that wait for a free slot, the next one first."""
+    """Return the runs of a shared job that wait for a free slot, the next one first."""
     return [
         run
         for run in job.runs
@@ -265,8 +263,8 @@ def due(job: JobSpec, history: LaunchHistory, claimed: Collection[int]) -> list[
 class EndedAttempt:
     """How an attempt in a shared job ended.
 
-    `again` is whether its supervisor asked for a new one; `took` how long it lasted; `stopped`
-    whether the whole shared job was told to stop; `spent` why its budgets allow no further one.
+    `again` is whether its supervisor asked for a new one. `took` is how long it lasted. `stopped`
+    is whether the whole shared job was asked to stop. `spent` is whether its budgets are used up.
     """
 
     state: RunState
@@ -278,13 +276,13 @@ class EndedAttempt:
 
 
 def comes_back(ended: EndedAttempt, spec: SharedJobSpec) -> bool:
-    """Whether a run waits for a free slot again, rather than being over with its attempt."""
+    """Whether a run waits for a free slot again, instead of ending with its attempt."""
     if ended.state is not RunState.interrupted or ended.spent:
         return False
     if ended.again or ended.cause is Cause.launcher_lost:
         return True
     if ended.cause is Cause.time_limit:
-        # At its own limit it has had its chance, as a run with a job of its own has.
+        # At its own time limit a run is over, like a run that has a job to itself.
         limit = spec.each.timeout
         return ended.stopped and limit is not None and ended.took < limit * _NEARLY
     return ended.stopped and ended.cause in _STOPPED_WITH_JOB

@@ -1,7 +1,7 @@
 """The jobs of a launch with stages: which runs share one, and which jobs it waits for. Pure.
 
-Responsible for that a run follows the very run of its point: jobs of stages that follow point by
-point hold the same points in the same order. It must not know what Slurm calls a job.
+Jobs of stages that follow each other point by point hold the same points in the same order, so that
+each run follows exactly the run of its point.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Asked = tuple[ResourceSpec, bool]
 def stage_jobs(
     launch: str, asked: Sequence[Asked], stages: Sequence[Stage], limits: SubmitLimits
 ) -> tuple[JobSpec, ...]:
-    """Return the jobs of all runs, each behind those that it follows.
+    """Return the jobs of all runs, each after the jobs that it follows.
 
-    `asked` is what each run asks for. Where the limits make several arrays of a stage, the stages
-    that follow it point by point come in arrays of the same points, right behind each.
+    `asked` is what each run asks for. If the limits split a stage into several arrays, the stages
+    that follow it point by point are split into arrays of the same points, each directly after the
+    one it follows.
     """
     jobs: list[JobSpec] = []
     for block in _blocks(stages):
@@ -48,7 +49,7 @@ def stage_jobs(
 
 
 def _blocks(stages: Sequence[Stage]) -> list[list[Stage]]:
-    """Return the stages, those together that follow each other point by point."""
+    """Return the stages in groups; in a group, they follow each other point by point."""
     blocks: list[list[Stage]] = []
     for stage in stages:
         if blocks and stage.after is DependencyType.aftercorr:
@@ -61,7 +62,7 @@ def _blocks(stages: Sequence[Stage]) -> list[list[Stage]]:
 def _columns(
     block: Sequence[Stage], asked: Sequence[Asked], limits: SubmitLimits
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the points (positions) of the arrays that every stage of a block comes in."""
+    """Yield the points (positions) of each array that the stages of a block are split into."""
     groups: dict[Hashable, list[int]] = {}
     for position in range(block[0].count):
         key = tuple(asked[stage.first + position] for stage in block)
@@ -82,7 +83,7 @@ def _share(limit: int | None, count: int) -> int | None:
 def waited_for(
     job: JobSpec, stages: Sequence[Stage], jobs: Sequence[JobSpec]
 ) -> tuple[StageDependency, ...]:
-    """Return which of these jobs, those of the stage before, a job waits for."""
+    """Return the jobs of the previous stage, among these jobs, that a job waits for."""
     place = place_of(stages, job.runs[0])
     if not place:
         return ()
@@ -105,8 +106,8 @@ def added_stage_jobs(
 ) -> tuple[JobSpec, ...]:
     """Return the jobs of runs that are submitted again, stage by stage.
 
-    Runs share one where they ask the same and follow runs that share one, too. `first_index` is
-    the number of jobs the launch has by now.
+    Runs share a job if they ask for the same and also follow runs that share one. `first_index` is
+    the number of jobs that the launch has by now.
     """
     jobs: list[JobSpec] = []
     carrier: dict[int, int] = {}
@@ -133,7 +134,7 @@ def added_stage_jobs(
 def _behind(
     run: int, stage: Stage, stages: Sequence[Stage], carrier: Mapping[int, int]
 ) -> int | None:
-    """Return the added job of the run of the same point in the stage before."""
+    """Return the added job of the run of the same point in the previous stage."""
     if stage.after is not DependencyType.aftercorr:
         return None
     before = stages[place_of(stages, run) - 1]
@@ -141,7 +142,7 @@ def _behind(
 
 
 def check_stages(points: Sequence[SweepPoint]) -> None:
-    """Raise ConfigError where runs of stages cannot follow each other as they are configured."""
+    """Raise ConfigError if runs of stages cannot follow each other as configured."""
     last = points[-1].stage
     for point in points:
         settings = point.settings

@@ -1,8 +1,8 @@
-"""Whether a run that has ended may be started again without anybody asking. Pure.
+"""Whether a run that has ended may be started again automatically. Pure.
 
-Responsible for putting the run's own record and Slurm's word of its end into one ledger, and for
-saying why a budget is used up; it must not read files, nor count differently than the supervisor
-does (planning.ledger, planning.decide).
+Combines the run's own record and Slurm's report of its end into one ledger, and explains why a
+budget is used up. It must count exactly as the supervisor does (planning.recovery.ledger,
+planning.recovery.decide).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SAID_BY_SLURM = {
     BaseState.out_of_memory: Cause.host_oom,
     BaseState.cancelled: Cause.notice,
 }
-"""What Slurm's states mean where our own record has no final event."""
+"""The causes that Slurm's states stand for if our own record has no final event."""
 
 _NEVER_BEGAN = "never began"
 _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
@@ -37,13 +37,13 @@ _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 def spent(
     view: RunView, history: Sequence[events.Event], policy: Recovery, *, idle: int = 0
 ) -> str | None:
-    """Return why a run that has ended is not to be started again by itself; None where it is.
+    """Return why a run that has ended is not started again automatically; None if it is.
 
-    `history` are the events of its attempts that count, oldest first; before its present job,
+    `history` are the events of the attempts that count, oldest first. Before its present job,
     `idle` jobs ended without having begun an attempt.
     """
     if view.state is RunState.cancelled:
-        # Whoever has this one started again says so, each time.
+        # A cancelled run is started again only on request, each time.
         return None
     ledger, failure = whole_ledger(view, history, idle=idle)
     why = exhausted(ledger, failure, policy)
@@ -53,7 +53,7 @@ def spent(
 def whole_ledger(
     view: RunView, history: Sequence[events.Event], *, idle: int = 0
 ) -> tuple[Ledger, Failure]:
-    """Return the ledger of a run that has ended, and its latest failure, which is in it."""
+    """Return the ledger of an ended run, and its latest failure, which the ledger includes."""
     record, ledger = view.record, read_ledger(history)
     missing = missing_final_event(history)
     if not record.begun:

@@ -1,8 +1,6 @@
-"""What a rank died of, and whether it is what it died of before. Pure.
+"""The cause of a rank's failure, and a signature that shows whether it happened before. Pure.
 
-Responsible for reading one exit record: its class, and a signature that is the same where the same
-happened, whichever rank, node or step it happened at. It must not choose among ranks or say what
-follows (planning.decide does).
+Reads one exit record. The signature is the same for the same failure on any rank, node or step.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from hpckit.model.failure import Cause, RankExit
 FROM_OUTSIDE = frozenset(
     {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"}
 )
-"""Signals that somebody else sends; others a process brings upon itself."""
+"""Signals that come from another process; other signals are caused by the process itself."""
 _SHELL_SIGKILL = 137
 """What a shell returns for a child that was killed by SIGKILL."""
 
@@ -27,7 +25,7 @@ _LENGTH = 12
 _FRAMES = 3
 _MESSAGE_CHARACTERS = 300
 _LOG_LINES = 40
-"""An exception must lie so near the end of a log to be what ended the process."""
+"""An exception must be this close to the end of a log to be what ended the process."""
 
 _DIRECT_CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
 _IN_HANDLING = "\nDuring handling of the above exception, another exception occurred:\n"
@@ -35,7 +33,7 @@ _IN_HANDLING = "\nDuring handling of the above exception, another exception occu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
-    """A class, by the exception's name, or by what its message says."""
+    """The class of an exception, by its name or by a pattern in its message."""
 
     cause: Cause
     names: frozenset[str] = frozenset()
@@ -68,15 +66,15 @@ _RULES = (
     _Rule(
         cause=Cause.disk_full,
         names=frozenset({"FullDiskError"}),
-        # The last one is how torch.save words a full disk (2.6 to 2.13): its buffered stream lost
-        # what it could not write, and the position is not where it should be.
+        # The last pattern is how torch.save reports a full disk (2.6 to 2.13): its buffered stream
+        # lost what it could not write, so the position is wrong.
         says=_words(
             r"""No\ space\ left\ on\ device | Disk\ quota\ exceeded
             | inline_container\.cc:\d+\]\s\.\ unexpected\ pos"""
         ),
     ),
     _Rule(
-        cause=Cause.crash,  # of a GPU: another node helps, which no exception of the code allows
+        cause=Cause.crash,  # a GPU's: another node helps, unlike with `exception`
         says=_words(
             r"""uncorrectable\ (ECC|NVLink)\ error | hardware\ stack\ error
             | CUDA-capable\ device\(s\)\ is/are\ busy\ or\ unavailable
@@ -84,7 +82,8 @@ _RULES = (
         ),
     ),
     _Rule(
-        # Wrong use of NCCL (two ranks on one GPU, shapes that differ) is the code's own.
+        # Wrong use of NCCL (two ranks on one GPU, shapes that differ) is an error of the user's
+        # code.
         cause=Cause.exception,
         says=_words(r"ncclInvalidUsage | ncclInvalidArgument"),
     ),
@@ -103,12 +102,12 @@ _RULES = (
     ),
     _Rule(cause=Cause.unsaved, names=frozenset({"UnsavedStateError"})),
 )
-"""In order: the first rule that holds names the class."""
+"""The first rule that matches decides the class."""
 
 _CHILD_KILLED = re.compile(
     r"worker \(pid.*(is killed by signal: Killed|exited unexpectedly)|was terminated abruptly"
 )
-"""How a rank words that a child of its own (a data loader's worker) was killed by SIGKILL."""
+"""How a rank reports that its own child (a data loader's worker) was killed by SIGKILL."""
 
 _BY_CIRCUMSTANCE = frozenset(
     {
@@ -120,15 +119,16 @@ _BY_CIRCUMSTANCE = frozenset(
         Cause.rendezvous,
     }
 )
-"""Where such a failure shows in the code is chance: at the next allocation, the next write."""
+"""The place in the code where such a failure shows is chance: the next allocation, the next write.
+"""
 
 
 def classify(exit_: RankExit) -> Cause:
     """Return the class of a rank's end.
 
-    An exception that says nothing by itself is what it was raised from, where it was raised from
-    another. `exit_.oom` counts only where somebody was killed by SIGKILL: the rank, the child its
-    shell reports, or a worker its exception tells of.
+    If an exception matches no rule, those that it was raised from are tried. `exit_.oom` counts
+    only if SIGKILL killed something: the rank, the child that its shell reports, or a worker that
+    its exception mentions.
     """
     if exit_.oom and _killed(exit_):
         return Cause.host_oom
@@ -161,13 +161,13 @@ def _chain(exit_: RankExit) -> Iterator[tuple[str, str]]:
 
 
 def failure_signature(exit_: RankExit) -> str:
-    """Return what is the same where the same failure happened again, and only there.
+    """Return a text that is the same if the same failure happens again, and only then.
 
-    The class, then what sets the failure apart within it: the signal or the exit code; of an
-    exception its type, the functions it came through and its message without all that differs
-    from rank to rank. Line numbers are left out: the failure is the same one after an edit above
-    it, and CUDA reports errors of its kernels at whichever line comes next. What the circumstances
-    bring about (memory, disk, peers) is the same failure wherever in the code it shows.
+    It holds the class, then what distinguishes the failure within it: the signal or the exit code,
+    or for an exception its type, the functions it passed through, and its message without the parts
+    that differ between ranks. Line numbers are left out: the failure is the same after an edit
+    above it, and CUDA reports kernel errors at whichever line comes next. A failure that depends on
+    circumstances (memory, disk, peers) is the same failure anywhere in the code.
     """
     cause = classify(exit_)
     if cause in _BY_CIRCUMSTANCE:
@@ -184,7 +184,7 @@ _OF_LIBRARIES = re.compile(r"/(site|dist)-packages/|/python3\.\d+t?/|/hpckit/run
 
 
 def _frames(traceback: str) -> list[str]:
-    """Return file and function of the innermost frames in the user's code, else of all frames."""
+    """Return file and function of the innermost frames in the user's code, else of all."""
     last = traceback.rpartition("Traceback (most recent call last):")[2]
     frames = [(match["file"], match["name"]) for match in _FRAME.finditer(last)]
     own = [frame for frame in frames if not _OF_LIBRARIES.search(frame[0])]
@@ -206,7 +206,7 @@ _KEPT = re.compile(r"(\[Errno \d+\]|\bSIG[A-Z]+\d*|\bexit (?:code|status):? -?\d
 def _general(message: str) -> str:
     """Return the message's first line without numbers, addresses and paths.
 
-    Errno and the like are numbers, too, but say what happened.
+    Errno and similar numbers are kept, because they say what happened.
     """
     first = next((line.strip() for line in message.splitlines() if line.strip()), "")
     pieces = _KEPT.split(first[:_MESSAGE_CHARACTERS])
@@ -234,17 +234,17 @@ _CPP_END = re.compile(
 
 
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-"""What torch puts before every line of a traceback once there is a process group."""
+"""The prefix that torch puts before every line of a traceback once there is a process group."""
 _LAST_LINES = 5
 
 
 def with_log(exit_: RankExit, log: str) -> RankExit:
-    """Return the record with the exception that ends this log, where it holds none itself.
+    """Return the record with the exception at the end of this log, if it has none itself.
 
-    For what leaves no record of its own: a user's command that is Python, which prints its
-    traceback and returns 1, and C++ that ends the process by SIGABRT (NCCL's watchdog). Of
-    another program that ended with an exit code, the last lines it printed are the message. `log`
-    is the last part of what the rank printed.
+    This is for processes that leave no record themselves: a user's Python command, which prints its
+    traceback and returns 1, and C++ that ends the process by SIGABRT (NCCL's watchdog). For another
+    program that ended with an exit code, the last lines it printed are the message. `log` is the
+    last part of what the rank printed.
     """
     cpp = exit_.signal == "SIGABRT"
     if exit_.exception is not None or not (cpp or exit_.code):
@@ -268,7 +268,7 @@ def _last_lines(log: str) -> str | None:
 
 
 def _chain_start(ends: Sequence[re.Match[str]], log: str) -> int:
-    """Return where the traceback begins that leads to the last one."""
+    """Return the position where the chain of tracebacks that leads to the last one begins."""
     start = ends[-1].start()
     for earlier in reversed(ends[:-1]):
         between = log[earlier.end() : start]

@@ -1,7 +1,6 @@
 """What to do when a round has ended. Pure: no clock, no environment, no file, no process.
 
-Responsible for the choice between a new round, a new attempt and the end, and for naming the
-failure; it must not carry anything out.
+Chooses between a new round, a new attempt and the end, and names the failure.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.node_choice import placed, without
 
 NOTICE_CODE = 143
-"""Exit code of an attempt that was told to stop: 128 + SIGTERM."""
+"""Exit code of an attempt that was asked to stop: 128 + SIGTERM."""
 
 _COMPLETE = frozenset({RoundOutcome.completed, RoundOutcome.pruned})
 _SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.notice, Cause.left})
-"""Ends that say nothing of the run, however alike they are."""
+"""Ends that reveal nothing about the run, even if they repeat."""
 
 
 _NOT_OF_A_LOAD = frozenset({Cause.node_lost, Cause.agents_missing, Cause.left})
 _LOADS = 2
-"""So many deaths a checkpoint is charged with: by then it is tried last."""
+"""How many failures are charged to a checkpoint; by then it is tried last."""
 
 _NOTICES = {
     Cause.preempted: "preempted",
@@ -46,7 +45,7 @@ _NOTICES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopNotice:
-    """That the attempt will be stopped: the signal that said so, and why, as far as is known."""
+    """The notice that the attempt will be stopped: its signal, and its cause as far as known."""
 
     signal: str
     cause: Cause = Cause.notice
@@ -54,7 +53,7 @@ class StopNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointLoad:
-    """The checkpoint that a round began to load; `others` are left that no run has died of."""
+    """The checkpoint that a round began to load; `others` are left that no run has failed on."""
 
     checkpoint: str
     others: int
@@ -62,17 +61,17 @@ class CheckpointLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundView:
-    """One ended round: its exit records, and what else is known of its end.
+    """One ended round: its exit records, and what else is known about its end.
 
-    `saved` is whether the attempt has saved state; `load` what the round began from, if anything;
-    `dismissed` a notice that the ranks were given and that turned out to be none; `cut_short`
-    whether ranks were still running when they were told to leave; `cancelled` whether the user
-    asked for the end; `failure` is set where the round ended for another reason than its ranks.
-    `members` are the nodes it ran on,
-    `standing` those that are there now, spares included, in the allocation's order; `ran` is how
-    long the round lasted, `silent` for how long nothing had been heard of what made it end;
-    `draining` says which nodes are being drained, and why; `wanted` and `fewest` how many nodes a
-    round has, and must have. `requeues` is whether a new attempt can be asked for.
+    `saved` is whether the attempt has saved state. `load` is what the round began from, if
+    anything. `dismissed` is a notice that was passed to the ranks and turned out to be false.
+    `cut_short` is whether ranks were still running when they were asked to leave. `cancelled` is
+    whether the user requested the end. `failure` is set if the round did not end because of its
+    ranks. `members` are the nodes it ran on, `standing` those that are available now, spares
+    included, in the allocation's order. `ran` is how long the round lasted, `silent` how long there
+    had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
+    with the reasons. `wanted` and `fewest` are how many nodes a round has, and must have.
+    `requeues` is whether a new attempt can be requested.
     """
 
     round: int
@@ -111,8 +110,8 @@ class NewRound:
 class EndAttempt:
     """End the attempt in this state, with this exit code.
 
-    `again` asks for a new attempt, on other nodes than those `excluded`. `reason` says why a run
-    completed before all was done.
+    `again` asks for a new attempt, without the nodes `excluded`. `reason` says why a run completed
+    early.
     """
 
     state: RunState
@@ -128,7 +127,7 @@ Action = NewRound | EndAttempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """Let the round go on although a node of it is being drained, and why nothing else is done."""
+    """Let the round continue although a node of it is being drained; `because` is the reason."""
 
     because: str
 
@@ -136,8 +135,8 @@ class Stay:
 def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     """Return what follows an ended round; `past` is what happened before it.
 
-    The ladder: a new round where enough nodes stand, else a new attempt, else the end. Whatever
-    the rung, the budgets of `policy` are those of the whole run.
+    A new round if enough nodes are available, otherwise a new attempt, otherwise the end. In all
+    cases the budgets of `policy` are those of the whole run.
     """
     failure = view.failure or first_failure(view.exits)
     end = read_end(view.exits, told=view.cut_short)
@@ -163,7 +162,7 @@ def _completed(view: RoundView, end: RoundOutcome) -> EndAttempt:
 
 
 def _failure_of(view: RoundView, end: RoundOutcome) -> Failure:
-    """Return the failure of a round that no rank of it failed."""
+    """Return the failure of a round that was not ended by a failed rank."""
     if view.dismissed is not None:
         return Failure(
             cause=Cause.left,
@@ -179,7 +178,7 @@ def _failure_of(view: RoundView, end: RoundOutcome) -> Failure:
 
 
 def _with_checkpoint(view: RoundView, failure: Failure, past: Ledger) -> Failure:
-    """Put a failure down to the checkpoint that was being loaded, while others can be tried."""
+    """Attribute a failure to the checkpoint that was being loaded, while others can be tried."""
     load = view.load
     if load is None or not load.others or view.first_step is not None:
         return failure
@@ -190,10 +189,11 @@ def _with_checkpoint(view: RoundView, failure: Failure, past: Ledger) -> Failure
 
 
 def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
-    """Return what follows from a drain of nodes that a round runs on, for which it has to leave.
+    """Return what to do when nodes that a round runs on are being drained.
 
-    Slurm lets a job run on: nothing that would cost steps, or nodes without others for them, is
-    done. A new round never has a node that is being drained, so that none is left twice for it.
+    Slurm lets the job continue, so the round does not leave if that would lose steps, or nodes that
+    cannot be replaced. The new round has no node that is being drained, so no node is left twice
+    for one drain.
     """
     failure = _drain(view)
     if failure.node is None:
@@ -212,7 +212,7 @@ def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
 
 
 def _bound(view: RoundView, failure: Failure, policy: Recovery, ledger: Ledger) -> str | None:
-    """Return why a run does not leave for a drain without a spare, None where it does."""
+    """Return why a run without a spare node ignores a drain; None if it leaves."""
     if policy.on_drain is not DrainPolicy.leave:
         return ""
     if not view.requeues:
@@ -222,7 +222,7 @@ def _bound(view: RoundView, failure: Failure, policy: Recovery, ledger: Ledger) 
 
 
 def _drain(view: RoundView) -> Failure:
-    """Return what to call it when a round leaves the nodes that are being drained."""
+    """Return the failure recorded when a round leaves the nodes that are being drained."""
     nodes = {node: view.draining[node] for node in view.members if node in view.draining}
     said = [f"{node} is being drained ({why})".replace(" ()", "") for node, why in nodes.items()]
     return Failure(
@@ -235,7 +235,7 @@ def _drain(view: RoundView) -> Failure:
 
 
 def _left_for_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action:
-    """Return what follows when ranks have left for a drain; it may be over, or the spare gone."""
+    """Return what follows if ranks left for a drain; it may be over, or the spare node lost."""
     action = on_drain(view, policy, past)
     if not isinstance(action, Stay):
         return action
@@ -245,7 +245,7 @@ def _left_for_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action:
 
 
 def round_ended(view: RoundView, failure: Failure | None, action: RoundAction) -> events.RoundEnded:
-    """Return what is recorded of an ended round."""
+    """Return the record of an ended round."""
     return events.RoundEnded(
         at=view.at,
         round=view.round,
@@ -258,7 +258,7 @@ def round_ended(view: RoundView, failure: Failure | None, action: RoundAction) -
 
 
 def attempt_ended(end: EndAttempt, at: datetime) -> events.AttemptEnded:
-    """Return the final event on an attempt."""
+    """Return the final event of an attempt."""
     return events.AttemptEnded(
         at=at,
         state=end.state,
@@ -271,9 +271,9 @@ def attempt_ended(end: EndAttempt, at: datetime) -> events.AttemptEnded:
 def exhausted(
     ledger: Ledger, failure: Failure, policy: Recovery, left_out: frozenset[str] = frozenset()
 ) -> str | None:
-    """Return why the latest failure, which is in the ledger, ends the run; None where not.
+    """Return why the latest failure, which is in the ledger, ends the run; None if it does not.
 
-    Empty where the policy has no restart for such a failure at all: that needs no words.
+    Empty if the policy allows no restart for such a failure: that needs no explanation.
     """
     if failure.checkpoint is not None:
         return None
@@ -293,7 +293,7 @@ def exhausted(
 
 
 def _left_out(view: RoundView, policy: Recovery, ledger: Ledger) -> frozenset[str]:
-    """Return the nodes to do without from now on; none where there is no other to be had."""
+    """Return the nodes to avoid from now on; none if no other nodes are available."""
     bad = ledger.excluded(policy)
     good = [node for node in view.standing if node not in bad]
     return bad if len(good) >= view.fewest or view.requeues else frozenset()
@@ -306,7 +306,7 @@ def _restart(
     ledger: Ledger,
     left_out: frozenset[str],
 ) -> Action:
-    """Return the lowest rung of the ladder that holds."""
+    """Return a new round if possible, otherwise a new attempt, otherwise the end."""
     good = without(view.standing, left_out)
     if len(good) >= view.fewest:
         return NewRound(
@@ -331,7 +331,7 @@ def _again(failure: Failure, exit_code: int, excluded: frozenset[str]) -> EndAtt
 
 def _pause(policy: Recovery, ledger: Ledger) -> timedelta:
     count = len(ledger.without_progress)
-    if count < 2:  # noqa: PLR2004  # the first failure is followed at once
+    if count < 2:  # noqa: PLR2004  # there is no pause after the first failure
         return timedelta()
     return timedelta(seconds=min(policy.backoff_s * 2 ** (count - 2), policy.max_backoff_s))
 
@@ -350,8 +350,8 @@ def _stopped(view: RoundView, notice: StopNotice, policy: Recovery, past: Ledger
         signature=notice.cause,
     )
     if notice.cause is not Cause.time_limit or not (view.requeues and view.saved):
-        # Who stopped the attempt starts it again, where that was the intention; and a run that
-        # keeps no state would only come to the same limit once more.
+        # Whatever stopped the attempt starts it again if that was intended; and a run that saves no
+        # state would only reach the same limit again.
         return EndAttempt(state=RunState.interrupted, exit_code=NOTICE_CODE, failure=failure)
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     spent = exhausted(ledger, failure, policy)

@@ -1,8 +1,7 @@
-"""What the ends of ranks come to: why each one left, and whether the round is complete. Pure.
+"""How the ends of ranks combine: why each one left, and whether the round is complete. Pure.
 
-Responsible for reading exit records: `completed` exists only where every rank returned, and what
-was registered is saved; else who failed first, and what to call it. It must not say what follows
-(planning.decide does).
+A round is `completed` only if every rank returned and its registered state is saved; otherwise the
+first rank that failed is found, and its failure named.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from hpckit.planning.recovery.classify import FROM_OUTSIDE, classify, failure_si
 
 _LAST = datetime.max.replace(tzinfo=UTC)
 _FELT_EARLIER = timedelta(seconds=1)
-"""How much earlier than its agent the peers of a killed rank may have failed of it."""
+"""How much earlier the peers of a killed rank may fail than its agent reports its end."""
 
 LEFT_CODE = 75
-"""Exit code of a rank that left as it was told (EX_TEMPFAIL of sysexits.h: try again later).
+"""Exit code of a rank that left as requested (EX_TEMPFAIL of sysexits.h: try again later).
 
 Not 0, so that nothing takes an unfinished run for a finished one: a shell's `&&`, Slurm, torchrun.
 """
 
 
 class RoundOutcome(StrEnum):
-    """What a round came to, from the best to the worst: that of its worst rank."""
+    """The outcome of a round, from the best to the worst; the worst rank decides."""
 
     completed = "completed"
     pruned = "pruned"
@@ -56,7 +55,7 @@ _ENDS = {
 
 
 def read_end(exits: Sequence[RankExit], *, told: bool) -> RoundOutcome:
-    """Return what these exit records come to; `told` is whether the ranks were told to leave."""
+    """Return the combined outcome; `told` is whether the ranks were asked to leave."""
     ends = [_read(exit_, told=told) for exit_ in exits]
     return max(ends, key=_WORST.__getitem__, default=RoundOutcome.failed)
 
@@ -65,17 +64,17 @@ def _read(exit_: RankExit, *, told: bool) -> RoundOutcome:
     if exit_.reason is ExitReason.returned:
         return RoundOutcome.unsaved if exit_.kept is StateKept.unsaved else RoundOutcome.completed
     if exit_.reason is ExitReason.ended:
-        # Many a script ends with exit code 0 when it is told to stop.
+        # Many scripts end with exit code 0 when they are asked to stop.
         return RoundOutcome.left if told else RoundOutcome.completed
     return _ENDS[exit_.reason]
 
 
 def with_farewell(seen: RankExit, said: ExitStatement | None, *, is_command: bool) -> RankExit:
-    """Return the record of a process's end with why its rank left, by what the rank said of it.
+    """Return the exit record with why the rank left, based on the rank's own statement.
 
-    Who has left a step loop as it was told has left, however its process ended after that. Of a
-    plain command the exit code is all that is known; a rank that calls a function, or has called
-    `attach()`, has to say that it came to its end: exit code 0 alone is not enough.
+    A rank that left its step loop as requested has left, however its process ended after that. For
+    a plain command, only the exit code is known. A rank that calls a function, or has called
+    `attach()`, must report that it reached its end: exit code 0 alone is not enough.
     """
     known = replace(seen, reason=_reason(seen, said, is_command=is_command))
     if said is None:
@@ -106,7 +105,7 @@ _OF_COMMANDS: Mapping[int | None, ExitReason] = {0: ExitReason.ended, LEFT_CODE:
 
 
 def returned_early(exits: Sequence[RankExit]) -> str:
-    """Return at which step ranks returned, and of how many; empty where all steps were done."""
+    """Return at which step ranks returned, and of how many; empty if all steps were done."""
     early = [
         (exit_.step, exit_.total)
         for exit_ in exits
@@ -119,7 +118,7 @@ def returned_early(exits: Sequence[RankExit]) -> str:
 
 
 def left_unasked(exits: Sequence[RankExit], step: int | None) -> Failure:
-    """Return what to call it when ranks have left, and nobody asked the attempt to end."""
+    """Return the failure of ranks that left although the attempt was not asked to end."""
     left = [exit_ for exit_ in exits if exit_.reason is ExitReason.left]
     first = min(left, key=lambda one: (_HEARD.index(one.told_by), one.rank))
     words = f"rank {first.rank} {_told(first)}, which was not said of the run"
@@ -149,7 +148,7 @@ def _told(exit_: RankExit) -> str:
 
 
 def left_unsaved(exits: Sequence[RankExit], step: int | None) -> Failure:
-    """Return what to call it when ranks returned, and what they registered is not saved."""
+    """Return the failure of ranks that returned without their registered state being saved."""
     first = next(exit_ for exit_ in exits if exit_.kept is StateKept.unsaved)
     return Failure(
         cause=Cause.unsaved,
@@ -162,13 +161,13 @@ def left_unsaved(exits: Sequence[RankExit], step: int | None) -> Failure:
 
 
 def guilty_rank(exits: Sequence[RankExit]) -> RankExit | None:
-    """Return the rank that failed first, None where none failed by itself.
+    """Return the rank that failed first, None if none failed by itself.
 
-    The others usually fail of it (a broken connection, our own SIGTERM): who lost a connection is
-    never guilty while somebody else failed otherwise. The order is that of the exceptions' own
-    times, since a raising rank's peers may be gone before it has left Python. A killed rank's end
-    is seen by its agent only, a little after its peers felt it: it comes first where it is about
-    as early.
+    The others usually fail as a consequence (a broken connection, our own SIGTERM): a rank that
+    lost a connection is never guilty if another one failed differently. The order is that of the
+    exceptions' own times, because the peers of a raising rank may be gone before it has left
+    Python. Only its agent sees the end of a killed rank, a little after its peers felt it; so the
+    killed rank comes first if the times are close.
     """
     failed = [exit_ for exit_ in exits if exit_.failed and not exit_.stopped]
     return min(failed, key=_failed_at, default=None)
@@ -182,7 +181,7 @@ def _failed_at(exit_: RankExit) -> tuple[bool, datetime]:
 
 
 def first_failure(exits: Sequence[RankExit]) -> Failure | None:
-    """Return the failure that the exit records tell of, None where there is none."""
+    """Return the failure that the exit records show, None if there is none."""
     guilty = guilty_rank(exits)
     if guilty is None:
         return None

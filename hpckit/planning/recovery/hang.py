@@ -1,8 +1,8 @@
-"""Which rank a hung round hangs on. Pure.
+"""Finds the rank that causes a hang. Pure.
 
-Responsible for reading what all ranks were doing; it must not observe them. One rank that stands
-still holds up all others, which then wait for it in a collective: so the guilty one is the one the
-kernel has stopped, or is a step behind, or is the only one that waits for nobody.
+It reads what all ranks were doing. One rank that stands still blocks all others, which then wait
+for it in a collective. So the guilty rank is the one that the kernel has stopped, or that is a step
+behind, or the only one that does not wait for others.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _FRAMES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledRank:
-    """That a rank has stood still after `step` for longer than its limit; in seconds.
+    """A rank that has stood still after `step` for longer than its limit; times are in seconds.
 
-    `step` is null before the first one; `over` is whether the last one is behind the rank.
+    `step` is null before the first step; `over` is whether the rank has finished its last step.
     """
 
     rank: int
@@ -39,7 +39,7 @@ class StalledRank:
 
 
 def blame(stall: StalledRank, stacks: Sequence[RankStack]) -> Failure:
-    """Return the failure that a hang is recorded as, with the guilty rank where there is one."""
+    """Return the failure to record for a hang, with the guilty rank if there is one."""
     guilty = _guilty(stacks)
     words = f"{_stood_still(stall)} (limit {stall.limit_s:.1f} s)"
     if guilty is None:
@@ -86,13 +86,13 @@ def _behind(stacks: Sequence[RankStack]) -> list[RankStack]:
 
 
 def _waits_for_others(one: RankStack) -> bool:
-    """Whether the code that runs is torch's, in a collective, and not the user's below one."""
+    """Whether the running code is torch's, in a collective, and not user code called from one."""
     files = [frame["file"] for frame in _FRAME.finditer(main_thread(one.text))]
     return any(map(_COLLECTIVE.search, takewhile(_TORCH.search, files)))
 
 
 def main_thread(text: str) -> str:
-    """Return the stack of the main thread from what faulthandler wrote: the last one."""
+    """Return the stack of the main thread from the output of faulthandler: the last one."""
     return text.strip().rpartition("\n\n")[2]
 
 
@@ -104,7 +104,7 @@ def _doing(one: RankStack) -> str:
 
 
 def _signature(stacks: Sequence[RankStack]) -> str:
-    """Return the same for hangs at the same place, on whichever rank."""
+    """Return a signature that is the same for hangs at the same place, on any rank."""
     places = sorted({(one.state[:1], *[frame["name"] for frame in _frames(one)]) for one in stacks})
     return f"{Cause.hang}-{hashlib.sha256(repr(places).encode()).hexdigest()[:12]}"
 

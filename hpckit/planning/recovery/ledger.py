@@ -1,8 +1,7 @@
 """A run's failures over all its rounds and attempts, and what is left of its budgets. Pure.
 
-Responsible for counting: what failed how often since the run last got further, and on which nodes;
-it must not decide what follows (planning.decide does). It is a fold of the recorded events, so that
-it outlives rounds, requeues and resumes.
+Counts what failed, how often since the run last made progress, and on which nodes. The ledger is a
+fold of the recorded events, so it survives rounds, requeues and resumes.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ _OF_A_NODE = frozenset(
 )
 """Causes that may be a node's fault."""
 _LOST = frozenset({Cause.node_lost, Cause.agents_missing})
-"""Causes that speak against a node at once, not only when they come again."""
+"""Causes that count against a node at once, not only when they repeat."""
 _EXCLUDED_FOR = timedelta(hours=12)
-"""A node is given another chance after this: it may have been rebooted or repaired."""
+"""After this time a node gets another chance: it may have been rebooted or repaired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One failure. `progressed` is whether the run had got further than ever before it.
+    """One failure. `progressed` is whether the run had reached a new furthest step before it.
 
-    One that counts for the `checkpoint` it loaded counts for nothing else.
+    A failure that is charged to the `checkpoint` it loaded counts for nothing else.
     """
 
     attempt: int
@@ -47,8 +46,8 @@ class LedgerEntry:
 class Ledger:
     """All failures of a run, in order.
 
-    `best_step` is the furthest step that ever began, `ran` how long rounds lasted in total;
-    `save_cost` is what the latest save cost.
+    `best_step` is the furthest step that ever began. `ran` is how long rounds lasted in total.
+    `save_cost` is the cost of the latest save.
     """
 
     entries: tuple[LedgerEntry, ...] = ()
@@ -70,16 +69,16 @@ class Ledger:
         return replace(known, entries=(*self.entries, entry))
 
     def between_failures(self, expected: timedelta) -> timedelta:
-        """Return the mean time between failures, from what was expected and what was seen.
+        """Return the mean time between failures, from the expected and the observed time.
 
         The expectation weighs as much as one failure after that time (the mean of a gamma prior
-        with one event). Being told to stop is no failure: it costs no work.
+        with one event). A planned stop is not a failure: it costs no work.
         """
         count = sum(not entry.cause.planned for entry in self.entries)
         return (expected + self.ran) / (1 + count)
 
     def at_step(self, step: int) -> Ledger:
-        """Return the ledger of a run that has come to this step."""
+        """Return the ledger of a run that has reached this step."""
         return replace(self, best_step=step) if self._further(step) else self
 
     def _further(self, step: int | None) -> bool:
@@ -87,15 +86,15 @@ class Ledger:
 
     @property
     def without_progress(self) -> Sequence[LedgerEntry]:
-        """The failures since the run last got further, the one that ended that included."""
+        """The failures since the run last made progress, including the first one after it."""
         latest = [place for place, entry in enumerate(self.entries) if entry.progressed]
         return self.entries[latest[-1] if latest else 0 :]
 
     def spent(self, cause: Cause, left_out: frozenset[str] = frozenset()) -> int:
         """Return how many failures of this class count against its budget.
 
-        One failure counts once, however many nodes it took. What happened again on nodes that are
-        left out from now on counts no more: it was the node's failure, not the run's.
+        One failure counts once, however many nodes it took. Repeated failures on nodes that are
+        left out from now on no longer count: the fault was the node's, not the run's.
         """
         count, charged = 0, set[str]()
         for entry in self.without_progress:
@@ -106,13 +105,13 @@ class Ledger:
         return count
 
     def loads_of(self, checkpoint: str) -> int:
-        """Return how many failures are put down to loading this checkpoint."""
+        """Return how many failures are charged to loading this checkpoint."""
         return sum(entry.checkpoint == checkpoint for entry in self.entries)
 
     def repeated(self) -> int:
-        """Return how often in a row the latest failure happened without getting further.
+        """Return how often in a row the latest failure happened without progress.
 
-        Being told to stop in between makes no failure a new one.
+        Planned stops in between do not interrupt the row.
         """
         latest = self.entries[-1]
         count = 0

@@ -1,7 +1,6 @@
 """Whether an attempt or a round ended because nodes were missing or lost, and which. Pure.
 
-Responsible for telling a lost node from a rank that failed by itself; it must not say what follows
-(planning.decide does).
+It distinguishes a lost node from a rank that failed by itself.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
 
 _FELT = frozenset({Cause.communication, Cause.rendezvous, Cause.signal})
-"""What a rank may die of because another node is lost."""
+"""Failures that a rank may have because another node is lost."""
 
 _TOGETHER = 8
-"""So many nodes, if they are most of a round, are not lost each by itself: a network is."""
+"""If at least this many nodes, and most of a round, are lost, the cause is shared: a network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSilence:
-    """What was not heard in a round on these nodes.
+    """What is missing from a round on these nodes.
 
-    `silent` are the ranks without an exit record; `lost` says of the places of nodes whose agent is
-    gone since when nothing had been heard of it, on the same clock as `failed_at`, when the first
-    rank was heard to fail.
+    `silent` are the ranks without an exit record. `lost` maps the place of each node whose agent is
+    gone to the time of its last sign of life. It is on the same clock as `failed_at`, the time at
+    which the first rank was reported to fail.
     """
 
     nodes: Sequence[str]
@@ -40,11 +39,11 @@ class NodeSilence:
 
 
 def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
-    """Name the nodes of the ranks that nothing was heard of, where that is what ended the round."""
+    """Return the failure that names the nodes of silent ranks, if their loss ended the round."""
     if not absence.silent or _failed_first(absence, exits):
         return None
     silent = {rank // absence.tasks_per_node for rank in absence.silent}
-    # A node whose agent speaks is not lost, though its ranks were not heard of in time.
+    # A node whose agent responds is not lost, even if its ranks did not report in time.
     places = silent & absence.lost.keys() or silent
     names = [absence.nodes[place] for place in sorted(places)]
     together = len(names) >= _TOGETHER and 2 * len(names) > len(absence.nodes)
@@ -70,10 +69,11 @@ def _ranks(places: Collection[int], absence: NodeSilence) -> Sequence[int]:
 def missing_agents(
     names: Sequence[str], came: Collection[str], *, wanted: int, why: str, told: bool = False
 ) -> Failure:
-    """Return what to call it when the agents of `wanted` nodes did not all report.
+    """Return the failure recorded when the agents of `wanted` nodes did not all report.
 
-    `why` says why nothing more is waited for. Where none of several nodes reported, what they share
-    is broken: no node is blamed. Nor is one where the attempt was `told` to stop before they could.
+    `why` says why the wait ended. If none of several nodes reported, something they share is
+    broken, and no node is blamed. No node is blamed either if the attempt was `told` to stop before
+    they could report.
     """
     missing = [name for name in names if name not in came]
     none_of_several = not came and wanted > 1
@@ -90,9 +90,9 @@ def missing_agents(
 
 
 def _failed_first(absence: NodeSilence, exits: Sequence[RankExit]) -> bool:
-    """Whether a rank failed by itself while all nodes that are lost by now still spoke.
+    """Whether a rank failed by itself while all nodes that are lost by now still reported.
 
-    The ranks of other nodes fail of a lost one, too: of a connection, or of a signal.
+    The ranks of other nodes also fail because of a lost one, with a connection error or a signal.
     """
     failure = first_failure(exits)
     if failure is None or failure.cause in _FELT:

@@ -1,8 +1,4 @@
-"""Which nodes a round gets. Pure.
-
-Responsible for the choice among the nodes that are there, and for their order; it must not decide
-whether there is to be a round (planning.decide does).
-"""
+"""Chooses the nodes of a round, and their order. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from hpckit.planning.recovery.ledger import Ledger
 
 
 def without(standing: Sequence[str], left_out: Collection[str]) -> list[str]:
-    """Return the nodes that are there and not left out, in their order."""
+    """Return the available nodes that are not left out, in their order."""
     return [node for node in standing if node not in left_out]
 
 
@@ -22,7 +18,7 @@ def placed(
 ) -> tuple[str, ...]:
     """Return up to `wanted` good nodes: members keep their places, others fill the gaps.
 
-    Those that are `unwelcome` are taken only where there are too few others.
+    `unwelcome` nodes are taken only if there are too few others.
     """
     good = sorted(good, key=lambda node: (node in unwelcome, node not in members))[:wanted]
     spares = without(good, members)
@@ -38,6 +34,6 @@ def placed(
 def first_nodes(
     standing: Sequence[str], past: Ledger, policy: Recovery, wanted: int
 ) -> tuple[str, ...]:
-    """Return the nodes of an attempt's first round: those that never failed first."""
+    """Return the nodes of an attempt's first round, preferring nodes that are not excluded."""
     bad = past.excluded(policy)
     return tuple(sorted(standing, key=lambda node: node in bad)[:wanted])

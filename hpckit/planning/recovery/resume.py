@@ -1,7 +1,6 @@
 """Which runs to submit again, and as which jobs. Pure: same views, same answer.
 
-Responsible for telling runs that are over from those that are still under way, and for grouping; it
-must not look at files, clock or scheduler.
+Separates runs that are over from those that are still under way, and groups them into jobs.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from hpckit.planning.jobs.stage_jobs import Asked, added_stage_jobs
 from hpckit.planning.recovery.resume_stages import with_stages
 
 _SINGLETON = "singleton"
-"""The one dependency that is about the moment, not about a job that is over by now."""
+"""The one dependency that does not refer to a particular job, which would be over by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What views do not tell: runs nobody was ever given, and those that perhaps somebody was.
+    """What the views do not show.
 
-    `spent` says of runs whose budgets are used up why they are not started again.
+    `unsubmitted` are runs that were never submitted, `doubtful` runs that may have been submitted.
+    `spent` says, for runs whose budgets are used up, why they are not started again.
     """
 
     unsubmitted: Collection[int] = frozenset()
@@ -57,7 +57,7 @@ class Choice:
 def choose(
     views: Iterable[RunView], known: Known, *, cancelled: bool, stages: Sequence[Stage] = ()
 ) -> Choice:
-    """Return which runs are to be submitted again; `cancelled` is whether those count, too."""
+    """Return which runs to submit again; `cancelled` is whether to include cancelled runs."""
     judged = {view.record.index: (view, _judge(view, known, cancelled=cancelled)) for view in views}
     if stages:
         judged = with_stages(judged, stages)
@@ -81,7 +81,7 @@ def _judge(view: RunView, known: Known, *, cancelled: bool) -> Judgement:
 
 
 def standing_of(view: RunView, known: Known, *, cancelled: bool) -> Standing:
-    """Return how a run stands by itself, whatever it follows."""
+    """Return the standing of a run by itself, regardless of the runs it follows."""
     index, state = view.record.index, view.state
     if state is RunState.completed:
         return Standing.completed
@@ -109,7 +109,7 @@ def added_jobs_of_stages(
     begun: Collection[int],
     first_index: int,
 ) -> tuple[JobSpec, ...]:
-    """Return the jobs of these runs of stages, which follow each other as they did before.
+    """Return the jobs of these runs of stages, which follow each other as before.
 
     `begun` and `first_index` are those of `added_jobs`.
     """
@@ -130,11 +130,11 @@ def added_jobs(
     first_index: int,
     lasted: Mapping[int, timedelta] | None = None,
 ) -> tuple[JobSpec, ...]:
-    """Return the jobs of these runs: one for all that ask the same of Slurm, as they did before.
+    """Return the jobs of these runs: one for all that ask the same of Slurm, as before.
 
-    `begun` are runs that had an attempt: what those depended on has come about, and Slurm may not
-    know those jobs any more. `first_index` is the number of jobs the launch has by now, `lasted`
-    how long runs have taken until now: those that share jobs go on with the longest.
+    `begun` are runs that had an attempt: their dependencies are fulfilled, and Slurm may no longer
+    know those jobs. `first_index` is the number of jobs that the launch has by now. `lasted` is how
+    long runs have taken so far: runs that share jobs continue with the longest first.
     """
     groups: dict[tuple[ResourceSpec, bool, SharedJobSpec | None], list[int]] = {}
     for run in runs:
@@ -163,7 +163,7 @@ def added_jobs(
 
 
 def _wish(job: JobSpec, each: ResourceSpec) -> SharedJobSpec | None:
-    """Return how runs of a job want to share jobs, whatever their number."""
+    """Return how the runs of a job share jobs, independent of their number."""
     return None if job.shared_job is None else replace(job.shared_job, each=each, slots=1, jobs=1)
 
 

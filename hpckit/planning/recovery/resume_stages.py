@@ -1,6 +1,6 @@
 """Which runs of later stages are submitted again when runs of earlier ones are. Pure.
 
-Responsible for what follows from that choice; it must not make it (planning.resume does).
+planning.recovery.resume chooses the runs; this module adds what follows from that.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from hpckit.model.standing import Judgement, Standing
 from hpckit.model.states import RunState
 
 Judged = dict[int, tuple[RunView, Judgement]]
-"""For each run its view, and how it stands."""
+"""The view and the judgement of each run."""
 
 _AGAIN = Judgement(standing=Standing.resumable)
 
 
 def with_stages(judged: Judged, stages: Sequence[Stage]) -> Judged:
-    """Return how runs stand with what they follow taken into account.
+    """Return the judgements of runs with the runs they follow taken into account.
 
-    A run that was blocked is submitted again where every run it follows has completed, is under way
-    or is submitted again itself; one that has reported on all runs of a stage, where one of these
-    is submitted again.
+    A blocked run is submitted again if every run it follows has completed, is under way, or is
+    submitted again itself. A run that has reported on all runs of a stage is submitted again if one
+    of those is.
     """
     found = dict(judged)
     known: dict[range, Judgement] = {}

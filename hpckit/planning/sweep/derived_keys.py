@@ -1,9 +1,8 @@
 """Which places of a resolved configuration follow a searched key, and how. Pure.
 
-Responsible for finding out by comparing configurations composed with different values; it must not
-compose. A place may be a copy of a searched key (`${lr}`), or a text with such keys in it
-(`"train.py --lr ${lr}"`). Whatever is computed otherwise cannot be worked out on a node, where
-nothing is composed, and is refused.
+They are found by comparing configurations composed with different values. A place may be a copy of
+a searched key (`${lr}`), or a text with such keys in it (`"train.py --lr ${lr}"`). Other computed
+values cannot be worked out on a node, which composes no configuration, and are refused.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ FIXED = frozenset(
     {"name", "output_dir", "entry_point", "cluster", "resources", "checkpoint", "recovery"}
     | {"runtime", "code", "sweep", "budget", "chaos"}
 )
-"""Settled before a run begins: what is asked of Slurm, and how a run is carried."""
+"""Fixed before a run begins: what is asked of Slurm, and how a run is operated."""
 
 _Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What came of changing one searched key from `before` to `after`."""
+    """The configuration composed after changing one searched key from `before` to `after`."""
 
     key: str
     before: Any
@@ -35,7 +34,10 @@ class Probe:
 
 
 def followers(base: Mapping[str, Any], probes: list[Probe]) -> tuple[DerivedKey, ...]:
-    """Return the places that follow; `base` has all keys at their `before`. Raises ConfigError."""
+    """Return the places that follow; `base` has all keys at their `before`.
+
+    Raises ConfigError if a place is computed in another way, or is fixed before a run begins.
+    """
     found: dict[_Path, list[Probe]] = {}
     for probe in probes:
         own = tuple(probe.key.split("."))
@@ -46,7 +48,7 @@ def followers(base: Mapping[str, Any], probes: list[Probe]) -> tuple[DerivedKey,
 
 
 def check_free(path: _Path, key: str) -> None:
-    """Raise ConfigError where a run's own value cannot stand at this path."""
+    """Raise ConfigError if the value at this path cannot differ between runs of the sweep."""
     if path[0] not in FIXED:
         return
     name = ".".join(path)
@@ -58,7 +60,7 @@ def check_free(path: _Path, key: str) -> None:
 
 
 def check_same(expected: Mapping[str, Any], applied: Mapping[str, Any]) -> None:
-    """Raise ConfigError where values put into a frozen configuration do not give the composed."""
+    """Raise ConfigError if values put into a frozen configuration differ from the composed one."""
     path = next(_differing(expected, applied, (), None), None)
     if path is not None:
         raise _computed(path, "the searched keys")
@@ -84,9 +86,9 @@ def _follower(base: Mapping[str, Any], path: _Path, moved: list[Probe]) -> Deriv
 
 
 def _pieces(text: str, moved: list[Probe]) -> tuple[str, ...]:
-    """Return the text in pieces: what is fixed, and in between the keys whose values it has."""
+    """Return the text in pieces: fixed text, alternating with the keys whose values it contains."""
     pieces = [text]
-    # A value that is part of another one would cut that apart: the long ones come first.
+    # Long values come first: a value that is part of another one would cut that apart.
     for probe in sorted(moved, key=lambda one: -len(str(one.before))):
         cut: list[str] = []
         for place, piece in enumerate(pieces):

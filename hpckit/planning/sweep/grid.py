@@ -1,4 +1,4 @@
-"""From the axes of a sweep to its points. Pure; it must not know how an axis is written."""
+"""From the axes of a sweep to its points. Pure; it does not know how an axis is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
 
 MAX_POINTS = 100_000
-"""More is a slip of the keyboard: by default a Slurm array has at most 1001 elements."""
+"""More is probably a typing mistake: by default a Slurm array has at most 1001 elements."""
 
 _T = TypeVar("_T")
 
@@ -21,9 +21,9 @@ def expand(
 ) -> tuple[tuple[_T, ...], ...]:
     """Return every combination of one value of each axis, the last axis changing fastest.
 
-    `together` holds places of axes that advance together: they have the same length, and count as
-    one axis at the place of their first. No axis at all is one point without values. Raises
-    ConfigError above `MAX_POINTS` points.
+    `together` holds the places of axes that advance together: they have the same length, and count
+    as one axis at the place of the first. No axes give one point without values. Raises ConfigError
+    if there are more than `MAX_POINTS` points.
     """
     first = {place: min(group) for group in together for place in group}
     leading = [place for place in range(len(axes)) if first.get(place, place) == place]
@@ -44,7 +44,7 @@ def expand(
 
 
 def check_equal_lengths(lengths: Mapping[str, int]) -> None:
-    """Raise ConfigError where keys that advance together have unlike numbers of values."""
+    """Raise ConfigError if keys that advance together differ in their number of values."""
     (key, length), *others = lengths.items()
     for other, size in others:
         if size != length:
@@ -60,7 +60,7 @@ def _values(count: int) -> str:
 
 
 def _counted(count: int, sizes: Sequence[int]) -> str:
-    """Return how many points there are; axes are listed no further than to one value too many."""
+    """Return the number of points; an axis that is too long is only read to one value too many."""
     cut = any(size > MAX_POINTS for size in sizes)
     return f"more than {MAX_POINTS}" if cut else str(count)
 

@@ -1,6 +1,6 @@
 """The points of a sweep in the text of a file: CSV, YAML or JSON lines. Pure.
 
-Responsible for the form of such files; it must not know what a key or a value means to Hydra.
+It does not know what a key or a value means to Hydra.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A point: the line on which it stands, from 1, and its values by key.
+    """A point: its line in the file, from 1, and its values by key.
 
-    Values are a Cell each in CSV, else what the file has: text, number, list, mapping and so on.
+    In CSV each value is a Cell, otherwise what the file has: text, number, list, mapping and so on.
     """
 
     line: int
@@ -53,7 +53,7 @@ class Row:
 def read_rows(text: str, ending: str, name: str) -> tuple[Row, ...]:
     """Return the points in a file of this ending (`.csv`), at most one more than may be launched.
 
-    `name` is that of the file, for messages. Raises ConfigError, which names file and line.
+    `name` is that of the file, for messages. Raises ConfigError with file and line.
     """
     read = _READERS.get(ending.lower())
     if read is None:
@@ -67,7 +67,7 @@ def read_rows(text: str, ending: str, name: str) -> tuple[Row, ...]:
 
 
 def place(name: str, line: int) -> str:
-    """Return a line of a file in words, for the beginning of a message."""
+    """Return a line of a file as text, for the beginning of a message."""
     return f"{name}, line {line}"
 
 
@@ -87,7 +87,7 @@ def _csv(text: str, name: str) -> Iterator[Row]:
             )
         yield Row(
             line=line,
-            # Nothing between two commas: the point does not set that key.
+            # If there is nothing between two commas, the point does not set that key.
             values={
                 key: Cell(cell.strip())
                 for key, cell in zip(keys, cells, strict=True)
@@ -97,7 +97,7 @@ def _csv(text: str, name: str) -> Iterator[Row]:
 
 
 def _numbered(reader: Any, name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield rows that are not empty, with the lines on which they begin."""
+    """Yield rows that are not empty, with the line on which each begins."""
     while True:
         line = reader.line_num + 1
         try:
@@ -159,7 +159,7 @@ def _constructed(node: Any, name: str, seen: set[int]) -> Any:
     where = place(name, node.start_mark.line + 1)
     if isinstance(node, yaml.ScalarNode):
         return node.value if node.style else _scalar(node.value)
-    # An alias may stand inside of what it names, or multiply what it names without end.
+    # An alias may refer to a list or mapping that contains it, or multiply its content endlessly.
     if id(node) in seen:
         raise ConfigError(
             f"{where}: an alias (*) of this list or mapping; points are written out", hint=EXAMPLES
@@ -175,7 +175,7 @@ def _constructed(node: Any, name: str, seen: set[int]) -> Any:
 
 
 def _scalar(text: str) -> Any:
-    """Return what a plain scalar means: numbers as Hydra reads them (1e-3 is one), else text."""
+    """Return the value of a plain scalar: numbers as Hydra reads them (1e-3 is one), else text."""
     if text.lower() in _PLAIN_VALUES:
         return _PLAIN_VALUES[text.lower()]
     special = _NOT_FINITE.match(text)
@@ -192,7 +192,7 @@ def _scalar(text: str) -> Any:
 
 
 def _unlike(pairs: Sequence[tuple[Any, Any]], where: str) -> dict[str, Any]:
-    """Return pairs as a mapping; raises ConfigError where a key is no text, or is there twice."""
+    """Return pairs as a mapping. Raises ConfigError if a key is not text or appears twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if not isinstance(key, str) or not key.strip():

@@ -1,8 +1,8 @@
 """Points drawn at random from a space. Pure: same seed, same space, same points.
 
-Every axis has a stream of its own, made from the seed and its key: the order of the words does not
-matter, another axis does not either, and more samples begin with the same ones. Only
-`Random.random` is used of Python's generator, which gives the same numbers in every version.
+Every axis has its own random stream, made from the seed and its key. So neither the order of the
+axes nor another axis changes its values, and more samples begin with the same ones. Of Python's
+generator only `Random.random` is used, which gives the same numbers in every version.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LARGEST_SEED = 2**32 - 1
 
 
 def draw(axes: Sequence[Axis], *, samples: int, seed: int) -> Iterator[Mapping[str, Any]]:
-    """Yield so many points: a value for each key.
+    """Yield `samples` points: a value for each key.
 
-    Values of a choice or a range are equally likely; an interval of numbers is uniform, one of
-    integers has equally likely integers, both ends included. With `log` the logarithm is uniform,
-    an integer's bounds moved apart by a half before, and what comes out rounded.
+    Values of a choice or a range are equally likely. An interval of real numbers is uniform; in one
+    of integers, all integers are equally likely, both ends included. With `log` the logarithm is
+    uniform; for integers, each bound is first moved outwards by a half, and the result is rounded.
     """
     streams = {axis.key: Random(f"{seed}/{axis.key}") for axis in axes}  # noqa: S311  # no secret
     for _ in range(samples):
@@ -34,7 +34,7 @@ def draw(axes: Sequence[Axis], *, samples: int, seed: int) -> Iterator[Mapping[s
 
 
 def at(axis: Axis, share: float) -> Any:
-    """Return the value below which `share` (0 to 1, without 1) of the axis lies."""
+    """Return the value at the position `share` (0 to 1, without 1) of the axis."""
     if axis.kind is AxisKind.choice:
         return axis.values[int(share * len(axis.values))]
     if axis.step is not None:
@@ -50,7 +50,7 @@ def at(axis: Axis, share: float) -> Any:
 
 
 def _stepped(axis: Axis, step: float, share: float) -> float:
-    """Return so many steps above the least value, in decimals: 3 * 0.1 is 0.3 here."""
+    """Return the value at `share` of a grid of steps, in decimals: 3 * 0.1 is 0.3 here."""
     low, width = Decimal(str(axis.low)), Decimal(str(step))
     count = int((Decimal(str(axis.high)) - low) / width + Decimal("0.5")) + 1
     found = low + width * int(share * count)
@@ -64,7 +64,7 @@ def _between(low: float, high: float, share: float, *, log: bool) -> float:
 
 
 def check_sampling(sweep: Sweep) -> int:
-    """Return how many points are to be chosen; raises ConfigError where something is missing."""
+    """Return how many points to choose. Raises ConfigError if a setting is missing or bad."""
     how = f"sweep.sampler={sweep.sampler}"
     if sweep.samples is None:
         raise ConfigError(
