@@ -115,7 +115,7 @@ def _row(*cells: str) -> str:
 
 
 def docstrings(kind: type[Any]) -> dict[str, str]:
-    """Return the text below each field or member of a class, as one line."""
+    """Return the docstring below each field or member of a class, as one line."""
     module = ast.parse(Path(inspect.getfile(kind)).read_text(encoding="utf-8"))
     body = next(
         one.body

@@ -29,10 +29,10 @@ _LOOK_S = 15.0
 
 
 def resume_once(launch: Launch, mine: int, context: Context) -> None:
-    """Resume what may be resumed, and queue the next such job; this one is job `mine`.
+    """Resume what may be resumed, and queue the next auto-resume job; this one is job `mine`.
 
-    Asks again while Slurm does not answer, or while another process resumes; raises SchedulerError
-    and HeldError after that.
+    Retries while Slurm does not answer or another process resumes; raises SchedulerError and
+    HeldError after that.
     """
     deadline = context.now() + PATIENCE
     while True:
@@ -50,7 +50,7 @@ def resume_once(launch: Launch, mine: int, context: Context) -> None:
 
 
 def _resume_alone(launch: Launch, mine: int, context: Context) -> None:
-    """Resume alone, and see to the next auto-resume job whatever became of that."""
+    """Resume under the lock; queue the next auto-resume job even if Slurm refuses the runs."""
     commands = slurm_commands(launch.cluster.bin_dir, context)
     with alone(launch, context) as fresh:
         fed = feed(fresh, commands, context)
@@ -89,7 +89,7 @@ def _queue_next(resuming: Resuming, context: Context, *, pause: bool) -> None:
 
 
 def _living_jobs(resuming: Resuming) -> list[str]:
-    """Return the jobs of all runs that go on, and of those just resumed."""
+    """Return the jobs of all runs that continue, and of those just resumed."""
     history = read_launch_history(load_launch(resuming.launch.folder))
     records = {view.record.index: view.record for view in resuming.views}
     jobs = [records[run].job for run in resuming.choice.open]

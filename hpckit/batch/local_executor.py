@@ -1,7 +1,6 @@
-"""Works through a launch on this machine: one supervisor for each run, so many at a time.
+"""Runs the jobs of a launch on this machine: one supervisor per run, a limited number at a time.
 
-Responsible for starting supervisors and for ending them with itself; it must not look into what
-they do.
+It starts supervisors and ends them when it ends; it does not look into what they do.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from hpckit.runtime.forked import Program
 
 
 def run_jobs(launch: Launch, jobs: tuple[int, ...], context: Context, program: Program) -> int:
-    """Work through jobs of a launch; returns 0 if every run of them completed, else 1.
+    """Run jobs of a launch; returns 0 if every run of them completed, else 1.
 
-    `program` is hpckit's command line: it supervises each run.
+    `program` is hpckit's command line, which supervises each run.
     """
     executor = _Executor(launch=launch, jobs=jobs, environ=context.environ, program=program)
     return asyncio.run(executor.work())
@@ -39,7 +38,7 @@ def run_jobs(launch: Launch, jobs: tuple[int, ...], context: Context, program: P
 
 @dataclass(slots=True, kw_only=True)
 class _Executor:
-    """The runs of these jobs, so many at a time as machine and sweep allow, in order."""
+    """The runs of these jobs, in order, as many at a time as the machine and the sweep allow."""
 
     launch: Launch
     jobs: tuple[int, ...]
@@ -75,7 +74,7 @@ class _Executor:
         record_event(self.launch.paths, event)
 
     async def _in_turn(self, gate: asyncio.Semaphore, run: int) -> int:
-        """Begin a run when those that it follows are over, unless one it needs did not complete."""
+        """Start a run when those it follows are over, unless one that it needs did not complete."""
         for before in followed(self.launch.stages, run):
             if before in self.over:
                 await self.over[before].wait()
@@ -84,7 +83,7 @@ class _Executor:
                 return 1
             return await self._run(gate, run)
         except HpckitError as error:
-            # The others are not to suffer.
+            # The other runs must not be affected.
             sys.stderr.write(f"hpckit: error: run {run} is not begun: {error.message}\n")
             return 1
         finally:
@@ -111,18 +110,18 @@ class _Executor:
             return code
 
     def _stop(self) -> None:
-        """Begin no further run, and ask those under way to leave; their ends are awaited."""
+        """Start no further run, and ask the running ones to stop; their ends are awaited."""
         self.stopping.set()
         for child in self.children:
             signal_supervisor(child, signal.SIGTERM)
 
     def _is_mine(self, run: int, history: LaunchHistory) -> bool:
-        """Whether the run is this executor's turn: a resume may have given it to another one."""
+        """Whether the run belongs to this executor: a resume may have given it to another one."""
         executor = history.executors.get(run)
         return executor is not None and executor.pid == os.getpid() and executor.jobs == self.jobs
 
     def _is_due(self, run: int, history: LaunchHistory) -> bool:
-        """Whether the run is to be begun: nobody has cancelled it, or begun it by hand."""
+        """Whether the run is to be started: it was neither cancelled nor started by hand."""
         attempts = latest_attempt(self.launch.paths.run(run).attempts)
         begun = attempts > history.attempts_before(run)
         return self._is_mine(run, history) and not begun and run not in history.cancelled

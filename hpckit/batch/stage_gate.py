@@ -1,7 +1,7 @@
-"""Whether a run of a stage may begin: by what our own record says of the runs it follows.
+"""Checks whether a run of a stage may begin, from the record of the runs it follows.
 
-Responsible for asking that once more where a run begins, as nobody else may have: Slurm forgets
-jobs, and people submit scripts by hand. It must not begin or cancel anything.
+The check is repeated where a run begins, since nothing else may have done it: Slurm forgets jobs,
+and users submit scripts by hand. It starts and cancels nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, latest_attempt, read_launch_history, read_runs
 
 REFUSED = 75
-"""What a job ends with whose run may not begin (EX_TEMPFAIL: a resume may change that)."""
+"""Exit code of a job whose run may not begin (EX_TEMPFAIL: a resume may change that)."""
 
 _PATIENCE = timedelta(seconds=75)
-"""A node may see an end so late: NFS keeps what it knows of a folder for 60 s (acdirmax)."""
+"""A node may see an end this late: NFS caches a folder for 60 s (acdirmax)."""
 
 _LOOK_S = 3.0
 
 
 def missing_runs(launch: Launch, index: int) -> tuple[RunRecord, ...]:
-    """Return the runs that have not completed, and that this one needs."""
+    """Return the runs that this one needs and that have not completed."""
     kind = kind_of(launch.stages, index)
     if kind in {None, DependencyType.afterany}:
         return ()
@@ -33,7 +33,7 @@ def missing_runs(launch: Launch, index: int) -> tuple[RunRecord, ...]:
 
 
 def may_begin(launch: Launch, index: int, context: Context) -> bool:
-    """Return whether a run may begin, and say why not; it waits for a record that comes late."""
+    """Return whether a run may begin, and print why not; waits for a late record."""
     if not launch.stages or _has_begun(launch, index):
         return True
     deadline = context.now() + _PATIENCE
@@ -51,6 +51,6 @@ def may_begin(launch: Launch, index: int, context: Context) -> bool:
 
 
 def _has_begun(launch: Launch, index: int) -> bool:
-    """Whether an attempt has begun since the run was last submitted: then it may go on."""
+    """Whether an attempt has begun since the run was last submitted: then it may continue."""
     attempts = latest_attempt(launch.paths.run(index).attempts)
     return attempts > read_launch_history(launch).attempts_before(index)

@@ -1,6 +1,6 @@
-"""Starts the supervisors of runs that wait for a place: in a job that they share, or on a laptop.
+"""Starts the supervisors of runs that wait for a slot, in a shared job or on this machine.
 
-A start is cheap: a fork of a process that has imported what a supervisor needs.
+A start is cheap: it forks a process that has already imported what a supervisor needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpckit.runtime.assignment import Step
 from hpckit.runtime.forked import Program, fork
 
 _IMPORTS = ("hpckit.batch.supervise", "hpckit.runtime.agent.prefork")
-"""What a supervisor and its agent consist of."""
+"""The modules of a supervisor and its agent."""
 
 
 async def start_supervisor(
@@ -30,13 +30,13 @@ async def start_supervisor(
 ) -> Step:
     """Start the supervisor of a run, bound to these CPUs; raises OSError.
 
-    `program` is hpckit's command line, which a fork runs.
+    `program` is hpckit's command line, which the fork runs.
     """
     words = ("supervise", str(launch.folder), f"--job={job}", f"--run={run}")
     try:
         return fork(program, words, environ, cpus=cpus, imports=_IMPORTS)
     except OSError:
-        # TMPDIR is too long a path for a socket, or lies where there can be none.
+        # TMPDIR is too long a path for a socket, or is where none can be created.
         process = await asyncio.create_subprocess_exec(
             *launch.command(*words), env=environ, stdin=asyncio.subprocess.DEVNULL
         )
@@ -47,6 +47,6 @@ async def start_supervisor(
 
 
 def signal_supervisor(process: Step, number: signal.Signals) -> None:
-    """Send it a signal; nothing if it has left."""
+    """Send a signal to a supervisor; do nothing if it has exited."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)

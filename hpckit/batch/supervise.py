@@ -1,6 +1,6 @@
-"""What a batch script runs: it wires Slurm's step launcher to the supervisor of one attempt.
+"""The program of a batch script: connects Slurm's step launcher to the supervisor of one attempt.
 
-It decides nothing itself.
+It makes no decisions itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hpckit.slurm.step import agent_step, step_environment
 def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Context) -> int:
     """Supervise one attempt of one run; returns the attempt's exit code.
 
-    Without `index` it is that of the array element, or the only run of the job.
+    Without `index`, it is the run of the array element, or the only run of the job.
     """
     if index is None:
         index = _index(job, context.environ)
@@ -52,7 +52,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     _, restarts = job_key(context.environ)
     again = restarts or settings.recovery.queue_successor or job.shared_job
     if again and _has_completed(launch, index):
-        # Nobody asked for this: a requeue that came too late, or a successor left in the queue.
+        # This start is not needed: a late requeue, or a successor left in the queue.
         context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
         return 0
     if not may_begin(launch, index, context):
@@ -79,8 +79,8 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
 
 
 def _supervise_here(assignment: Assignment) -> int:
-    """Supervise by an agent that no launcher starts, but a fork: such runs are many and short."""
-    from hpckit.runtime.agent.prefork import ready_agent  # noqa: PLC0415  # srun has no use for it
+    """Supervise with an agent from a fork instead of a launcher: such runs are many and short."""
+    from hpckit.runtime.agent.prefork import ready_agent  # noqa: PLC0415  # not needed with srun
 
     with ready_agent() as ready:
         agents = replace(assignment.agents, ready=ready)
@@ -105,7 +105,7 @@ def _has_completed(launch: Launch, index: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SlurmJob:
-    """The job this supervisor runs in, and what can be asked of Slurm for it."""
+    """The job this supervisor runs in, and the requests it can make to Slurm."""
 
     launch: Launch
     index: int
@@ -117,7 +117,7 @@ class _SlurmJob:
 
     @classmethod
     def of(cls, launch: Launch, index: int, spec: JobSpec, context: Context) -> Allocation | None:
-        """Return what the supervisor may ask for; None outside of a job."""
+        """Return what the supervisor may ask for; None outside a job."""
         job, restarts = job_key(context.environ)
         if job is None:
             return None
@@ -158,7 +158,7 @@ class _SlurmJob:
         return requeue(self.commands, attempt, exclude=wish.excluded)
 
     def draining(self) -> dict[str, str] | None:
-        """Return which nodes of the job are being drained, and why; None where Slurm is away."""
+        """Return which nodes of the job are draining, and why; None if Slurm does not answer."""
         try:
             return draining_nodes(self.context.environ["SLURM_JOB_NODELIST"], self.commands)
         except (SchedulerError, KeyError):
@@ -169,16 +169,16 @@ class _SlurmJob:
         queue_successor(self.launch, self.index, self.spec, self.job, self.context)
 
     def hand_to_successor(self, wish: AttemptRequest) -> RequeueResult:
-        """Tell the next attempt which nodes to leave out."""
+        """Make the next attempt leave out these nodes."""
         return hand_to_successor(self.launch, self.index, self.spec, wish, self.context)
 
     def drop_successor(self) -> None:
-        """Take the next attempt out of the queue."""
+        """Remove the next attempt from the queue."""
         drop_successor(self.launch, self.index, self.job, self.context)
 
 
 def told(limits: LimitsOfJob) -> AttemptLimits | None:
-    """Ask for limits; returns what a supervisor is told of them."""
+    """Query the limits; return the part that a supervisor gets, None if they are unknown."""
     known = limits.ask()
     return None if known is None else known.told()
 

@@ -1,9 +1,9 @@
-"""Rescues a run whose supervisor is gone, and with it the batch host: an agent asks for this.
+"""Rescues a run whose supervisor is lost together with its batch host; an agent runs this.
 
 Slurm keeps the allocation of a job with --no-kill when its batch host dies (22.05: until its time
 limit, with nothing running in it), and notices a dead node only after SlurmdTimeout. The run is
-started again within its budgets, or its nodes are given back; neither happens while the supervisor
-lives, or if it is this very node that was cut off.
+started again within its budgets, or its nodes are released; neither happens while the supervisor is
+alive, or if this very node was cut off.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from hpckit.slurm.requeue import JobAttempt, requeue_or_cancel
 
 
 def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Context) -> None:
-    """Start a run again whose supervisor is gone, or end its job; nothing if it is not gone.
+    """Restart a run whose supervisor is gone, or end its job; do nothing if it is not gone.
 
-    Raises UsageError outside of a Slurm job.
+    Raises UsageError outside a Slurm job.
     """
     job, restarts = job_key(context.environ)
     if job is None:
@@ -84,9 +84,9 @@ class _Orphan:
         return self.launch.paths.run(self.index).attempt(self.attempt)
 
     def is_one(self) -> bool:
-        """Whether the supervisor is gone, has left something to do, and nobody came after it.
+        """Whether the supervisor is gone, has left work to do, and no later attempt exists.
 
-        What cannot be read says no.
+        False if something cannot be read.
         """
         try:
             if not is_latest(self.launch.paths.run(self.index).attempts, self.attempt):
@@ -104,8 +104,8 @@ class _Orphan:
     def _answers(self) -> bool:
         """Whether the supervisor answers: it speaks first, and proves that it knows the secret.
 
-        A process that is frozen accepts connections all the same, and its port may be another's
-        by now.
+        A connection alone proves nothing: a frozen process accepts connections too, and its port
+        may belong to another process by now.
         """
         try:
             address, secret = read_json(self.paths.address), self.paths.secret.read_text().strip()
@@ -114,15 +114,15 @@ class _Orphan:
             return False
 
     def lost_nodes(self) -> tuple[str, ...]:
-        """Return the host of the supervisor, which is gone with it or no good any more."""
+        """Return the supervisor's node, which is lost with it or no longer usable."""
         told = read_events(self.paths.events)
         hosts = {event.host for event in told if isinstance(event, events.AttemptStarted)}
-        # A host's own name may be longer than what Slurm calls the node.
+        # A host's own name may be longer than its name in Slurm.
         known = hosts | {host.partition(".")[0] for host in hosts}
         return tuple(node for node in self.nodes if node in known and node != self.node)
 
     def spent(self) -> str | None:
-        """Return why the run's budgets do not allow another attempt; None where they do."""
+        """Return why the run's budgets do not allow another attempt; None if they do."""
         if _wanted_again(read_events(self.paths.events)):
             return None
         counted: Sequence[events.Event] = counted_events(
@@ -136,7 +136,7 @@ class _Orphan:
 def _wanted_again(told: Iterable[events.Event]) -> bool:
     """Whether the supervisor itself decided on a new attempt.
 
-    One that is cut off decides so, having lost all other nodes, and does not reach Slurm.
+    A supervisor that is cut off loses all other nodes, so it decides this but cannot reach Slurm.
     """
     rounds = [event for event in told if isinstance(event, events.RoundEnded)]
     return bool(rounds) and rounds[-1].action is RoundAction.new_attempt

@@ -1,7 +1,4 @@
-"""What the shipped experiments do across ranks: share out a batch, add up what each rank found.
-
-Responsible for these two sums; it must not know what is trained.
-"""
+"""Work across ranks in the shipped experiments: split a batch, sum the results of all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from hpckit.errors import ConfigError
 
 
 def share_of(batch_size: int, world_size: int) -> int:
-    """Return how many of a global batch's samples are one rank's; raises ConfigError."""
+    """Return the number of samples of a global batch for each rank; raises ConfigError."""
     if batch_size < 1 or batch_size % world_size:
         raise ConfigError(
             f"batch_size={batch_size} cannot be shared out evenly over {world_size} ranks",

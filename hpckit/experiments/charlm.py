@@ -1,10 +1,10 @@
 """Charlm: a small decoder-only transformer learns the standard library's source text, in bytes.
 
-Responsible for a language model on real text that every Python brings along; it must not know how
-it was launched. Reported is what it needs for a byte it has never seen: held-out bits per byte.
+A language model on real text that every Python ships with; independent of how it is launched. It
+reports the bits per byte on held-out text.
 
-Every batch follows from the seed and the step alone, and is shared out over the ranks: the number
-of ranks changes the speed, not what is learnt (but for the rounding of sums).
+Every batch depends only on the seed and the step, and is split over the ranks: the number of ranks
+changes the speed, not what is learnt (except for the rounding of sums).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # as torch's own documentation calls it
+import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,7 +25,7 @@ from hpckit.experiments.across_ranks import share_of, total
 
 BYTE_VALUES = 256
 HELD_OUT_EVERY = 10
-"""Of the sorted files every tenth is held out, so that both parts hold all kinds of modules."""
+"""Every tenth of the sorted files is held out, so that both parts have all kinds of modules."""
 
 
 def train(config: Any, run: Run) -> None:
@@ -33,8 +33,8 @@ def train(config: Any, run: Run) -> None:
 
     Reads `steps`, `batch_size` (sequences, of all ranks together), `context` (bytes), `lr`,
     `warmup_steps`, `weight_decay`, `layers`, `heads`, `width`, `training_kb`, `heldout_kb`,
-    `log_every` and `evaluate_every` (steps) of the configuration. Raises ConfigError where the
-    batch cannot be shared out, or the width not be split into heads.
+    `log_every` and `evaluate_every` (steps) from the configuration. Raises ConfigError if the batch
+    cannot be split evenly over the ranks, or the width over the heads.
     """
     torch.use_deterministic_algorithms(mode=True)
     share = share_of(config.batch_size, run.world_size)
@@ -72,9 +72,9 @@ def train(config: Any, run: Run) -> None:
 
 
 def read_corpus(*, training_bytes: int, heldout_bytes: int) -> tuple[Tensor, Tensor]:
-    """Return training and held-out text, uint8 [n] each, of different files.
+    """Return training and held-out text, uint8 [n] each, from different files.
 
-    The standard library's own top-level modules in the order of their names, as many as fit.
+    The files are the standard library's own top-level modules, sorted by name, as many as fit.
     """
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"), key=lambda file: file.name)
     heldout = files[::HELD_OUT_EVERY]
@@ -83,7 +83,7 @@ def read_corpus(*, training_bytes: int, heldout_bytes: int) -> tuple[Tensor, Ten
 
 
 def read_bytes(files: list[Path], limit: int) -> Tensor:
-    """Return the files' bytes one after the other, uint8 [n], n at most `limit`."""
+    """Return the bytes of the files, concatenated, uint8 [n], n at most `limit`."""
     text = bytearray()
     for file in files:
         if len(text) >= limit:
@@ -93,7 +93,7 @@ def read_bytes(files: list[Path], limit: int) -> Tensor:
 
 
 def batch_starts(length: int, batch_size: int, seed: int, step: int) -> Tensor:
-    """Return where the sequences of one batch begin, int [batch_size], the same on every rank."""
+    """Return the start of each sequence in a batch, int [batch_size], the same on every rank."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     return torch.randint(length, (batch_size,), generator=generator)
 
@@ -104,7 +104,7 @@ def cut(text: Tensor, starts: Tensor, context: int) -> Tensor:
 
 
 def warm_up_and_decay(step: int, warmup_steps: int, steps: int) -> float:
-    """Return the factor on the learning rate: up in a line, then down along half a cosine."""
+    """Return the factor on the learning rate: linear warm-up, then half a cosine down."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     done = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
@@ -113,9 +113,9 @@ def warm_up_and_decay(step: int, warmup_steps: int, steps: int) -> float:
 
 @torch.no_grad()
 def bits_per_byte(network: Transformer, heldout: Tensor, context: int, run: Run) -> float:
-    """Return the mean bits for a held-out byte, given those before it in its sequence.
+    """Return the mean bits per held-out byte, given those before it in its sequence.
 
-    Every rank reads its own sequences; each byte but the first is predicted exactly once.
+    Every rank reads its own sequences; each byte except the first is predicted exactly once.
     """
     starts = torch.arange(0, len(heldout) - context, context)[run.rank :: run.world_size]
     nats, read = 0.0, 0
@@ -128,10 +128,10 @@ def bits_per_byte(network: Transformer, heldout: Tensor, context: int, run: Run)
 
 
 class Transformer(nn.Module):
-    """A decoder over bytes: pre-norm blocks, learnt positions, the embedding used twice.
+    """A decoder over bytes: pre-norm blocks, learnt positions, tied embeddings.
 
     Takes int [n, length + 1], length at most `context`; returns the loss, in nats, of every byte
-    after the first: float [n, length].
+    except the first: float [n, length].
     """
 
     def __init__(self, *, width: int, layers: int, heads: int, context: int) -> None:
@@ -149,7 +149,7 @@ class Transformer(nn.Module):
             nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, sequences: Tensor) -> Tensor:
-        """Return the loss of every byte that follows another."""
+        """Return the loss of every byte except the first."""
         seen, wanted = sequences[:, :-1], sequences[:, 1:]
         places = torch.arange(seen.shape[1], device=seen.device)
         hidden = self.bytes(seen) + self.positions(places)
@@ -162,7 +162,7 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to what came before, then a layer of its own for every byte; [n, length, width]."""
+    """Causal attention, then a feed-forward layer for every byte; [n, length, width]."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class Block(nn.Module):
         return moved
 
     def attend(self, hidden: Tensor) -> Tensor:
-        """Return what each byte takes from itself and those before it."""
+        """Return the attention of each byte to itself and to those before it."""
         joined = self.queries_keys_values(hidden).unflatten(-1, (3, self.heads, -1))
         queries, keys, values = joined.permute(2, 0, 3, 1, 4)
         taken = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)

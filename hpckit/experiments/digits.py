@@ -1,11 +1,11 @@
-"""Digits: a small CNN learns handwritten digits, in data-parallel, in seconds.
+"""Digits: a small CNN learns handwritten digits, data-parallel, in seconds.
 
-Responsible for showing what a training function looks like on real images; it must not know how
-it was launched. The 1797 images of 8x8 pixels come with scikit-learn (the test set of Alpaydin
-and Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998): nothing is downloaded.
+Shows what a training function looks like on real images; independent of how it is launched. The
+1797 images of 8x8 pixels come with scikit-learn (the test set of Alpaydin and Kaynak, "Optical
+Recognition of Handwritten Digits", UCI, 1998): nothing is downloaded.
 
-Every batch follows from the seed and the step alone, so that a run is the same each time it is
-done with the same number of ranks, and can go on from any step.
+Every batch depends only on the seed and the step, so a run with the same number of ranks is
+reproducible and can continue from any step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # as torch's own documentation calls it
+import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -30,7 +30,8 @@ def train(config: Any, run: Run) -> None:
     """Train on this rank's share of every batch; log the loss, and the test accuracy at the end.
 
     Reads `epochs`, `batch_size` (of all ranks together), `lr`, `weight_decay`, `width` and
-    `log_every` (steps) of the configuration. Raises ConfigError where the batch cannot be shared.
+    `log_every` (steps) from the configuration. Raises ConfigError if the batch cannot be split
+    evenly.
     """
     torch.use_deterministic_algorithms(mode=True)
     share = share_of(config.batch_size, run.world_size)
@@ -52,7 +53,7 @@ def train(config: Any, run: Run) -> None:
         images, labels = training.take(order[first : first + share])
         loss = F.cross_entropy(model(images), labels)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
         optimizer.step()
         schedule.step()
         if step % config.log_every == 0 or step == steps - 1:
@@ -76,7 +77,7 @@ class Digits:
 
 
 def load(seed: int, device: torch.device) -> tuple[Digits, Digits]:
-    """Return training and test set: disjoint, drawn by the seed, the same on every rank."""
+    """Return training and test set: disjoint, chosen by the seed, the same on every rank."""
     pixels, labels = load_digits(return_X_y=True)
     everything = Digits(
         images=(torch.from_numpy(pixels).float() / 16.0).view(-1, 1, 8, 8).to(device),
@@ -89,12 +90,12 @@ def load(seed: int, device: torch.device) -> tuple[Digits, Digits]:
 
 
 def permutation(length: int, seed: int) -> Tensor:
-    """Return the numbers below `length` in an order that depends on the seed alone."""
+    """Return the numbers below `length` in an order that depends only on the seed."""
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed))
 
 
 def digit_classifier(width: int) -> nn.Module:
-    """Return a CNN from [n, 1, 8, 8] images to [n, 10] logits; `width` is its first channels."""
+    """Return a CNN from [n, 1, 8, 8] images to [n, 10] logits with `width` channels at first."""
     return nn.Sequential(
         nn.Conv2d(1, width, kernel_size=3, padding=1),
         nn.ReLU(),
@@ -110,7 +111,7 @@ def digit_classifier(width: int) -> nn.Module:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, test: Digits, run: Run) -> float:
-    """Return the share of test images named rightly; each rank looks at its own part."""
+    """Return the share of test images classified correctly; each rank evaluates its own part."""
     model.eval()
     mine = slice(run.rank, None, run.world_size)
     images, labels = test.images[mine], test.labels[mine]

@@ -1,7 +1,6 @@
-"""Makes a job part of a launch that is frozen already: alone, its script and record in one go.
+"""Adds a job to a frozen launch, under a lock: its script, then its record.
 
-Responsible for that no two processes, on one host or many, add a job under one index; it must not
-render or submit.
+The lock ensures that no two processes, on one host or many, add a job under the same index.
 """
 
 from __future__ import annotations
@@ -25,14 +24,16 @@ _LOOK_S = 0.5
 def alone(
     launch: Launch, context: Context, *, patience: timedelta = timedelta()
 ) -> Iterator[Launch]:
-    """Be the only one to add jobs to a launch, which is read anew; wait that long for the others.
+    """Hold the launch's lock for adding jobs; give the launch, read again under the lock.
 
-    Raises HeldError where somebody else is at it for longer.
+    Waits up to `patience` for other processes. Raises HeldError if one still holds the lock after
+    that.
     """
     with ExitStack() as stack:
         deadline = context.now() + patience
         while not _taken(stack, launch, context, final=context.now() >= deadline):
-            # Supervisors of an array begin at the same moment: not all at the same beat.
+            # Supervisors of an array begin at the same moment: the waits differ so that they do not
+            # collide.
             context.sleep(_LOOK_S + context.now().microsecond / 1e6)
         renew_listing(launch.paths)
         yield load_launch(launch.folder)
@@ -50,7 +51,7 @@ def _taken(stack: ExitStack, launch: Launch, context: Context, *, final: bool) -
 
 
 def add_job(launch: Launch, added: JobAdded, script: str) -> None:
-    """Write a job's script, and the record that supervisors find it by; raises UsageError."""
+    """Write a job's script and the record that supervisors find it by; raises UsageError."""
     paths = launch.paths
     try:
         write_text(paths.script(added.job.index), script)

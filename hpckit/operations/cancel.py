@@ -1,4 +1,4 @@
-"""Stops runs, waiting or running: records the request, then asks those that carry the runs."""
+"""Stops waiting or running runs: records the request, then signals what carries the runs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ from hpckit.views.launch_view import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancellation:
-    """What is asked of one launch: of the runs that are meant, `targets` have not ended.
+    """A cancellation of one launch: `views` are the selected runs, `targets` those not ended yet.
 
-    `whole` is whether all its runs are meant, so that what resumes them goes, too.
+    `whole` is True if all runs of the launch are selected: then its auto-resume job is cancelled,
+    too.
     """
 
     launch: Launch
@@ -45,7 +46,7 @@ class Cancellation:
 
 
 def plan_cancellation(selection: Selection, view: LaunchView, wanted: Filter) -> Cancellation:
-    """Return what is to be cancelled of a launch: the runs that the filter takes."""
+    """Return what to cancel of a launch: the runs that match the filter."""
     meant = [one for one in view.runs if wanted.takes(one.state, one.record.overrides)]
     return Cancellation(
         launch=selection.launch,
@@ -56,10 +57,10 @@ def plan_cancellation(selection: Selection, view: LaunchView, wanted: Filter) ->
 
 
 def cancel_runs(cancellations: Sequence[Cancellation], context: Context) -> None:
-    """Record the requests, then ask those that carry the runs; raises HpckitError.
+    """Record the requests, then ask Slurm or the local processes to stop the runs.
 
-    It does not wait for the end, nor write one: the supervisor does. A waiting local run is not
-    started once the request is recorded.
+    Does not wait for the runs to end and does not record their end: the supervisor does. A waiting
+    local run is not started once the request is recorded. Raises HpckitError.
     """
     for asked in cancellations:
         indices = [one.record.index for one in asked.targets if not one.record.cancel_requested]
@@ -70,7 +71,7 @@ def cancel_runs(cancellations: Sequence[Cancellation], context: Context) -> None
 
 
 def _ask_carriers(cancellations: Sequence[Cancellation], context: Context) -> None:
-    """Ask everything that carries a run; one that cannot be asked does not hold up the others."""
+    """Ask everything that carries a run to stop; a failure for one does not prevent the others."""
     errors: list[HpckitError] = []
     of_clusters: dict[str | None, list[Cancellation]] = {}
     for asked in cancellations:
@@ -112,16 +113,16 @@ def _tell_slurm(
     behind = [job for asked in cancellations for job in _behind(asked)]
     known = [job for asked in cancellations for job in _known_jobs(asked)]
     found = [job for asked in cancellations for job in _unconfirmed_jobs(asked, commands)]
-    # What waits for the others goes first, so that their end does not start it.
+    # Jobs that wait for others are cancelled first, so that the end of those does not start them.
     jobs = dict.fromkeys([*behind, *(job for job in known if job is not None), *found])
     if jobs:
         cancel(list(jobs), commands)
 
 
 def _known_jobs(asked: Cancellation) -> Iterator[str | None]:
-    """Yield the jobs of the runs; one that others share is ended only with all of the launch.
+    """Yield the jobs of the runs; a shared job is cancelled only with the whole launch.
 
-    A job that is shared looks into the record by itself, and ends the runs that are cancelled.
+    A shared job reads the record by itself and ends the cancelled runs.
     """
     history = read_launch_history(asked.launch)
     shared = read_pools(history, [one.record.index for one in asked.targets])
@@ -132,7 +133,7 @@ def _known_jobs(asked: Cancellation) -> Iterator[str | None]:
 
 
 def _unconfirmed_jobs(asked: Cancellation, commands: SlurmCommands) -> Iterator[str]:
-    """Yield jobs that sbatch may have been given although its answer never came, by name."""
+    """Yield, by name, the jobs that Slurm may have accepted although sbatch never answered."""
     wanted = {one.record.index for one in asked.targets}
     for spec in unconfirmed(asked.launch):
         for main in find_by_name(spec.name, commands) if wanted or asked.whole else ():
@@ -144,7 +145,7 @@ def _unconfirmed_jobs(asked: Cancellation, commands: SlurmCommands) -> Iterator[
 def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) -> None:
     """Signal the local executors (for the whole launch), else the supervisors of running runs."""
     executors = local_executors(launch)
-    # Read anew: a run that was waiting may have been started just before the wish was recorded.
+    # Read again: a waiting run may have been started just before the request was recorded.
     records = read_runs(launch, [one.record.index for one in targets])
     carriers = [record.supervisor for record in records if record.supervisor is not None]
     if whole:
@@ -161,7 +162,7 @@ def _tell_processes(launch: Launch, targets: Iterable[RunView], *, whole: bool) 
 
 
 def _stop(carrier: RecordedProcess) -> bool:
-    """Signal a process if it still is the one recorded; False where it is on another host."""
+    """Signal a process if it is still the recorded one; False if it is on another host."""
     host, pid, mark = carrier
     lives = alive(host, pid, mark)
     if lives:

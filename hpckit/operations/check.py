@@ -1,7 +1,7 @@
-"""Whether a prepared launch could run: this machine, Slurm's limits, its forecast, the budget.
+"""Checks whether a prepared launch could run: this machine, Slurm's limits, a forecast, the budget.
 
-Responsible for the order of looking and for how much the cluster is asked: three things of
-slurmctld, three of the accounting, and a forecast for each of a few jobs. It writes nothing.
+Slurm gets three queries to slurmctld, three to the accounting, and a forecast for each of a few
+jobs. Writes nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
 from hpckit.slurm.test_only import rehearse
 
 _FORECASTS = 8
-"""For so many jobs of a launch Slurm is asked when they would start: each asks its planner."""
+"""Slurm forecasts the start of at most this many jobs of a launch: each query runs its planner."""
 
 
 def check_launch(prepared: Prepared, context: Context) -> CheckReport:
-    """Return what speaks for and against this launch; raises nothing of Slurm's."""
+    """Return the findings about this launch; no Slurm error is raised."""
     plan = _as_submitted(prepared.plan, context.environ)
     machine = Machine(
         plan=plan, snapshot=prepared.snapshot, environ=context.environ, split=command_words
@@ -53,7 +53,7 @@ def check_launch(prepared: Prepared, context: Context) -> CheckReport:
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """What Slurm has said of a launch."""
+    """What Slurm has answered about a launch."""
 
     plan: LaunchPlan
     scripts: Mapping[int, str]
@@ -64,7 +64,7 @@ class _Asked:
     unchecked: list[str] = field(default_factory=list)
 
     def ask(self) -> None:
-        """Ask what the cluster offers, then, where nothing speaks against it, for a forecast."""
+        """Ask what the cluster offers, then, if no finding is an error, for a forecast."""
         plan = self.plan
         commands = SlurmCommands(
             bin_dir=plan.cluster.bin_dir, environ=self.context.environ, timeout=PATIENCE
@@ -82,7 +82,7 @@ class _Asked:
             self.unchecked.append(f"sbatch was not found in {where}: no limit, and no start")
         self.findings.extend(preflight(plan, self.site))
         refused = any(one.severity is Severity.error for one in self.findings)
-        # Without an answer of slurmctld's to the first question, none is to be had to this one.
+        # If slurmctld did not answer the first query, it would not answer this one either.
         if self.site.settings is not None and not refused:
             self._forecast(commands)
 
@@ -94,7 +94,7 @@ class _Asked:
                 self.starts.append(answer)
 
     def _answers(self, commands: SlurmCommands) -> Iterator[ExpectedStart | Finding]:
-        # Arrays of one sweep that ask the same have the same answer.
+        # Arrays of one sweep with the same resources get the same answer.
         alike = {replace(job.resources, array_parallelism=1): job for job in self.plan.jobs[::-1]}
         jobs = list(alike.values())[::-1]
         for job in jobs[:_FORECASTS]:
@@ -121,7 +121,7 @@ class _Asked:
 
 
 def _as_submitted(plan: LaunchPlan, environ: Mapping[str, str]) -> LaunchPlan:
-    """Return the plan with the user's defaults, which sbatch takes where a script says nothing."""
+    """Return the plan with the user's defaults, which sbatch applies if the script sets none."""
     default = {
         name: environ.get(f"SBATCH_{name.upper()}") or None
         for name in ("account", "partition", "qos")

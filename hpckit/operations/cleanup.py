@@ -1,7 +1,7 @@
-"""What `hpckit clean` may remove of a launch: found, with its size.
+"""Finds what `hpckit clean` may remove of a launch, with its size; removes nothing.
 
-Responsible for finding; it must not remove anything. What a run wrote of its own accord is not
-ours to remove: only names that hpckit gives are looked at, and none behind a link.
+Files that a run chose to write are not removed: only names that hpckit creates are considered, and
+nothing behind a link.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CUT_OFF = "an earlier clean was cut off"
 
 
 class Category(StrEnum):
-    """What can be cleaned, chosen by options of these names."""
+    """What can be cleaned; the options have the same names."""
 
     attempts = "attempts"
     checkpoints = "checkpoints"
@@ -49,7 +49,7 @@ class Category(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupRequest:
-    """What is to be cleaned, of which runs, and which checkpoints."""
+    """What to clean, for which runs, and which checkpoints."""
 
     categories: frozenset[Category]
     extent: RetentionExtent
@@ -58,7 +58,7 @@ class CleanupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One thing to remove; `run` is None for what belongs to the whole launch. `size` in bytes."""
+    """One thing to remove, `size` in bytes; `run` is None if it belongs to the whole launch."""
 
     category: Category
     run: str | None
@@ -77,7 +77,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanup:
-    """What may go of a launch, and what is left alone."""
+    """What may be removed of a launch, and what is left alone."""
 
     selection: Selection
     items: tuple[Item, ...]
@@ -92,9 +92,9 @@ class Cleanup:
 def look(
     selections: Sequence[Selection], request: CleanupRequest, context: Context
 ) -> list[Cleanup]:
-    """Return what may go of launches, or of one run of each; nothing of runs that may be alive.
+    """Return what may be removed of launches, or of one run of each; skips runs that may be alive.
 
-    Slurm is asked once, about all of them.
+    Slurm is queried once for all of them.
     """
     questions = [(one.launch, None) for one in selections]
     views = launch_views(questions, context, ask=Ask.open_runs)
@@ -155,7 +155,7 @@ _EXTENTS = list(RetentionExtent)
 
 
 def _attempts(launch: Launch, record: RunRecord) -> Iterator[Item]:
-    """Yield what earlier attempts printed; their events and metrics stay: they are the record."""
+    """Yield the output of earlier attempts; their events and metrics are the record and stay."""
     run = launch.paths.run(record.index)
     for number in attempt_numbers(run.attempts):
         attempt = run.attempt(number)
@@ -188,7 +188,7 @@ def _checkpoints(
     except ForeignFolderError as error:
         yield Left(name=record.id, reason=error.message)
         return
-    # An attempt that has begun since the run was looked at may be saving right now.
+    # An attempt that began after the run was read may be saving right now.
     mine = (one for one in found if one.epoch <= record.attempt)
     entries = [one for one in mine if is_plain(one.folder, base)]
     history = journal.read_journal(checkpoints.journal)

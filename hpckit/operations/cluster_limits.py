@@ -1,4 +1,4 @@
-"""What a cluster takes of a launch: its limits, and which jobs fit into the queue now."""
+"""The limits of a cluster for a launch, and which jobs fit into the queue now."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hpckit.slurm.site_query import Heard, query_submit_limits
 def limits_for(
     asked: ResourceSpec, commands: SlurmCommands, heard: Heard | None = None
 ) -> SubmitLimits:
-    """Return what the cluster accepts of such jobs, as far as it says, or has said already."""
+    """Return the limits of the cluster for such jobs, as far as known; reuse cached answers."""
     whose = login_name()
     return query_submit_limits(commands, asked.account, asked.partition, asked.qos, whose, heard)
 
 
 def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple[JobSpec, ...]:
-    """Return those of the jobs, from the first, that may be queued beside `queued` others.
+    """Return the first jobs that may be queued in addition to the `queued` ones.
 
-    Room is left for the backlog job where not all of them may.
+    Leaves room for the backlog job if not all of them fit.
     """
     if limits.queued is None:
         return tuple(jobs)
@@ -44,6 +44,6 @@ def fitting(jobs: Sequence[JobSpec], limits: SubmitLimits, queued: int) -> tuple
 def what_fits(
     jobs: Sequence[JobSpec], commands: SlurmCommands, heard: Heard | None = None
 ) -> tuple[JobSpec, ...]:
-    """Return those of the jobs, from the first, that may be queued now."""
+    """Return the first jobs that may be queued now."""
     limits = limits_for(jobs[0].resources, commands, heard)
     return fitting(jobs, limits, 0 if limits.queued is None else count_queued(commands))

@@ -1,7 +1,7 @@
-"""Which runs of a launch need not start: they completed already, or are on their way elsewhere.
+"""Finds runs of a launch that need not start: completed before, or in progress in another launch.
 
-It looks at the other launches in the output folder. What has the same signature computes the same
-thing, if its code is the same.
+Searches the other launches in the output folder. Runs with the same signature compute the same
+thing if their code is the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRun:
-    """A run of this launch that need not start, and the earlier one that stands for it."""
+    """A run of this launch that need not start, and the earlier run that replaces it."""
 
     index: int
     overrides: tuple[str, ...]
@@ -46,7 +46,7 @@ class KnownRun:
 
     @property
     def document(self) -> dict[str, object]:
-        """What `launch --json` prints of it; `index` is that of the earlier run."""
+        """The run as `launch --json` prints it; `index` is that of the earlier run."""
         return {
             "run": run_id(self.folder.name, self.earlier),
             "index": self.earlier,
@@ -58,10 +58,10 @@ class KnownRun:
 
 @dataclass(slots=True, kw_only=True)
 class KnownRuns:
-    """What of a launch is known: `skipped` completed, `adopted` waits or runs elsewhere.
+    """The known runs of a launch: `skipped` have completed, `adopted` wait or run elsewhere.
 
-    `changed` counts what would be known, but for code that changed since, or of which nobody can
-    tell; `changed_in` is the newest launch of that.
+    `changed` counts runs that would be known, but their code has changed or cannot be identified;
+    `changed_in` is the newest launch with such runs.
     """
 
     skipped: list[KnownRun] = field(default_factory=list)
@@ -78,24 +78,24 @@ class KnownRuns:
         }
 
     def left(self, runs: Sequence[RunSpec]) -> tuple[int, ...]:
-        """Return the indices of the runs that are to be launched."""
+        """Return the indices of the runs to launch."""
         known = {one.index for one in (*self.skipped, *self.adopted)}
         return tuple(run.index for run in runs if run.index not in known)
 
 
 def divide(prepared: Prepared, context: Context, *, any_code: bool = False) -> KnownRuns:
-    """Return what of a launch is known from others in its output folder.
+    """Return the runs of a launch that are known from other launches in its output folder.
 
     With `any_code`, runs count even if their code has changed since.
     """
     found = _Search(prepared=prepared, context=context, any_code=any_code).divide()
     plan = prepared.plan
-    # Runs of stages follow each other within one launch: all of them are known, or none is.
+    # Runs of stages depend on each other within one launch: skip all of them or none.
     return KnownRuns() if plan.stages and found.left(plan.runs) else found
 
 
 def without_known(prepared: Prepared, division: KnownRuns, context: Context) -> Prepared | None:
-    """Return what is left to launch; None where nothing is."""
+    """Return what is left to launch; None if nothing is."""
     left = division.left(prepared.plan.runs)
     if len(left) == len(prepared.plan.runs):
         return prepared
@@ -103,7 +103,7 @@ def without_known(prepared: Prepared, division: KnownRuns, context: Context) -> 
 
 
 def record_known(division: KnownRuns, launch: Launch, context: Context) -> None:
-    """Record in a launch which runs of others stand for some that were asked for here."""
+    """Record in a launch which runs of other launches replace some of the requested ones."""
     found: dict[str, list[int]] = {}
     for one in (*division.skipped, *division.adopted):
         found.setdefault(one.folder.name, []).append(one.earlier)
@@ -139,7 +139,7 @@ class _Search:
     def _count_changed(self, others: Sequence[EarlierLaunch]) -> None:
         left, ours = set(self.wanted), str(self.prepared.snapshot.project)
         for holding in others:
-            # Equal words in another project are another program, whose code has not changed.
+            # The same words in another project are another program, so this is no change of code.
             if frozen_project(holding.paths) not in {None, ours}:
                 continue
             completed = {signature for signature, _ in _completed(holding, left)}
@@ -157,7 +157,7 @@ class _Search:
         return [one for one in candidates if frozen_identity(one.paths) == ours]
 
     def _take_open(self, candidates: Sequence[EarlierLaunch]) -> None:
-        """Take what waits or runs; the scheduler is asked once, for all launches."""
+        """Take runs that wait or run; Slurm is queried once for all launches."""
         pairs = [
             (launch, holding)
             for holding in candidates
@@ -207,11 +207,11 @@ def _completed(holding: EarlierLaunch, wanted: Iterable[str]) -> Iterator[tuple[
 
 
 def _stands(view: RunView, history: LaunchHistory) -> bool:
-    """Whether a run stands for another one: it has completed, or goes on without being asked to."""
+    """Whether a run can replace another: it has completed, or will continue without user action."""
     if view.state is RunState.completed:
         return True
     index = view.record.index
-    # What was only rendered waits for nobody.
+    # A launch that was only rendered was never submitted: its runs wait for nothing.
     handed_in = bool(history.accepted) or index in history.executors
     goes_on = view.state in _ON_ITS_WAY and not view.settled and not view.record.cancel_requested
     return goes_on and handed_in and index not in history.refused

@@ -1,7 +1,6 @@
-"""Becomes a shell or a command next to a running run: inside its Slurm job, or on this machine.
+"""Replaces this process by a shell or command next to a running run, in its Slurm job or locally.
 
-Responsible for which run, job and node that is; what the program finds there is made on the node
-(runtime/run_shell).
+Finds the run, job and node; runtime/run_shell sets up the environment on the node.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntrance:
-    """Where a program is to start: `job` and `node` are Slurm's, null without it.
+    """Where to start a program; `job` and `node` are None if the run is not on Slurm.
 
-    A null `node` with a job leaves the choice to Slurm: the run has not begun a round yet.
+    A None `node` with a job lets Slurm choose: the run has not begun a round yet.
     """
 
     launch: Launch
@@ -42,14 +41,14 @@ class RunEntrance:
 
     @property
     def words(self) -> str:
-        """What it is, in words."""
+        """The entrance in words."""
         record = self.view.record
         where = this_host() if self.job is None else f"{self.node or 'a node'} of job {self.job}"
         return f"{record.id}, attempt {record.attempt}, on {where}"
 
 
 def find_entrance(selection: Selection, node: str | None, context: Context) -> RunEntrance:
-    """Return where the run that is meant runs; raises UsageError where it does not run now."""
+    """Return where the selected run is running; raises UsageError if it is not running now."""
     view = _running(selection, context)
     launch = selection.launch
     if launch.cluster.kind is not ClusterKind.slurm:
@@ -72,9 +71,9 @@ def find_entrance(selection: Selection, node: str | None, context: Context) -> R
 def enter_run(
     entrance: RunEntrance, words: Sequence[str], context: Context, *, terminal: bool
 ) -> NoReturn:
-    """Become the command, or a shell without `words`, at the entrance.
+    """Replace this process by the command, or by a shell if `words` is empty.
 
-    `terminal` is whether it is to have one. Raises SchedulerError, RunError.
+    `terminal` is whether the program gets one. Raises SchedulerError, RunError.
     """
     launch, record = entrance.launch, entrance.view.record
     program = [
@@ -129,7 +128,7 @@ def _running(selection: Selection, context: Context) -> RunView:
 
 
 def _nodes(launch: Launch, view: RunView) -> tuple[str, ...]:
-    """Return the nodes of the run: those of its round first, then those it has to spare."""
+    """Return the nodes of the run: those of its round first, then the spare ones."""
     record, seen = view.record, view.observation
     trained = record.nodes if record.round is not None else ()
     shared = read_launch_history(launch).job_of(record.index).shared_job is not None

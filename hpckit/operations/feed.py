@@ -1,8 +1,4 @@
-"""What did not fit into the queue: handed in when there is room, job by job, in order.
-
-Responsible for handing in frozen jobs of a launch that nobody has handed in yet, and for the tiny
-job that goes on with it; it must not render those jobs, nor resume anything.
-"""
+"""Submits the jobs that did not fit into the queue before, in order, as far as there is room."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from hpckit.slurm.query import queued_jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueBacklog:
-    """What was handed in: what Slurm calls each run, and the main jobs; `left` is what was not."""
+    """What was submitted: the Slurm job of each run and the main jobs; `left` did not fit."""
 
     jobs: dict[int, str]
     main_jobs: tuple[str, ...]
@@ -31,7 +27,7 @@ class QueueBacklog:
 
 
 def feed(launch: Launch, commands: SlurmCommands, context: Context) -> QueueBacklog:
-    """Hand in what fits of what is left; the caller is `alone`. Raises SchedulerError."""
+    """Submit the waiting jobs that fit; the caller must hold `alone`. Raises SchedulerError."""
     reconcile(launch, commands, context)
     history = read_launch_history(launch)
     waiting = history.waiting()
@@ -57,12 +53,12 @@ def feed(launch: Launch, commands: SlurmCommands, context: Context) -> QueueBack
 
 
 def is_chained(launch: Launch) -> bool:
-    """Whether arrays follow each other, so that one bound holds over all of them."""
+    """Whether arrays run one after the other, so that one limit holds for all of them."""
     firsts = [stage.first for stage in launch.stages] or [0]
     return any(throttle(load_settings(launch, one)[0]) is not None for one in firsts)
 
 
 def _latest(history: LaunchHistory, commands: SlurmCommands) -> str | None:
-    """Return the job of the launch that was handed in last, if it is still queued."""
+    """Return the job of the launch that was submitted last, if it is still queued."""
     living = queued_jobs(commands)
     return next((main for main in main_jobs_of(history)[-1:] if main in living), None)

@@ -1,6 +1,6 @@
-"""Batch scripts of jobs that are added to a launch: by the same renderer, from what was frozen.
+"""Renders batch scripts for jobs that are added to a frozen launch.
 
-The template is found again in the snapshot's own `slurm_templates`, else in the project's.
+Templates are taken from `slurm_templates` in the snapshot, else in the project.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpckit.record.launches import Launch
 
 def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
     """Return the batch script of a job of a frozen launch; raises TemplateError."""
-    # Imported here: it imports Jinja2, and most resumes find nothing to render.
+    # Imported here: it imports Jinja2, and most resumes have nothing to render.
     from hpckit.slurm.script import render_script  # noqa: PLC0415
 
     try:
@@ -32,7 +32,7 @@ def rendered(launch: Launch, job: JobSpec, context: Context) -> str:
 
 
 def changed_scripts(launch: Launch, jobs: Iterable[JobSpec], context: Context) -> list[str]:
-    """Return for each of these jobs whose script would be another one today how it differs."""
+    """Return how the scripts of these jobs differ from what would be rendered today."""
     found: list[str] = []
     for job in jobs:
         script = launch.paths.script(job.index)
@@ -72,9 +72,9 @@ def _plan(launch: Launch) -> LaunchPlan:
 def templates_of(
     launch: Launch, context: Context, folders: Sequence[Path] | None = None
 ) -> list[Path]:
-    """Return where the templates of a launch are: in what it froze, then in its project.
+    """Return the template folders of a launch: in its snapshot, then in its project.
 
-    With `folders`, those of a launch that had been started in one of these.
+    With `folders`, those of a launch started in one of these folders.
     """
     found: list[Path] = []
     for cwd in folders or _working_folders(launch):
@@ -82,15 +82,15 @@ def templates_of(
         try:
             these = template_folders(request)
         except ConfigError:
-            # What --config-dir named is not in the snapshot, or is gone altogether.
+            # The folder of --config-dir is not in the snapshot, or no longer exists.
             these = template_folders(ComposeRequest(environ={}, cwd=cwd))
-        # The last is the shipped one, and stays the last.
+        # The last one is hpckit's own and stays last.
         found = list(dict.fromkeys([*found[:-1], *these]))
     return found
 
 
 def _working_folders(launch: Launch) -> list[Path]:
-    """Return where the launch was started: in its snapshot, and in the project itself."""
+    """Return the folders the launch was started in: its copy in the snapshot and the original."""
     here, project = Path(launch.code.working_dir), Path(launch.code.project)
     if here.is_relative_to(launch.paths.code):
         return [here, project / here.relative_to(launch.paths.code)]
@@ -98,9 +98,9 @@ def _working_folders(launch: Launch) -> list[Path]:
 
 
 def _config_dir(launch: Launch) -> Path | None:
-    """Return what `--config-dir` named when the launch was made; the last one counts."""
+    """Return the `--config-dir` the launch was made with; the last one wins."""
     words, folder = launch.arguments, None
-    if "--" in words:  # what stands behind it is a command, with options of its own
+    if "--" in words:  # what follows is a command with its own options
         words = words[: words.index("--")]
     for word, following in zip(words, (*words[1:], ""), strict=True):
         option, _, value = word.partition("=")

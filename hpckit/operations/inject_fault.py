@@ -1,7 +1,7 @@
-"""Carries out faults on a running run from outside: signals, damage, and what Slurm is asked for.
+"""Injects one fault into a running run from outside: a signal, damage, or a request to Slurm.
 
-Responsible for one fault at a time and for saying what was done; it must not choose faults, nor
-record them. On Slurm a process is reached by a step on its node, on this machine directly.
+Does not choose or record faults. Processes are signalled by a step on their node with Slurm, and
+directly on this machine.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _NUMBERS: Mapping[FaultKind, signal.Signals] = {
 
 
 class MissedError(RunError):
-    """There was nothing to hit at this moment."""
+    """There is nothing to hit at the moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultScene:
-    """Where faults strike: a run as it stands. With `dry`, nothing is done but looking."""
+    """The run that faults hit, as it is now. With `dry`, nothing is changed."""
 
     launch: Launch
     view: RunView
@@ -67,12 +67,12 @@ class FaultScene:
 
     @property
     def record(self) -> RunRecord:
-        """Our own record of the run."""
+        """The record of the run."""
         return self.view.record
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of the latest round, else of the job; none before either."""
+        """The nodes of the latest round, else of the job; empty before either."""
         seen = self.view.observation
         if self.record.round is None and seen is not None and seen.nodes:
             return expand_nodes(seen.nodes)
@@ -80,19 +80,19 @@ class FaultScene:
 
     @property
     def on_slurm(self) -> bool:
-        """Whether Slurm carries the run."""
+        """Whether the run is on Slurm."""
         return self.launch.cluster.kind is ClusterKind.slurm
 
     def commands(self) -> SlurmCommands:
-        """Return Slurm's programs."""
+        """Return Slurm's commands."""
         return SlurmCommands(bin_dir=self.launch.cluster.bin_dir, environ=self.context.environ)
 
 
 def strike(fault: Fault, scene: FaultScene) -> str:
-    """Carry out a fault and return what was done, in words.
+    """Inject a fault and return what was done, in words.
 
-    Raises MissedError where there is nothing to hit now, UsageError where this fault is not
-    possible for this run, SchedulerError where Slurm refuses or is away.
+    Raises MissedError if there is nothing to hit now, UsageError if this fault is not possible for
+    this run, SchedulerError if Slurm refuses or does not answer.
     """
     if fault.kind in SIGNALS:
         return _signal(fault, scene)
@@ -120,7 +120,7 @@ def _signal(fault: Fault, scene: FaultScene) -> str:
 
 
 def _node(fault: Fault, scene: FaultScene) -> str:
-    """Return the node of the process that is meant."""
+    """Return the node of the process to hit."""
     if fault.target is FaultTarget.supervisor:
         host = scene.record.supervisor[0] if scene.record.supervisor else ""
         short = host.partition(".")[0]
@@ -159,7 +159,7 @@ def _send(wanted: ProcessQuery, number: int, node: str, scene: FaultScene) -> tu
             scene.record.job, node, (*words, *wanted.words()), scene.commands()
         )
     except SchedulerAwayError:
-        # No new step without a controller; but this may be the very node.
+        # A new step needs the controller; but the process may be on this very node.
         if pids := send(wanted, number):
             return pids
         raise
@@ -199,7 +199,7 @@ def _damage(fault: Fault, scene: FaultScene) -> str:
 def _damage_file(fault: Fault, folder: Path, sizes: Mapping[str, int], *, dry: bool) -> str:
     fraction = _MIDDLE if fault.fraction is None else fault.fraction
     at = int(fraction * sum(sizes.values()))
-    for name, size in sizes.items():  # noqa: B007  # the file where the loop stops is the one
+    for name, size in sizes.items():  # noqa: B007  # the file at which the loop stops
         if at < size:
             break
         at -= size

@@ -1,4 +1,4 @@
-"""Starts what was prepared: freezes it, and hands it to Slurm or to this machine."""
+"""Starts a prepared launch: freezes it and hands it to Slurm or to the local executor."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from hpckit.slurm.site_query import PATIENCE as LIMITS
 from hpckit.slurm.test_only import rehearse
 
 _OTHERS = timedelta(minutes=2)
-"""How long supervisors that have begun may add their successors before that job is queued."""
+"""How long running supervisors may take to add their successors before a service job is queued."""
 
 
 def auto_resume_script(prepared: Prepared) -> str:
-    """Return the script of the first auto-resume job, with names for ids that Slurm will give.
+    """Return the script of the first auto-resume job, with placeholders for Slurm's job ids.
 
-    Raises UsageError if there can be none.
+    Raises UsageError if the launch is not on Slurm.
     """
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
         raise UsageError(
@@ -46,9 +46,9 @@ def auto_resume_script(prepared: Prepared) -> str:
 
 
 def rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
-    """Raise SchedulerRefusedError if Slurm says that it would refuse the auto-resume job.
+    """Raise SchedulerRefusedError if Slurm would refuse the auto-resume job.
 
-    Nothing is done yet. If its nodes are only away, it would wait for them.
+    Submits nothing. If the job's nodes are only unavailable now, it would wait for them: no error.
     """
     job, text = _first_auto_resume_job(prepared, waits=False)
     bin_dir = prepared.plan.cluster.bin_dir
@@ -66,7 +66,7 @@ def rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
 
 
 def _first_auto_resume_job(prepared: Prepared, *, waits: bool = True) -> tuple[JobSpec, str]:
-    """Return the first auto-resume job and its script; without `waits` it waits for no job."""
+    """Return the first auto-resume job and its script; without `waits` it depends on no job."""
     plan, jobs = prepared.plan, prepared.plan.jobs
     job = auto_resume_job(
         plan.id,
@@ -79,7 +79,7 @@ def _first_auto_resume_job(prepared: Prepared, *, waits: bool = True) -> tuple[J
 
 
 def _with_auto_resume_job(started: Started, context: Context) -> Started:
-    """Queue the first auto-resume job; if that fails (SchedulerError), the runs continue."""
+    """Queue the first auto-resume job; if that raises SchedulerError, the runs continue."""
     launch = started.launch
     try:
         with alone(launch, context, patience=_OTHERS) as fresh:
@@ -101,10 +101,10 @@ def start(
     auto_resume: bool = False,
     terminal: str | None = None,
 ) -> Started:
-    """Freeze a launch, and hand it to Slurm or to this machine; raises HpckitError.
+    """Freeze a launch and hand it to Slurm or to the local executor; raises HpckitError.
 
-    With `auto_resume`, which needs Slurm, a small job resumes runs when all have ended. `terminal`
-    is the device that a run in the foreground, on this machine, is given.
+    With `auto_resume` (Slurm only), a small job resumes runs when all have ended. `terminal` is the
+    device for a local run in the foreground.
     """
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
         return _start_here(prepared, context, terminal)
@@ -148,14 +148,14 @@ def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
 
 
 def _first_jobs(launch: Launch, commands: SlurmCommands, context: Context) -> Sequence[JobSpec]:
-    """Return what fits into the queue; the first job is tried in any case."""
+    """Return the jobs that fit into the queue; the first job is always tried."""
     if len(launch.jobs) == 1:
         return launch.jobs
     return what_fits(launch.jobs, commands, context.heard) or launch.jobs[:1]
 
 
 def _with_backlog_job(started: Started, context: Context) -> Started:
-    """Queue what hands in the rest; where that cannot be, say who can, and the runs go on."""
+    """Queue the job that submits the rest; if that fails, print a warning: the runs continue."""
     launch = started.launch
     try:
         commands = slurm_commands(launch.cluster.bin_dir, context)

@@ -1,4 +1,4 @@
-"""Starts and stops the local executor, which works through a launch on this machine."""
+"""Starts and stops the local executor, which runs the jobs of a launch on this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import platform
 import signal
-import subprocess  # noqa: TID251  # the local executor is another Python of ours
+import subprocess  # noqa: TID251  # the local executor is a Python process of hpckit
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,12 +32,11 @@ _LOG_TAIL = 10
 def start(
     launch: Launch, context: Context, jobs: Sequence[int] = (), *, terminal: str | None = None
 ) -> LocalStarted:
-    """Start a local executor, detached; returns once it has recorded itself.
+    """Start a detached local executor; return once it has recorded its start.
 
-    `jobs` are indices of added jobs; none means those the launch was frozen with. `terminal` is the
-    device that the launch's one rank is given, for a run in the foreground. Raises
-    RunError where it ends, or says nothing, before that; its runs then count as failed, for that
-    reason.
+    `jobs` are indices of added jobs; if empty, the jobs the launch was frozen with. `terminal` is
+    the device for the only rank of a run in the foreground. Raises RunError if the executor ends or
+    reports nothing in time; its runs then count as failed, with that reason.
     """
     require_linux()
     try:
@@ -45,13 +44,13 @@ def start(
     except RunError as error:
         for job in jobs or [job.index for job in launch.jobs]:
             event = SubmitRefused(at=context.now(), job_index=job, message=error.message)
-            with contextlib.suppress(OSError):  # the error itself is said in any case
+            with contextlib.suppress(OSError):  # the error itself is raised in any case
                 record_event(launch.paths, event)
         raise
 
 
 def require_linux() -> None:
-    """Raise UsageError where runs cannot be supervised: signals, /proc and prctl are Linux's."""
+    """Raise UsageError if runs cannot be supervised: this needs Linux's signals, /proc, prctl."""
     if platform.system() != "Linux":
         raise UsageError(
             f"runs need Linux, and this is {platform.system()}",
@@ -89,13 +88,13 @@ def _start(
 
 
 def stop(launch: Launch, runs: Sequence[int], context: Context) -> None:
-    """Record that these runs are not wanted, and end the executor with all it supervises."""
+    """Record that these runs are cancelled, and end the executor with everything it supervises."""
     record_event(launch.paths, CancelRequested(at=context.now(), runs=tuple(runs)))
     given = read_launch_history(launch).executors
     executors = {(one.host, one.pid, one.started) for run in runs if (one := given.get(run))}
     supervisors = [record.supervisor for record in read_runs(launch, runs) if record.supervisor]
     living = [one for one in executors if alive(*one)]
-    # An executor ends what it supervises; without one, the supervisors are told themselves.
+    # An executor ends what it supervises; without one, signal the supervisors directly.
     for _, pid, _ in living or [one for one in supervisors if alive(*one)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

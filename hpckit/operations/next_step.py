@@ -1,7 +1,6 @@
-"""What somebody is told to type next, and how a view is left.
+"""The commands suggested to the user, and the message after Ctrl-C in a view.
 
-Responsible for naming a launch so that the next verb finds it, and for the last line after Ctrl-C;
-it must not act on a launch: runs go on until they are cancelled by name.
+Ctrl-C in a view never acts on the launch: runs continue until they are cancelled explicitly.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from hpckit.record.launches import Launch
 
 
 class LeftView(KeyboardInterrupt):
-    """Ctrl-C ended a view, and that has been said."""
+    """Ctrl-C ended a view, and the message for that has been printed."""
 
 
 def reference(launch: Launch, context: Context) -> str:
-    """Return what later verbs find the launch by: its folder where the default is elsewhere."""
+    """Return how to name the launch in commands: its id, or its folder if that is elsewhere."""
     here = default_output_dir(context)
     return launch.id if launch.folder.parent == here else shlex.quote(str(launch.folder))
 
 
 @contextmanager
 def only_a_view(launch: Launch, context: Context) -> Iterator[None]:
-    """Say after Ctrl-C that the runs go on, how to look again and how to cancel them.
+    """After Ctrl-C, print that the runs continue and how to view or cancel them.
 
-    Raises LeftView after that. It belongs around the view: a line below one is overwritten.
+    Then raises LeftView. Use it around the view: a line printed below a view is overwritten.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""From a request to what would be written: composes, plans, renders and takes the snapshot.
+"""Composes, plans and renders a launch and takes its code snapshot; writes and submits nothing.
 
-`prepare` writes and submits nothing, so a dry run is `prepare` and nothing else.
+A dry run is exactly `prepare`; `write` freezes the result.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ _SHOWN = 8
 class Prepared:
     """A launch that could be written: `scripts` holds the text of each job index.
 
-    `templates` are the folders that its scripts are rendered from, the first that has one.
-    `environment` is that of its Python if that is not the one that runs this. With `quiet` no
-    progress is drawn.
+    `templates` are the folders its scripts are rendered from, in order of priority. `environment`
+    is that of the launch's Python if it is not the current one. With `quiet` no progress is drawn.
     """
 
     plan: LaunchPlan
@@ -63,9 +62,9 @@ class Prepared:
 def prepare(
     request: ComposeRequest, words: Sequence[str], context: Context, *, quiet: bool = False
 ) -> Prepared:
-    """Compose, plan and render; raises UsageError of every kind. Writes nothing.
+    """Compose, plan and render; raises any kind of UsageError. Writes nothing.
 
-    `words` are the command as it was typed, for the record.
+    `words` are the command line as typed, for the record.
     """
     with context.progress("composing", quiet=quiet) as tell:
         points = compose(replace(request, tell=tell))
@@ -106,7 +105,7 @@ def prepare(
 
 
 def _check_search(plan: LaunchPlan, context: Context) -> None:
-    """Raise ConfigError if Optuna is missing; say how many runs go at a time by default."""
+    """Raise ConfigError if Optuna is missing; print the default number of concurrent runs."""
     if plan.search is None:
         return
     if plan.python == sys.executable and importlib.util.find_spec("optuna") is None:
@@ -132,7 +131,7 @@ def _say_left_out(names: Sequence[str], context: Context) -> None:
 
 
 def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepared:
-    """Return the launch with these of its runs (indices) only, under its own id."""
+    """Return the launch with only these runs (indices), under the same id."""
     before = prepared.plan
     points = tuple(prepared.points[index] for index in kept)
     plan = _plan(
@@ -146,7 +145,7 @@ def narrowed(prepared: Prepared, kept: Sequence[int], context: Context) -> Prepa
 
 
 def write(prepared: Prepared, context: Context) -> Launch:
-    """Write the launch folder and read it back; raises UsageError where it cannot be written."""
+    """Write the launch folder and read it back; raises UsageError if it cannot be written."""
     with context.progress("freezing", quiet=prepared.quiet) as tell:
         freeze(
             prepared.plan,
@@ -188,9 +187,9 @@ def plan_points(
     python: str,
     context: Context,
 ) -> LaunchPlan:
-    """Plan these points within what the cluster takes; of shared jobs the longest runs go first.
+    """Plan these points within the limits of the cluster; in shared jobs the longest runs go first.
 
-    `words` are the command as it was typed. Raises ConfigError.
+    `words` are the command line as typed. Raises ConfigError.
     """
     plan = make_plan(
         points,
@@ -213,7 +212,7 @@ def _new_identity(settings: LaunchConfig, context: Context) -> LaunchIdentity:
 
 
 def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:
-    """Return what the cluster takes, as far as it says; for a single run nothing is asked."""
+    """Return the limits of the cluster, as far as known; for a single run Slurm is not asked."""
     settings = points[0].settings
     if len(points) == 1 or settings.cluster.kind is not ClusterKind.slurm:
         return NO_LIMITS
@@ -224,5 +223,5 @@ def _limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:
 
 
 def _output_dir(settings: LaunchConfig, context: Context) -> Path:
-    # Not resolved: a node may reach the folder by this very path only.
+    # Not resolved: a node may reach the folder by this path only.
     return Path(os.path.normpath(context.cwd / Path(settings.output_dir).expanduser()))

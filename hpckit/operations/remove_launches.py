@@ -1,9 +1,8 @@
 """Deletes whole launches: the folder, and the checkpoints that its runs keep elsewhere.
 
-Responsible for what belongs to a launch, for when it may go, and for the order in which it goes.
-The folder is renamed first, which ends the launch for every reader; then what lies elsewhere goes,
-then the rest. `launch.json` is the first file of the rest: while it is there, a removal that was
-cut off can still tell what lies elsewhere.
+The folder is renamed first: from then on the launch does not exist for any reader. Then what is
+elsewhere is removed, then the rest. `launch.json` is the first file of the rest: while it exists,
+an interrupted removal can still find what is elsewhere.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from hpckit.views.launch_view import Ask, LaunchView, launch_views, local_execut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalPart:
-    """A folder that goes with a launch; `size` in bytes."""
+    """A folder that is removed with a launch; `size` in bytes."""
 
     path: Path
     size: int
@@ -48,10 +47,10 @@ class RemovalPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRemoval:
-    """What goes with a launch: its own folder first. `left` says what stays, and why.
+    """What is removed with a launch, its own folder first. `left` is what stays, and why.
 
-    `refused` is why nothing of it may be removed, null where it may; `begun` is whether an earlier
-    removal was cut off. `launch` is null where that left no more than files.
+    `refused` is why nothing may be removed, None if it may; `begun` is whether an earlier removal
+    was interrupted. `launch` is None if that removal left only files.
     """
 
     id: str
@@ -69,7 +68,7 @@ class LaunchRemoval:
 
 
 def plan_removals(launches: Sequence[Launch], context: Context) -> list[LaunchRemoval]:
-    """Return what goes with these launches, and why not; each Slurm is asked about all at once."""
+    """Return what is removed with these launches, or why not; query each Slurm once for all."""
     queues = _Queues(context=context)
     views = launch_views([(one, None) for one in launches], context, ask=Ask.all_runs)
     return [_planned(view, queues) for view in views]
@@ -85,7 +84,7 @@ def _planned(view: LaunchView, queues: _Queues) -> LaunchRemoval:
 
 
 def plan_begun_removal(folder: Path) -> LaunchRemoval:
-    """Return what is left of a launch whose removal was cut off; raises HpckitError."""
+    """Return what is left of a launch after an interrupted removal; raises HpckitError."""
     try:
         check_place(folder)
         if LaunchPaths(folder).launch.exists():
@@ -96,16 +95,16 @@ def plan_begun_removal(folder: Path) -> LaunchRemoval:
 
 
 def _bare(name: str, folder: Path) -> LaunchRemoval:
-    """Return the removal of a folder alone."""
+    """Return the removal of only a folder."""
     part = RemovalPart(path=folder, size=size_of(folder))
     return LaunchRemoval(id=name, folder=folder, launch=None, parts=(part,), left=(), begun=True)
 
 
 def remove_launch(agreed: LaunchRemoval, context: Context) -> None:
-    """Remove what was agreed to, after one more look; again, where an earlier removal was cut off.
+    """Remove what the user agreed to, after checking again; finishes an interrupted removal.
 
-    Raises UsageError where the launch may no longer go, HeldError where another process works on
-    it, OSError where something could not be removed.
+    Raises UsageError if the launch may no longer be removed, HeldError if another process works on
+    it, OSError if something could not be removed.
     """
     if agreed.begun or agreed.launch is None:
         lock = LaunchPaths(agreed.folder).resume_lock
@@ -163,7 +162,7 @@ def _elsewhere(launch: Launch, given: str) -> Iterator[Path | str]:
         return
     own = base / launch.id
     if own.is_relative_to(launch.folder):
-        return  # goes with the launch folder
+        return  # removed with the launch folder
     if not base.is_dir():
         yield f"checkpoint.dir={given} is not a folder of this host; remove {own} where it is one"
         return
@@ -173,7 +172,7 @@ def _elsewhere(launch: Launch, given: str) -> Iterator[Path | str]:
 
 
 def _foreign(folder: Path, base: Path) -> str | None:
-    """Return why a folder of checkpoints is not the caller's to remove; None where it is."""
+    """Return why a checkpoint folder must not be removed by the caller; None if it may be."""
     if not is_plain(folder, base) or not folder.is_dir():
         return "it is a link, or no folder"
     try:
@@ -190,13 +189,13 @@ def _foreign(folder: Path, base: Path) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Queues:
-    """What each Slurm still has of the user's jobs, asked once."""
+    """The user's jobs in the queue of each Slurm, queried once."""
 
     context: Context
     known: dict[str | None, frozenset[str]] = field(default_factory=dict)
 
     def living(self, launch: Launch) -> list[str]:
-        """Return the jobs of a launch that Slurm still has; raises SchedulerError."""
+        """Return the jobs of a launch that are still in the queue; raises SchedulerError."""
         ours = list(read_launch_history(launch).accepted.values())
         bin_dir = launch.cluster.bin_dir
         if ours and bin_dir not in self.known:
@@ -206,7 +205,7 @@ class _Queues:
 
 
 def _refusal(view: LaunchView, queues: _Queues) -> str | None:
-    """Return why a launch may not go: the first reason, and what to do about it."""
+    """Return why a launch must not be removed: the first reason, and what to do about it."""
     launch = view.launch
     doubtful = unconfirmed(launch)
     if doubtful:
@@ -230,7 +229,7 @@ def _open_run(view: LaunchView) -> str | None:
 
 
 def _writer(view: LaunchView) -> str | None:
-    """Return the process of this host that may still write although all runs have ended."""
+    """Return the process on this host that may still write although all runs have ended."""
     supervisors = [one.record.supervisor for one in view.runs if one.record.supervisor]
     executors = {(one.host, one.pid, one.started) for one in local_executors(view.launch).values()}
     for name, known in (("supervisor", supervisors), ("local executor", executors)):
@@ -241,7 +240,7 @@ def _writer(view: LaunchView) -> str | None:
 
 
 def _queued(launch: Launch, queues: _Queues) -> str | None:
-    """Return which jobs Slurm still has, those that resume or submit others too."""
+    """Return which jobs are still in the queue, including those that resume or submit others."""
     if launch.cluster.kind is not ClusterKind.slurm:
         return None
     try:

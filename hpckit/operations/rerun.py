@@ -1,4 +1,4 @@
-"""Runs of a launch again, in a new launch, with the configurations they were frozen with."""
+"""Starts runs of a launch again in a new launch, with their frozen configurations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hpckit.slurm.script import render_script
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """What runs are started again from: their code in words, where templates are, the Python."""
+    """Source of a rerun: the code, also in words, the folders for templates, and the Python."""
 
     snapshot: collect.CodeSnapshot
     words: str
@@ -41,9 +41,9 @@ class _Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRerun:
-    """Runs that could be started again: `code` says where their code is from, in words.
+    """Runs ready to be started again: `code` describes where their code is from.
 
-    `differences` is what of the environment is not what it was, a line each; null if unknown.
+    `differences` are the changes of the environment, one line each; None if unknown.
     """
 
     prepared: Prepared
@@ -55,10 +55,10 @@ class PreparedRerun:
 def prepare_rerun(
     launch: Launch, indices: Sequence[int], words: Sequence[str], context: Context, *, exact: bool
 ) -> Iterator[PreparedRerun]:
-    """Give what starts runs again, while their code may lie in a temporary folder.
+    """Give a rerun; its code may be in a temporary folder that exists only in the context.
 
-    With `exact`, code and Python are those they were frozen with, not today's: the same for all
-    runs of a launch. Writes no launch. Raises UsageError.
+    With `exact`, code and Python are the frozen ones, not today's: they are the same for all runs
+    of a launch. Writes no launch. Raises UsageError.
     """
     _check_stages(launch, indices)
     points = [_point(launch, index) for index in indices]
@@ -75,7 +75,7 @@ def prepare_rerun(
 
 
 def _check_stages(launch: Launch, indices: Sequence[int]) -> None:
-    """Refuse runs that follow each other: the runs of a rerun all start at once."""
+    """Refuse runs that depend on each other: the runs of a rerun all start at once."""
     for index in indices:
         before = [one for one in with_followed(launch.stages, (index,)) if one != index]
         earlier = sorted({*before} & {*indices})
@@ -98,7 +98,7 @@ def _point(launch: Launch, index: int) -> SweepPoint:
 
 
 def _exact(launch: Launch, settings: LaunchConfig, scratch: Path, context: Context) -> _Source:
-    # Slurm's nodes may have a Python that this host has not.
+    # Slurm's nodes may have a Python that this host does not have.
     if settings.cluster.python is None and not Path(launch.python).exists():
         raise UsageError(
             f"the Python that {launch.id} ran with is gone: {launch.python}",
@@ -157,7 +157,7 @@ def _prepared(
         context=context,
     )
     templates = templates_of(launch, context, source.folders)
-    # That of cluster.python is the nodes': as at the first launch, the one that launches is told.
+    # cluster.python is on the nodes: as at the first launch, capture this process's environment.
     python = sys.executable if points[0].settings.cluster.python else source.python
     return Prepared(
         plan=plan,
@@ -171,7 +171,7 @@ def _prepared(
 
 
 def _differences(launch: Launch, prepared: Prepared) -> tuple[str, ...] | None:
-    """Return what of the environment is not what it was; None where nobody can tell."""
+    """Return what has changed in the environment; None if that is unknown."""
     try:
         then = read_json(launch.paths.environment)
     except (OSError, ValueError):

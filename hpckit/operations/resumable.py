@@ -1,6 +1,6 @@
-"""Which runs of a launch may be submitted again: what the files say beside the views.
+"""Reads which runs of a launch may be submitted again: what the files add to the views.
 
-Responsible for finding out; it must not choose (planning.resume does), nor change anything.
+Does not choose between them (planning.resume does) and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHOWN = 5
 
 
 def known_of(view: LaunchView, history: LaunchHistory) -> Known:
-    """Return which runs nobody was ever given, and of which that is not known."""
+    """Return which runs were never submitted, and for which that is unknown."""
     launch = view.launch
     unanswered = unconfirmed(launch)
     doubtful = {run for job in unanswered for run in job.runs}
@@ -54,7 +54,7 @@ def spent_of(view: LaunchView, choice: Choice, history: LaunchHistory) -> Mappin
 def _reason(launch: Launch, view: RunView, history: LaunchHistory) -> str | None:
     index = view.record.index
     if view.state in {RunState.pending, RunState.completed} or view.blocked:
-        # Nobody was ever given this one, or it is no failure of its own.
+        # This run was never submitted, or did not fail by itself.
         return None
     return spent(
         view,
@@ -67,7 +67,7 @@ def _reason(launch: Launch, view: RunView, history: LaunchHistory) -> str | None
 def check_unchanged(
     launch: Launch, runs: Iterable[int], earlier: Sequence[JobSpec], context: Context
 ) -> None:
-    """Raise UsageError where these runs, or their earlier jobs, are not what was frozen."""
+    """Raise UsageError if these runs, or their earlier jobs, differ from what was frozen."""
     found = [
         *changes(launch.paths, Git(context.environ)),
         *_changed_configurations(launch, runs),
@@ -91,7 +91,7 @@ def _changed_configurations(launch: Launch, runs: Iterable[int]) -> list[str]:
 
 
 def _signature(launch: Launch, run: int) -> str:
-    """Return the signature of a run by its configuration as it is now, and by what it follows."""
+    """Return the signature of a run from its present configuration and the runs it follows."""
     config = load_frozen(launch, run)
     own = frozen_signature(config, launch.runs[run].id, searched=launch.searched)
     return chained(own, digest(launch.runs[one].signature for one in followed(launch.stages, run)))

@@ -1,4 +1,4 @@
-"""Submits again what failed or is missing, into the same run folders, from what was frozen."""
+"""Submits failed or missing runs again, into the same run folders, from what was frozen."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ from hpckit.views.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be resumed: of these runs (`indices` null: of all) those that are `wanted`.
+    """What to resume: those of `indices` (None: of all runs) that match `wanted`.
 
-    `bounded` is whether the runs' own budgets hold: nobody has asked for these very runs.
+    `bounded` is whether the runs' own budgets apply: the user did not ask for these runs
+    explicitly.
     """
 
     indices: Sequence[int] | None = None
@@ -61,16 +62,16 @@ class Order:
 
     @property
     def whole(self) -> bool:
-        """Whether the launch as a whole is meant."""
+        """Whether the whole launch is selected."""
         return self.indices is None and self.wanted.all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resuming:
-    """What would be submitted again: `attempts` is how many each resumed run has had.
+    """What would be submitted again: `attempts` is the number of attempts of each resumed run.
 
-    `views` are of the runs that are meant; `auto_resume` is the job that resumes runs by itself,
-    while Slurm has one.
+    `views` are those of the selected runs; `auto_resume` is the auto-resume job while Slurm has
+    one.
     """
 
     launch: Launch
@@ -84,11 +85,12 @@ class Resuming:
 
 
 def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, Started | None]:
-    """Submit again what the order allows, alone: a second resume at once is refused.
+    """Submit again what the order allows, under the lock for adding jobs.
 
-    Returns None for what was started where there was nothing to resume.
+    Raises HeldError if another resume holds it. The second value is None if there was nothing to
+    start.
     """
-    # Read anew: somebody may have resumed between the first look and the lock.
+    # Read again: another process may have resumed between the first look and the lock.
     with alone(launch, context) as fresh:
         fed = _feed(fresh, context) if order.whole else None
         resuming = prepare_resume(load_launch(fresh.folder), order, context)
@@ -100,7 +102,7 @@ def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, St
 
 
 def waits_for_room(launch: Launch) -> bool:
-    """Whether jobs of the launch itself are still to be handed in, for all that is recorded."""
+    """Whether, by the record, frozen jobs of the launch are still to be submitted."""
     if launch.cluster.kind is not ClusterKind.slurm:
         return False
     history = read_launch_history(launch)
@@ -109,7 +111,7 @@ def waits_for_room(launch: Launch) -> bool:
 
 
 def _feed(launch: Launch, context: Context) -> Started | None:
-    """Hand in what was left of the launch itself, as far as it fits."""
+    """Submit what was left of the launch itself, as far as it fits."""
     if not waits_for_room(launch):
         return None
     commands = slurm_commands(launch.cluster.bin_dir, context)
@@ -128,7 +130,7 @@ def _feed(launch: Launch, context: Context) -> Started | None:
 
 
 def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
-    """Find what to submit again, and render it; raises UsageError of every kind. Writes nothing."""
+    """Find what to submit again, and render it; raises any kind of UsageError. Writes nothing."""
     view = launch_view(launch, context, ask=Ask.open_runs, indices=order.indices)
     if view.scheduler is Scheduler.unreachable:
         raise SchedulerAwayError(
@@ -186,7 +188,7 @@ def _added(
 
 
 def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
-    """Return how long runs have taken until now, where that decides who goes first."""
+    """Return how long runs have taken so far; empty if that does not decide the order."""
     if not any(job.shared_job for job in launch.jobs):
         return {}
     known = {run: time_taken(launch, run) for run in runs}
@@ -194,7 +196,7 @@ def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
 
 
 def start(resuming: Resuming, context: Context) -> Started:
-    """Add the jobs to the launch and hand them out; raises SchedulerError."""
+    """Add the jobs to the launch and start them; raises SchedulerError."""
     launch = resuming.launch
     if launch.cluster.kind is ClusterKind.slurm:
         return _start_on_slurm(resuming, context)
@@ -212,7 +214,7 @@ def _start_on_slurm(resuming: Resuming, context: Context) -> Started:
     main_jobs: list[str] = []
     for job in resuming.jobs:
         _add(job, resuming, context)
-        # One by one: what Slurm accepted goes on, and another resume sees to the rest.
+        # One by one: what Slurm accepted continues, and another resume submits the rest.
         submission = Submission(
             launch=launch, jobs=(job,), new=False, commands=commands, context=context
         )
@@ -249,7 +251,7 @@ def what_started(resuming: Resuming, started: Started) -> tuple[str, int]:
 
 
 def left_alone(skipped: Sequence[Skipped]) -> list[str]:
-    """Return a line for each reason: how many runs in which state, or the run if it is one."""
+    """Return a line for each reason: the number of runs in each state, or the run if it is one."""
     lines: list[str] = []
     for why in dict.fromkeys(one.why for one in skipped):
         alike = [one for one in skipped if one.why == why]
@@ -275,7 +277,7 @@ def forecast(resuming: Resuming) -> list[str]:
 
 
 def _ended(view: RunView) -> str:
-    """Return why a run is to be resumed: how it ended, or that it never began."""
+    """Return why a run is resumed: how it ended, or that it never began."""
     cause = cause_of(view)
     if cause is not None:
         return f"{view.state} ({cause})"
@@ -283,7 +285,7 @@ def _ended(view: RunView) -> str:
 
 
 def skipped_document(skipped: Sequence[Skipped]) -> list[dict[str, object]]:
-    """Return what `resume --json` prints of the runs that are left alone."""
+    """Return the runs that are left alone, as `resume --json` prints them."""
     return [
         {
             "run": one.run,

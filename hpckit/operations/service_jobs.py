@@ -18,9 +18,9 @@ from hpckit.slurm.query import queued_jobs
 
 
 def keep_backlog_job(launch: Launch, commands: SlurmCommands, context: Context) -> str | None:
-    """Queue a backlog job where something is left and none is queued; return what Slurm calls it.
+    """Queue a backlog job if jobs are left and no backlog job is queued; return its Slurm id.
 
-    The caller is `alone`. It starts when the first of the jobs that are queued has ended. Raises
+    The caller must hold `alone`. The job starts when the first of the queued jobs has ended. Raises
     SchedulerError.
     """
     launch = load_launch(launch.folder)
@@ -37,9 +37,9 @@ def keep_backlog_job(launch: Launch, commands: SlurmCommands, context: Context) 
 
 
 def hand_in(launch: Launch, added: JobAdded, context: Context) -> str:
-    """Add a job without runs to the launch, and return what Slurm calls it; the caller is `alone`.
+    """Add a job without runs to the launch and submit it; return its Slurm id.
 
-    Raises SchedulerError, UsageError.
+    The caller must hold `alone`. Raises SchedulerError, UsageError.
     """
     add_job(launch, added, rendered(launch, added.job, context))
     submission = Submission(
@@ -54,19 +54,19 @@ def hand_in(launch: Launch, added: JobAdded, context: Context) -> str:
 
 
 def _own(context: Context) -> str | None:
-    """Return the job this process runs in: a backlog job is alive, and yet no help any more."""
+    """Return the job of this process: a backlog job that is running does not count as queued."""
     return context.environ.get("SLURM_JOB_ID")
 
 
 def main_jobs_of(history: LaunchHistory) -> list[str]:
-    """Return what Slurm calls the jobs with runs that it was given, oldest first."""
+    """Return the Slurm ids of the accepted jobs that have runs, oldest first."""
     return [main for index, main in history.accepted.items() if history.jobs[index].runs]
 
 
 def keep_auto_resume_job(launch: Launch, main_jobs: Iterable[str], context: Context) -> None:
     """Queue an auto-resume job behind jobs just resumed, if the launch had one before.
 
-    The caller is `alone`.
+    The caller must hold `alone`.
     """
     launch = load_launch(launch.folder)
     if read_launch_history(launch).auto_resume is None:
@@ -80,7 +80,7 @@ def keep_auto_resume_job(launch: Launch, main_jobs: Iterable[str], context: Cont
 def queue_auto_resume_job(
     launch: Launch, jobs: Iterable[str], context: Context, *, pause: bool = False
 ) -> str:
-    """Queue an auto-resume job behind these jobs and return its id; the caller is `alone`.
+    """Queue an auto-resume job behind these jobs and return its id; the caller must hold `alone`.
 
     With `pause` it does not start within the next minute. Raises SchedulerError, UsageError.
     """

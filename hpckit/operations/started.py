@@ -1,4 +1,4 @@
-"""A launch, or a part of one, that is under way: its jobs, and where they run."""
+"""A started launch, or part of one: its jobs, and where they run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hpckit.record.launches import Launch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A launch under way: the Slurm job of each run, the main jobs, and where it goes on.
+    """A started launch: the Slurm job of each run, the main jobs, and where it runs.
 
-    `auto_resume_job` is the job that will resume runs by itself, `backlog_job` the one that will
-    hand in the runs that are `left`; null without one.
+    `auto_resume_job` is the job that resumes runs, `backlog_job` the one that submits the runs that
+    are `left`; None without one.
     """
 
     launch: Launch
@@ -27,10 +27,10 @@ class Started:
 
 
 def on_slurm(main_jobs: Sequence[str]) -> str:
-    """Return the words for what Slurm has been given."""
+    """Return the description of jobs on Slurm."""
     return f"Slurm, {'jobs' if len(main_jobs) > 1 else 'job'} {', '.join(main_jobs)}"
 
 
 def on_this_machine(executor: LocalStarted) -> str:
-    """Return the words for who works through the runs here."""
+    """Return the description of a local executor."""
     return f"local executor, process {executor.pid} on {executor.host}"

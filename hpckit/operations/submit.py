@@ -1,7 +1,7 @@
-"""Hands the jobs of a frozen launch to Slurm: all of them, or none.
+"""Submits the jobs of a frozen launch to Slurm: all of them, or none.
 
-Responsible for recording an intent before sbatch and its outcome after, and for taking back what
-was accepted when a later job is refused; it must not render or write scripts.
+Records an intent before sbatch and its outcome after, and cancels accepted jobs if Slurm refuses a
+later one.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from hpckit.views.launch_view import unconfirmed
 
 _PAUSE_S = 5.0
 _UNDER_WAY = timedelta(seconds=90)
-"""A submission older than this is not under way any more: sbatch is stopped before."""
+"""Older submissions are no longer in progress: sbatch is killed earlier."""
 
 
 def slurm_commands(launch_bin_dir: str | None, context: Context) -> SlurmCommands:
-    """Return Slurm's programs for a launch; raises SchedulerAwayError without sbatch."""
+    """Return Slurm's commands for a launch; raises SchedulerAwayError without sbatch."""
     commands = SlurmCommands(bin_dir=launch_bin_dir, environ=context.environ)
     commands.argv("sbatch")
     return commands
 
 
 def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None:
-    """Settle the submissions that nobody answered by what Slurm has under their names.
+    """Settle the submissions without a known outcome by looking up their job names in Slurm.
 
-    A job of the launch itself that Slurm never had is to be handed in as it was frozen. Raises
-    SchedulerAwayError where it does not say, HeldError where one may be under way still.
+    A frozen job that Slurm never received is recorded as still to be submitted. Raises
+    SchedulerAwayError if Slurm does not answer, HeldError if a submission may still be in progress.
     """
     unanswered = unconfirmed(launch)
     history = tuple(read_launch_events(launch))
@@ -75,7 +75,7 @@ def reconcile(launch: Launch, commands: SlurmCommands, context: Context) -> None
 def submission_outcome(
     job: JobSpec, found: Sequence[str], at: datetime, *, later: bool = False
 ) -> Submitted | SubmitRefused:
-    """Return how the submission of a job ended, by the ids that Slurm has under its name."""
+    """Return the outcome of a job's submission, given the ids that Slurm has under its name."""
     if found:
         return Submitted(at=at, job_index=job.index, job=found[-1], adopted=True)
     message = f"Slurm has no job named {job.name}"
@@ -84,13 +84,12 @@ def submission_outcome(
 
 @dataclass(slots=True, kw_only=True)
 class Submission:
-    """Jobs of one launch on their way to Slurm: `accepted` holds the main id of each job index.
+    """Jobs of one launch being submitted: `accepted` holds the main id of each job index.
 
-    `new` is whether the launch is nothing without them: then a refusal removes its folder. What
-    comes when the user has as many jobs as may be queued is left for later with `may_wait`. With
-    `chained` each waits for the end of the one before it, the first one for that of `behind`.
-    Without `quiet` somebody may watch how far it is. `living` is what the queue had, where somebody
-    had to look.
+    `new` means that the launch has no other jobs: then a refusal removes its folder. With
+    `may_wait`, jobs beyond the user's limit of queued jobs are left for later. With `chained` each
+    job waits for the end of the one before it, the first one for `behind`. Progress is drawn unless
+    `quiet`. `living` is the content of the queue, if it had to be read.
     """
 
     launch: Launch
@@ -106,9 +105,9 @@ class Submission:
     living: frozenset[str] | None = field(default=None, init=False)
 
     def submit_patiently(self, patience: timedelta) -> dict[int, str]:
-        """Submit as `submit` does, and ask again while Slurm does not answer, for that long.
+        """Submit as `submit` does; while Slurm does not answer, retry until `patience` is over.
 
-        What it may have accepted without an answer is looked for first: nothing is submitted twice.
+        Looks first for jobs that Slurm accepted without an answer, so nothing is submitted twice.
         """
         deadline = self._now + patience
         while True:
@@ -124,7 +123,7 @@ class Submission:
                     return adopted
 
     def _adopted(self, deadline: datetime) -> dict[int, str] | None:
-        """Return the jobs of the runs where Slurm has all of them; None where it has none."""
+        """Return the jobs of the runs if Slurm has all of them; None if one is missing."""
         while True:
             self.context.sleep(_PAUSE_S)
             try:
@@ -146,9 +145,9 @@ class Submission:
     def submit(self) -> dict[int, str]:
         """Submit every job and return the Slurm job of each run.
 
-        Raises SchedulerError. When the scheduler refuses, jobs of this launch that it had accepted
-        are cancelled, and where there were none a new launch's folder is removed. When it
-        does not answer, nobody knows: the folder stays, with the intent, for `hpckit doctor`.
+        Raises SchedulerError. If Slurm refuses, the accepted jobs of this launch are cancelled; if
+        none was accepted, the folder of a new launch is removed. If Slurm does not answer, the
+        outcome is unknown: the folder stays, with the intent, for `hpckit doctor`.
         """
         with self.context.progress("submitting", quiet=self.quiet) as tell:
             return self._submit_all(tell)
@@ -176,7 +175,7 @@ class Submission:
         return runs
 
     def _submit(self, job: JobSpec) -> str:
-        # Imported here: it imports submitit, and only a submission needs that.
+        # Imported here: it imports submitit, which only a submission needs.
         from hpckit.slurm.submit import submit  # noqa: PLC0415
 
         text = self.launch.paths.script(job.index).read_text(encoding="utf-8")
@@ -195,7 +194,7 @@ class Submission:
         return accepted
 
     def _waits(self, job: JobSpec) -> str | None:
-        """Return what a job of a stage waits for, beside the end of the one before it."""
+        """Return what a job of a stage waits for, in addition to the end of the one before it."""
         if not self.launch.stages or not job.runs:
             return None
         if self.living is None and not self.new:
@@ -205,12 +204,12 @@ class Submission:
         return waits(job, self.launch.stages, history, living)
 
     def _later(self, error: SchedulerRefusedError) -> bool:
-        """Whether a refused job may be handed in later: others of the launch are queued now."""
+        """Whether a refused job may be submitted later: other jobs of the launch are queued now."""
         return self.may_wait and over_limit(error) and (bool(self.accepted) or not self.new)
 
     def _refused(self, error: SchedulerError, job: JobSpec) -> SchedulerError:
         try:
-            # An sbatch that was killed, or a wrapper around it, may have submitted all the same.
+            # An sbatch that was killed, or a wrapper around it, may have submitted the job anyway.
             strays = self._living(find_by_name(job.name, self.commands))
         except SchedulerError:
             return self._unanswered(error)
@@ -221,12 +220,12 @@ class Submission:
         return self._given_up(error, job)
 
     def _living(self, jobs: Sequence[str]) -> list[str]:
-        """Return the jobs that have not ended: accounting keeps what sbatch refused (22.05)."""
+        """Return the jobs not ended; accounting also lists refused submissions (22.05)."""
         seen = observe(jobs, self.commands, self._now) if jobs else {}
         return [job for job in jobs if job not in seen or not seen[job].state.ended]
 
     def _given_up(self, error: SchedulerError, job: JobSpec) -> SchedulerError:
-        """Leave nothing half-submitted after a definite no."""
+        """Record a definite refusal and leave nothing half-submitted."""
         self._record(SubmitRefused(at=self._now, job_index=job.index, message=error.message))
         if not self.accepted:
             if self.new:
@@ -243,9 +242,9 @@ class Submission:
         )
 
     def _take_back(self, *, but: Container[int] = ()) -> str:
-        """Cancel the jobs accepted so far and give up all runs `but` those refused.
+        """Cancel the jobs accepted so far and give up all runs except `but`, the refused ones.
 
-        Returns what to tell about it.
+        Returns a message about it.
         """
         jobs = list(self.accepted.values())
         runs = tuple(sorted(run for job in self.jobs for run in job.runs if run not in but))

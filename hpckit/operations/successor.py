@@ -1,8 +1,7 @@
-"""The successor of a run's present job: queued ahead, so that it need not wait out a requeue.
+"""The next job of a run, queued ahead so that the run need not wait for a requeue.
 
-Responsible for adding that job to the launch and for taking it back; it must not decide whether a
-run wants one. The supervisor calls this, through cli/supervise: what goes wrong here is said, and
-never ends a run.
+Adds that job to the launch and cancels it; the caller decides whether a run needs one. The
+supervisor calls this through cli/supervise: an error here is printed and never ends a run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from hpckit.slurm.query import find_by_name, observe
 from hpckit.slurm.requeue import JobAttempt, leave_out
 
 PATIENCE = timedelta(minutes=10)
-"""How long to wait for others that add jobs to the launch, and for a Slurm that is away."""
+"""How long to wait for other processes that add jobs, and for a Slurm that does not answer."""
 
 _DROP_PATIENCE = timedelta(seconds=20)
 """How long the end of an attempt may wait for Slurm."""
@@ -38,10 +37,10 @@ _PAUSE_S = 3.0
 def queue_successor(
     launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context
 ) -> str | None:
-    """Queue the next attempt of a run behind its present job, which is `slurm_job` to Slurm.
+    """Queue the next attempt of a run behind its present job, whose Slurm id is `slurm_job`.
 
-    To be called once the attempt is open. Returns what Slurm calls the successor; None where there
-    is none, and then why is said on standard error.
+    Call it once the attempt is open. Returns the Slurm id of the successor; None if there is none,
+    and then the reason is printed on standard error.
     """
     try:
         return _queued(launch, index, job, slurm_job, context)
@@ -68,7 +67,7 @@ def _queued(
         attempts = latest_attempt(fresh.paths.run(index).attempts)
         event = JobAdded(at=context.now(), job=added, after=(attempts,), successor=True)
         add_job(fresh, event, rendered(fresh, added, context))
-    # Not under the lock: the index is taken, and others wait to take theirs.
+    # Outside the lock: the index is taken, and other processes wait to take theirs.
     submission = Submission(
         launch=load_launch(launch.folder),
         jobs=(added,),
@@ -80,7 +79,7 @@ def _queued(
 
 
 def _waiting(history: LaunchHistory, index: int, job: JobSpec) -> str | None:
-    """Return the successor that waits for this very job: Slurm has started the job once more."""
+    """Return the successor that waits for this very job, if Slurm has restarted the job."""
     successor = history.successors.get(index)
     own = successor is None or successor.job_index == job.index
     return None if own else history.successor_of(index)
@@ -89,9 +88,9 @@ def _waiting(history: LaunchHistory, index: int, job: JobSpec) -> str | None:
 def hand_to_successor(
     launch: Launch, index: int, job: JobSpec, wish: AttemptRequest, context: Context
 ) -> RequeueResult:
-    """Let the successor of a run leave out the nodes that the wish excludes; return the outcome.
+    """Exclude the nodes of the wish from the run's successor; return the outcome.
 
-    It waits for the end of the present job, so that Slurm still takes them.
+    The successor still waits for the end of the present job, so Slurm accepts the change.
     """
     try:
         successor = read_launch_history(load_launch(launch.folder)).successor_of(index)
@@ -114,10 +113,10 @@ def hand_to_successor(
 
 
 def drop_successor(launch: Launch, index: int, slurm_job: str, context: Context) -> bool:
-    """Cancel the successor of a run that has completed, or must not go on; returns whether it is.
+    """Cancel the successor of a run that has completed or must not continue; False if that fails.
 
-    `slurm_job` is the run's present job, which is never cancelled by this. True also where there
-    is no successor.
+    `slurm_job` is the run's present job, which is never cancelled here. True also if there is no
+    successor.
     """
     try:
         return _dropped(load_launch(launch.folder), index, slurm_job, context)

@@ -1,6 +1,6 @@
-"""Submissions of unknown outcome: found by the job's name, then adopted, cancelled or closed.
+"""Settles submissions of unknown outcome: finds the job by name, then adopts, cancels or closes it.
 
-An intent was recorded, and neither acceptance nor refusal: a crash, a lost connection, an sbatch
+An intent was recorded, but neither acceptance nor refusal: a crash, a lost connection, or an sbatch
 that did not answer.
 """
 
@@ -23,7 +23,7 @@ from hpckit.views.launch_view import unconfirmed
 
 
 class SettledAs(StrEnum):
-    """What was done about such a job. `closed`: Slurm has no such job, and the record says so."""
+    """What was done about such a job. `closed`: Slurm has no such job, and this was recorded."""
 
     untouched = "untouched"
     adopted = "adopted"
@@ -49,7 +49,7 @@ def find_unconfirmed(launches: Iterable[Launch], context: Context) -> Iterator[U
 
 
 def settle(found: UnconfirmedJob, context: Context, *, adopt: bool) -> SettledAs:
-    """Make what Slurm has part of its run, or cancel it; raises SchedulerError."""
+    """Adopt the jobs that Slurm has, or cancel them; raises SchedulerError."""
     paths = found.launch.paths
     if found.jobs and not adopt:
         record_event(paths, CancelRequested(at=context.now(), runs=found.job.runs))

@@ -1,6 +1,6 @@
 """What a supervisor is given: the run to attempt, how to start agents, what it may ask for.
 
-Responsible for these shapes; `cli` fills them in, so that the runtime need not know a scheduler.
+`cli` fills in these classes, so that the runtime need not know a scheduler.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from hpckit.record.launches import Launch
 
 
 class Step(Protocol):
-    """The process behind which the agents are, of asyncio or forked."""
+    """The process that stands for the agents, from asyncio or forked."""
 
     async def wait(self) -> int:
         """Return its exit code."""
         ...
 
     def send_signal(self, number: int, /) -> None:
-        """Send it a signal; raises ProcessLookupError where it has left."""
+        """Send it a signal; raises ProcessLookupError if it has left."""
         ...
 
 
 ReadyAgent = Callable[[Sequence[str], Mapping[str, str], Path], Step]
-"""Has an agent that waits already begin: arguments, environment, log; raises OSError."""
+"""Starts an agent that is already waiting: arguments, environment, log; raises OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCommand:
     """How agents are started: words put in front of the agent's own, and the environment.
 
-    `nodes` are the names that should come, as far as they are known; `on_supervisor_lost` is what
-    an agent runs, with the number of the attempt behind it, when it finds the supervisor gone for
-     good;
-    `ready` is used instead where an agent waits already. `again` gives the words for some nodes
-    whose agents have ended; null where they are the same.
+    `nodes` are the names of the expected nodes, as far as they are known. `on_supervisor_lost` is
+    the command that an agent runs, with the number of the attempt appended, when it finds that the
+    supervisor is gone for good. `ready` is used instead of the command if an agent is already
+    waiting. `again` gives the words for some nodes whose agents have ended; None if they are the
+    same.
     """
 
     prefix: tuple[str, ...]
@@ -57,13 +57,13 @@ class AgentCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What the supervisor may ask of its scheduler. All of it blocks, and is run in a thread.
+    """What the supervisor may ask of its scheduler. All calls block and run in a thread.
 
-    `limits` is asked now and then, null where there is no answer; `why` tells why the attempt is
-    being ended; `requeue` is also given whether the attempt still owns its run; `draining` which
-    nodes are being drained, and why, null where nobody says. A successor waits in the queue for the
-    end of this attempt; `hand_to_successor` tells it which nodes to leave out, `drop_successor`
-    takes it out again.
+    `limits` is called now and then and returns None if there is no answer. `why` returns why the
+    attempt is being ended. `requeue` also gets a function that returns whether the attempt still
+    owns its run. `draining` returns which nodes are being drained, and why; None if that is
+    unknown. A successor waits in the queue for the end of this attempt; `hand_to_successor` passes
+    on which nodes it must leave out, `drop_successor` removes it from the queue.
     """
 
     limits: Callable[[], AttemptLimits | None]
@@ -79,8 +79,8 @@ class Allocation:
 class Assignment:
     """One run to attempt, for a job of its launch. `environ` is the supervisor's own environment.
 
-    `allocation` is null where nobody but this process stands behind the attempt; `requeue` is
-    whether Slurm is expected to start the job again after a preemption.
+    `allocation` is None if only this process stands behind the attempt; `requeue` is whether Slurm
+    is expected to start the job again after a preemption.
     """
 
     launch: Launch

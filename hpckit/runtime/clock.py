@@ -1,4 +1,4 @@
-"""The wall clock: what events are stamped with. It must not be used to measure durations."""
+"""The wall clock for timestamps of events. Do not measure durations with it."""
 
 from __future__ import annotations
 

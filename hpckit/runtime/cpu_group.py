@@ -1,8 +1,8 @@
-"""Process groups of hpckit's own, on the CPU, beside those of the user.
+"""hpckit's own process groups on the CPU, next to those of the user.
 
-Responsible for how they are made; it must not know what they are for. gloo connects every rank of a
-group with every other one at once: a socket a pair, in each group. Ours connect a pair when it
-first talks, and our collectives let few pairs talk.
+gloo connects every rank of a group with every other one at once: one socket per pair, in each
+group. Our groups connect a pair only when it first communicates, and our collectives let few pairs
+communicate.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LAZY = "TORCH_GLOO_LAZY_INIT"
 def make_cpu_group(timeout: timedelta | None = None) -> Any:
     """Return a new gloo group of all ranks; collective, on the main thread.
 
-    `timeout` bounds each of its operations; without it torch's own does. The user's groups are
-    connected as before, whether they are made earlier or later.
+    `timeout` bounds each of its operations; without it torch's own timeout applies. The user's
+    groups are connected as before, whether they are made earlier or later.
     """
     with _connecting_at_first_use():
         return dist.new_group(backend="gloo", timeout=timeout)

@@ -1,8 +1,8 @@
-"""How many files this process may have open, sockets among them.
+"""How many files this process may have open, including sockets.
 
-Responsible for using what the system allows, and for saying what to do where it is too little.
-Slurm passes on the soft limit of the login shell, 1024 by custom for programs that call select(2);
-a rank of gloo has a socket for each of its peers, a supervisor one for each node.
+Uses what the system allows, and provides a hint for when that is too little. Slurm passes on the
+soft limit of the login shell, traditionally 1024 for programs that call select(2). A gloo rank has
+a socket for each of its peers, a supervisor one for each node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import resource
 
 _MOST = 1 << 20
-"""The kernel's own bound where an administrator has not changed it (fs.nr_open)."""
+"""The kernel's own bound, unless an administrator has changed it (fs.nr_open)."""
 _SAID = os.strerror(errno.EMFILE)
 
 
@@ -31,7 +31,7 @@ def files_allowed() -> int:
 
 
 def with_hint(message: str) -> str:
-    """Return a message; one of too many open files says how many, and what to do."""
+    """Return a message; if it is about too many open files, add the limit and what to do."""
     if _SAID not in message:
         return message
     return (

@@ -1,7 +1,7 @@
 """The only reader of the process environment, and what it says about ranks.
 
-Responsible for turning variables into a RankInfo, as one pure function; it must not guess: where
-the environment does not say which rank this is, the error names what is missing.
+Turns variables into a RankInfo in one pure function. It never guesses: if the environment does not
+say which rank this is, the error names what is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ON_SUPERVISOR_LOST = "HPCKIT_ON_SUPERVISOR_LOST"
 """For agents: the words to run when their supervisor is gone, as JSON."""
 
 TERMINAL = "HPCKIT_TERMINAL"
-"""For agents: the terminal device that the one rank of a run in the foreground is given."""
+"""For agents: the terminal device for the one rank of a run in the foreground."""
 
 _HIGHEST_STEP = 0xFFFFFFF0
 """Slurm numbers its own steps (batch 4294967291, interactive 4294967290 …) from here upwards."""
@@ -39,8 +39,10 @@ _OF_THE_AGENT = (
     "SLURM_CPU_BIND_TYPE",
     "SLURM_CPU_BIND_VERBOSE",
 )
-"""True of the one agent a node has, false of its ranks: a library that reads them would count
-nodes instead of ranks, so ranks do not inherit them."""
+"""Variables that are true of a node's one agent, but not of its ranks.
+
+A library that reads them would count nodes instead of ranks, so ranks do not inherit them.
+"""
 
 
 _IDENTITY = frozenset(
@@ -65,12 +67,12 @@ _IDENTITY_PREFIXES = (
 
 
 def environment() -> dict[str, str]:
-    """Return a copy of the environment as it is now."""
+    """Return a copy of the current environment."""
     return dict(os.environ)
 
 
 def become(variables: Mapping[str, str]) -> None:
-    """Make these the environment of this process, and no others."""
+    """Replace the environment of this process with these variables."""
     os.environ.clear()
     os.environ.update(variables)
 
@@ -81,14 +83,14 @@ def export(variables: Mapping[str, str]) -> None:
 
 
 def rank_info(environ: Mapping[str, str]) -> RankInfo:
-    """Return which rank these variables describe.
+    """Return the rank that these variables describe.
 
-    Asked in this order: hpckit's agent, torchrun, a Slurm step (`SLURM_STEP_*` only: the job's
-    variables are wrong inside a step of fewer nodes, and present in a batch script that is no
-    rank at all). With none of them it is a world of one.
+    Sources in this order: hpckit's agent, torchrun, a Slurm step (`SLURM_STEP_*` only: the job's
+    variables are wrong inside a step of fewer nodes, and are also present in a batch script, which
+    is no rank at all). Without any of them it is a world of one.
 
-    Raises RankInfoError for incomplete or contradictory variables, for heterogeneous jobs, and
-    for a batch script that asks for several tasks but was not started through srun.
+    Raises RankInfoError for incomplete or contradictory variables, for heterogeneous jobs, and for
+    a batch script that requests several tasks but was not started through srun.
     """
     if "HPCKIT_RANK" in environ:
         return _from_torchrun(environ, prefix="HPCKIT_", source=RankSource.agent)
@@ -115,10 +117,10 @@ def _is_step(environ: Mapping[str, str]) -> bool:
 
 
 def _refuse_batch_shell(environ: Mapping[str, str]) -> None:
-    """Refuse to be rank 0 of many in a batch shell, which would wait for ranks nobody started.
+    """Refuse to act as rank 0 of many in a batch shell, and to wait for ranks that never start.
 
-    A batch shell has SLURM_PROCID=0 and the job's task count; with `-N2` and no `-n`, SLURM_NTASKS
-    is not set, though two tasks are meant (22.05).
+    A batch shell has SLURM_PROCID=0 and the job's task count. With `-N2` and no `-n`, SLURM_NTASKS
+    is not set, although two tasks are meant (22.05).
     """
     if "SLURM_JOB_ID" not in environ:
         return
@@ -268,8 +270,8 @@ def rank_variables(info: RankInfo) -> dict[str, str]:
 def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without anything that says which rank its process is.
 
-    A launch from inside a rank, or with RANK set in a shell that sbatch exports, must not make
-    every agent believe it is that rank.
+    Otherwise, after a launch from inside a rank, or with RANK set in a shell that sbatch exports,
+    every agent would believe it is that rank.
     """
     return {
         name: value

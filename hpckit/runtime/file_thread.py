@@ -1,7 +1,7 @@
 """One thread for the file operations of a process whose event loop must never wait for a file.
 
-Responsible for doing them in their order, one after the other, and for bounding how many wait; it
-must not know what they are. A file system that does not answer holds up this thread, nothing else.
+Runs them in order, one after the other, and bounds how many wait. A file system that does not
+answer holds up this thread and nothing else.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from hpckit.runtime.threads import aside
 T = TypeVar("T")
 
 MOST_WAITING = 10_000
-"""So many operations may wait: minutes of a large run, a few megabytes."""
+"""Maximum number of waiting operations: minutes of a large run, a few megabytes."""
 
 
 @dataclass(slots=True)
 class FileThread:
-    """Does what it is handed.
+    """Runs the operations that it is given.
 
-    Its thread begins with the first work. The process may end without it: await `settled` first.
+    Its thread starts with the first operation. The process may end without waiting for it, so await
+    `settled` first.
     """
 
     most: int = MOST_WAITING
@@ -36,7 +37,7 @@ class FileThread:
     _begun: bool = field(default=False, init=False)
 
     def put(self, work: Callable[[], None], *, droppable: bool = False) -> bool:
-        """Have this done after all before it; false where it was droppable and too much waits.
+        """Queue work after all earlier work; return False if it is droppable and the queue is full.
 
         The work must not raise.
         """
@@ -48,13 +49,13 @@ class FileThread:
         return True
 
     def put_latest(self, name: str, work: Callable[[], None]) -> None:
-        """Have this done when nothing else waits, unless another of this name replaces it."""
+        """Run the work when nothing else waits, unless later work of the same name replaces it."""
         with self._changed:
             self._latest[name] = work
             self._wake()
 
     async def settled(self, limit_s: float) -> bool:
-        """Return whether all that was put so far is done, within so many seconds."""
+        """Return whether everything queued so far is done within `limit_s` seconds."""
         try:
             idle = aside(lambda: None, partial(self.put_latest, "settled"))
             await asyncio.wait_for(idle, limit_s)

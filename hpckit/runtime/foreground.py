@@ -1,7 +1,7 @@
-"""A run that a person sits at: its rank has the terminal of `hpckit launch --foreground`.
+"""A run that a user attends: its rank has the terminal of `hpckit launch --foreground`.
 
-Responsible for what is different of such a run where it is supervised; it must not touch the
-terminal (cli.terminal.foreground does).
+Holds what supervision does differently for such a run. The terminal itself is handled in
+cli.terminal.foreground.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.runtime.environ import TERMINAL
 
 RELAY_S = 0.3
-"""How long what a rank printed last may take through the terminal into its log."""
+"""How long a rank's last output may take through the terminal into its log."""
 
 _BY_KEYBOARD = frozenset({"SIGINT", "SIGQUIT", "SIGHUP"})
 """What a terminal sends for Ctrl-C, Ctrl-\\ and when it is closed."""
 
 
 def in_foreground(settings: LaunchConfig, environ: Mapping[str, str]) -> LaunchConfig:
-    """Return the settings of a run as they hold in the foreground, if that is where it runs.
+    """Return the settings of a run, adapted if it runs in the foreground.
 
-    A person sees a failure, so that nothing starts again; a breakpoint is no hang.
+    The user sees a failure, so nothing is restarted; a breakpoint is not a hang.
     """
     if TERMINAL not in environ:
         return settings
@@ -39,11 +39,11 @@ def in_foreground(settings: LaunchConfig, environ: Mapping[str, str]) -> LaunchC
 
 
 def ended_by_keyboard(exit_: RankExit) -> str | None:
-    """Return the signal by which somebody at the terminal ended a rank, null if nobody did."""
+    """Return the signal by which the user at the terminal ended a rank; None otherwise."""
     return exit_.signal if exit_.signal in _BY_KEYBOARD else None
 
 
 def take_terminal() -> None:
-    """Make the terminal this process was given its own, so that Ctrl-C reaches it."""
+    """Make the terminal on standard input this process's own, so that Ctrl-C reaches it."""
     if os.isatty(sys.stdin.fileno()):
         fcntl.ioctl(sys.stdin.fileno(), termios.TIOCSCTTY, 0)

@@ -1,7 +1,6 @@
-"""Processes that are forks of one that has imported what they need: a start costs next to nothing.
+"""Processes forked from one that has already imported what they need, so that a start is cheap.
 
-Responsible for starting such a process, for signalling it, and for its exit code; it must not know
-what it does.
+Starts and signals such a process, and reads its exit code.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _UNSEEN = 255
 
 @dataclass(slots=True, eq=False)
 class Forked:
-    """A process that was forked, to be dealt with as with one of asyncio's."""
+    """A forked process with the interface of asyncio's processes."""
 
     process: BaseProcess
     _mark: str | None = field(init=False)
@@ -41,20 +40,20 @@ class Forked:
         self._mark = start_mark(self.process.pid or 0)
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal; raises ProcessLookupError where it has left."""
+        """Send it a signal; raises ProcessLookupError if it has left."""
         if self.process.pid is None or not self._lives():
             raise ProcessLookupError
         os.kill(self.process.pid, number)
 
     async def wait(self) -> int:
-        """Return its exit code, as `subprocess` has it; 255 where nobody saw its end."""
+        """Return its exit code, in the form of `subprocess`; 255 if no process saw its end."""
         if not self._watched:
             self._watched = True
             asyncio.get_running_loop().add_reader(self.process.sentinel, self._see_end)
         await self._ended.wait()
         self.process.join()
-        # Where the process that forks was killed, this one lives on unobserved.
-        while self._lives():  # noqa: ASYNC110  # nobody is told of it
+        # If the forking process was killed, this one lives on unobserved.
+        while self._lives():  # noqa: ASYNC110  # nothing reports its end
             await asyncio.sleep(_POLL_S)
         return _UNSEEN if self.process.exitcode is None else self.process.exitcode
 
@@ -63,7 +62,7 @@ class Forked:
         self._ended.set()
 
     def _lives(self) -> bool:
-        """Whether that very process is there; its pid may be somebody else's by now."""
+        """Return whether this process is alive; its pid may belong to another process by now."""
         return self._mark is not None and start_mark(self.process.pid or 0) == self._mark
 
 
@@ -78,15 +77,15 @@ def fork(
     """Start a program with this environment, bound to these CPUs; raises OSError.
 
     It is forked from a process that has imported these modules, which the first call starts and
-    waits for. Nothing of the caller's threads and loops gets into it.
+    waits for. It inherits none of the caller's threads and loops.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([program.__module__, *imports])
     arguments = (program, tuple(words), dict(environ), tuple(cpus))
     process = context.Process(target=_begin, args=arguments)
-    # It unblocks signals when it starts, and would do so below.
+    # The tracker unblocks signals when it starts, and would do so below.
     resource_tracker.ensure_running()
-    # What the whole job is told would end the process that forks, which inherits this.
+    # The forking process inherits this mask; signals to the whole job would end it otherwise.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, NOTICES)
     try:
         process.start()

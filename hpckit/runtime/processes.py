@@ -1,9 +1,9 @@
-"""Finds the processes of a run on this node by what they say of themselves, and signals them.
+"""Finds the processes of a run on this node by their own environment or words, and signals them.
 
-Responsible for reading /proc; it must not decide whom to signal, nor reach other nodes (a step of
-the job does that: `python -P -m hpckit.runtime.processes …` prints which processes it signalled).
-Ranks are known by the variables their agent gave them, agents by their words, a supervisor by pid
-and start mark. Only processes of this very user count.
+Reads /proc of this node only. Other nodes are reached through a step of the job: `python -P -m
+hpckit.runtime.processes …` prints which processes it signalled. Ranks are recognised by the
+variables their agent gave them, agents by their words, a supervisor by pid and start mark. Only
+processes of this user count.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _PYTHON_WORDS = 4
 class ProcessQuery:
     """Which process: `attempt` is the attempt's folder, below its run and launch.
 
-    `rank` is for ranks, `node` (Slurm's name, or None for any) for agents, `process` (pid and
-    start mark) for a supervisor.
+    `rank` is for ranks, `node` (Slurm's name, or None for any) for agents, `process` (pid and start
+    mark) for a supervisor.
     """
 
     target: FaultTarget
@@ -41,7 +41,7 @@ class ProcessQuery:
     process: tuple[int, str] | None = None
 
     def words(self) -> tuple[str, ...]:
-        """Return the command line that says the same."""
+        """Return the command-line words for this query."""
         rank = () if self.rank is None else (f"--rank={self.rank}",)
         node = () if self.node is None else (f"--node={self.node}",)
         process = () if self.process is None else tuple(f"--process={one}" for one in self.process)
@@ -49,7 +49,7 @@ class ProcessQuery:
 
 
 def find_processes(wanted: ProcessQuery) -> tuple[int, ...]:
-    """Return the pids on this host that are meant."""
+    """Return the matching pids on this host."""
     if wanted.target is FaultTarget.supervisor:
         pid, mark = wanted.process or (0, "")
         return (pid,) if mark and start_mark(pid) == mark else ()
@@ -58,7 +58,7 @@ def find_processes(wanted: ProcessQuery) -> tuple[int, ...]:
 
 
 def send(wanted: ProcessQuery, number: int) -> tuple[int, ...]:
-    """Send a signal (0: none, only look) to the processes meant; return those that got it."""
+    """Send a signal (0: none, only look) to the matching processes; return those that got it."""
     reached = []
     for pid in find_processes(wanted):
         with contextlib.suppress(ProcessLookupError):
@@ -68,7 +68,7 @@ def send(wanted: ProcessQuery, number: int) -> tuple[int, ...]:
 
 
 def rank_environment(attempt: Path, node: str | None) -> Mapping[str, str]:
-    """Return the variables that an agent gave a rank of this attempt here; none without a rank.
+    """Return the variables that an agent gave a rank of this attempt here; empty without a rank.
 
     `node` is Slurm's name of this node, None for any: one host may stand for several nodes.
     """
@@ -94,7 +94,7 @@ def _own_processes() -> Iterator[int]:
 
 
 def _is_rank(pid: int, wanted: ProcessQuery) -> bool:
-    """Whether this is the rank, not a child of it: an agent gives each rank its own session."""
+    """Return whether this is the rank, not its child: an agent gives each rank its own session."""
     variables = _variables(pid)
     return (
         variables.get("HPCKIT_RANK") == str(wanted.rank)
@@ -116,7 +116,7 @@ def _is_agent(pid: int, wanted: ProcessQuery) -> bool:
 
 
 def _same(said: str, folder: Path) -> bool:
-    """Whether two paths are one folder: a person may have come to it through a link."""
+    """Return whether two paths are the same folder: the user may have reached it through a link."""
     try:
         return said == str(folder) or folder.samefile(said)
     except OSError:
@@ -146,7 +146,7 @@ def _session(pid: int) -> int | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Signal as the words say, and print the pids as a JSON list."""
+    """Send a signal as the words say, and print the pids as a JSON list."""
     parser = argparse.ArgumentParser(prog="python -m hpckit.runtime.processes")
     parser.add_argument("signal", type=int)
     parser.add_argument("target", type=FaultTarget)

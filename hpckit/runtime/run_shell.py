@@ -1,9 +1,9 @@
-"""A shell or a command in a run's place: its environment, its working folder, on its node.
+"""A shell or a command in place of a run: with its environment and working folder, on its node.
 
-Responsible for becoming that program; it must not decide where. Run on the node as
-`python -P -m hpckit.runtime.run_shell LAUNCH RUN ATTEMPT [WORDS]`. The environment is that of a
-rank of the run on this node, which has what modules and `cluster.setup` made of it, without what
-says which rank it is; between two rounds it is made as an agent makes it.
+Runs on the node as `python -P -m hpckit.runtime.run_shell LAUNCH RUN ATTEMPT [WORDS]` and becomes
+that program. The environment is that of a rank of the run on this node, including the effects of
+modules and `cluster.setup`, without what says which rank it is. Between two rounds it is built the
+way an agent builds it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpckit.runtime.run_variables import place_variables, run_variables
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
-"""Exit codes of a command that cannot be started, as shells have them."""
+"""Exit codes of a command that cannot be started, as in shells."""
 
 _OF_ONE_RANK = frozenset({"HPCKIT_STACKS", "HPCKIT_FAILURE_HOURS", "HPCKIT_SAVE_COST"})
 _OF_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
@@ -35,7 +35,7 @@ _OF_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
 def shell_environment(
     launch: Launch, index: int, attempt: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment of a run's ranks here, for a process that is none of them."""
+    """Return the environment of a run's ranks here, for a process that is not one of them."""
     folder = launch.paths.run(index).attempt(attempt).folder
     found = rank_environment(folder, environ.get("SLURMD_NODENAME"))
     if not found:
@@ -53,7 +53,7 @@ def shell_environment(
 
 
 def restore_signals() -> None:
-    """Let programs that this process becomes end by a closed pipe, which Python ignores."""
+    """Let programs that this process becomes end at a closed pipe, which Python ignores."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 
@@ -67,7 +67,7 @@ def login_shell(environ: Mapping[str, str]) -> str:
 
 
 def become_program(launch: Launch, index: int, attempt: int, words: Sequence[str]) -> int:
-    """Replace this process by a command of the run, or a shell; returns only if that fails.
+    """Replace this process with a command of the run, or a shell; return only if that fails.
 
     Raises HpckitError.
     """
@@ -95,7 +95,7 @@ def _say(text: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Become the program that the words name; an error is shown as `hpckit` shows it."""
+    """Become the program that the words name; print an error the way `hpckit` does."""
     folder, index, attempt, *command = words
     try:
         return become_program(load_launch(Path(folder)), int(index), int(attempt), command)

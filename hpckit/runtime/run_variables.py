@@ -1,7 +1,7 @@
-"""The environment that the programs of a run have in common, whichever rank or shell they are.
+"""The environment that all programs of a run share, in ranks and shells.
 
-Responsible for whose value wins: the run's own variables, the cluster's, then what was there. What
-tells one rank or one round from another is added by those that start ranks.
+Decides whose value wins: the run's own variables, then the cluster's, then the existing ones. What
+differs between ranks or rounds is added by the code that starts ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def run_variables(
     secrets: SecretVariables,
     environ: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the environment of a run's programs, made of that of its agent."""
+    """Return the environment of a run's programs, based on that of its agent."""
     cluster = {**launch.cluster.env, **secrets.cluster}
     merged = {**without_agent(environ), **cluster, **settings.env, **secrets.env}
     search = [*launch.code.python_path, *filter(None, [merged.get("PYTHONPATH")])]

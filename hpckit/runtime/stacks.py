@@ -1,9 +1,9 @@
-"""What ranks were doing when they hung: their stacks, and what the kernel knows of them.
+"""What ranks were doing when they hung: their stacks, and their state in the kernel.
 
-Responsible for the asking (the agent's side) and for the answering (the rank's); it must not
-decide who hangs or end anybody, and it imports no torch. The answer needs neither the GIL nor a
-running interpreter: faulthandler writes it in a C signal handler. A rank that is stopped or inside
-an uninterruptible system call cannot answer; the kernel's state names it then.
+Holds the request (the agent's side) and the answer (the rank's side). Imports no torch. The answer
+needs neither the GIL nor a running interpreter: faulthandler writes it in a C signal handler. A
+rank that is stopped or inside an uninterruptible system call cannot answer; the kernel's state
+shows that instead.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ from hpckit.record.store import PRIVATE_FILE
 DUMP_SIGNAL = signal.SIGRTMIN + 3
 """Asks a rank for its stacks.
 
-Every ordinary signal already means something to somebody in a training process: USR1 and USR2 are
-notices (Slurm, submitit) and profilers' triggers, QUIT is the terminal's. Real-time signals are
-free of that; the first few are taken by habit (SIGRTMIN itself is what examples use).
+Every ordinary signal already has a meaning in a training process: USR1 and USR2 are notices (Slurm,
+submitit) and profilers' triggers, QUIT belongs to the terminal. Real-time signals have none; the
+first few are often taken (examples use SIGRTMIN itself).
 """
 
 VARIABLE = "HPCKIT_STACKS"
-"""Names the descriptor of the file that a rank answers into: in memory, for most never answer, and
-a file system that does not answer itself may be what they hang on."""
+"""Names the descriptor of the file that a rank answers into.
+
+The file is in memory, because most ranks never answer, and because the ranks may hang on a file
+system that does not answer.
+"""
 
 _POLL_S = 0.05
 _SETTLED_S = 0.2
-"""A dump that has not grown for this long is taken to be whole: it has no end mark."""
+"""A dump that has not grown for this long counts as complete: it has no end mark."""
 _MOST_BYTES = 256 * 1024
-"""Kept of one dump, of its end: the main thread comes last."""
+"""Kept of one dump, from its end: the main thread comes last."""
 
 _files: list[TextIO] = []
 """Keeps the dump file open: faulthandler holds its descriptor only."""
@@ -45,8 +48,8 @@ _files: list[TextIO] = []
 def arm(file: Path) -> None:
     """Answer DUMP_SIGNAL from now on by appending the stacks of all threads to this file.
 
-    System calls that the kernel can restart go on (signal(7)). Where the file cannot be opened
-    the rank stays unarmed, and is not asked: a run is worth more than its stacks.
+    System calls that the kernel can restart continue (signal(7)). If the file cannot be opened, the
+    rank stays unarmed and is not asked: a run is worth more than its stacks.
     """
     with contextlib.suppress(OSError):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
@@ -58,7 +61,7 @@ def arm(file: Path) -> None:
 
 
 def armed(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether this process catches DUMP_SIGNAL, by the kernel: it would end any other."""
+    """Return whether this process catches DUMP_SIGNAL; the signal would end any other process."""
     caught = _status(proc / str(pid)).get("SigCgt", "0")
     return bool(int(caught, 16) >> (DUMP_SIGNAL - 1) & 1)
 
@@ -68,8 +71,8 @@ async def dump(
 ) -> dict[int, str]:
     """Return each rank's stacks, by rank; empty for one that cannot answer within `wait`.
 
-    `pids` and `files` are those of the ranks' processes and of their `arm()`. All are asked at
-    once; only those that catch the signal are. A stopped process answers when it goes on again.
+    `pids` and `files` are those of the ranks' processes and of their `arm()`. All ranks that catch
+    the signal are asked at once. A stopped process answers when it continues.
     """
     sizes = {rank: _size(files[rank]) for rank in pids if rank in files and armed(pids[rank])}
     for rank in list(sizes):
@@ -77,14 +80,14 @@ async def dump(
             os.kill(pids[rank], DUMP_SIGNAL)
         except (ProcessLookupError, PermissionError):
             del sizes[rank]
-    # One that is stopped will not answer: do not let it use up everybody's wait.
+    # A stopped process will not answer: do not let it use up the wait of all.
     running = [rank for rank in sizes if _state(Path("/proc") / str(pids[rank]))[:1] != "T"]
     await _settled({files[rank]: sizes[rank] for rank in running}, wait)
     return {rank: _since(files[rank], sizes[rank]) if rank in sizes else "" for rank in pids}
 
 
 async def _settled(before: Mapping[Path, int], wait: timedelta) -> None:
-    """Return once every file has grown and grows no more, or after the wait."""
+    """Wait until every file has grown and stopped growing, or until the wait is over."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + wait.total_seconds()
     seen, since = dict(before), clock()
@@ -115,10 +118,10 @@ def _since(file: Path, size: int) -> str:
 
 
 def process_state(pid: int, proc: Path = Path("/proc")) -> str:
-    """Return what the kernel says of a process, such as `T (stopped)` or `S (sleeping) in …`.
+    """Return the kernel's state of a process, such as `T (stopped)` or `S (sleeping) in …`.
 
-    The words after `in` are the kernel function it waits in, where that may be read. Threads that
-    wait uninterruptibly (D, usually for a file system) are named beside the main thread.
+    The words after `in` are the kernel function it waits in, if that is readable. Threads in an
+    uninterruptible wait (D, usually for a file system) are listed next to the main thread.
     """
     folder = proc / str(pid)
     state = _state(folder)
@@ -139,7 +142,7 @@ def _threads(folder: Path) -> list[Path]:
 
 
 def _waiting_in(folder: Path) -> str:
-    """Return ` in FUNCTION`, nothing where it runs (`0`) or the kernel does not tell."""
+    """Return ` in FUNCTION`; empty if the thread runs (`0`) or the kernel does not say."""
     try:
         name = (folder / "wchan").read_text().strip()
     except OSError:
@@ -152,7 +155,7 @@ def _state(folder: Path) -> str:
 
 
 def _status(folder: Path) -> dict[str, str]:
-    """Return the fields of a process's or thread's status; none where it is gone."""
+    """Return the fields of a process's or thread's status; empty if it is gone."""
     try:
         lines = (folder / "status").read_text(errors="replace").splitlines()
     except OSError:

@@ -1,7 +1,4 @@
-"""What a run is told of the stages before its own: whose runs it belongs with, and their folders.
-
-Responsible for these names; it must not look into the folders, nor wait for anybody.
-"""
+"""What a run learns of earlier stages: the runs that it belongs with, and their folders."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class RunStage:
 
     @property
     def name(self) -> str | None:
-        """The stage's name; None where the launch has no stages."""
+        """The stage's name; None if the launch has no stages."""
         return self.launch.runs[self.index].stage
 
     def earlier(self, stage: str) -> tuple[EarlierRun, ...]:
@@ -55,10 +52,11 @@ class RunStage:
 
 
 def stage_variables(launch: Launch, index: int) -> dict[str, str]:
-    """Return the variables by which a command finds what earlier stages left.
+    """Return the variables by which a command finds the results of earlier stages.
 
-    `HPCKIT_STAGE` is the run's own stage; for each earlier one `HPCKIT_STAGE_NAME_RUNS` are the
-    indices of its runs (`3` or `1-20`), `HPCKIT_STAGE_NAME_DIR` the folder where it is one run.
+    `HPCKIT_STAGE` is the run's own stage. For each earlier stage, `HPCKIT_STAGE_NAME_RUNS` holds
+    the indices of its runs (`3` or `1-20`); `HPCKIT_STAGE_NAME_DIR` holds the folder if it is one
+    run.
     """
     if not launch.stages:
         return {}

@@ -1,7 +1,7 @@
-"""Blocking work beside the event loop, in a thread that the process need not wait for.
+"""Blocking work outside the event loop, in a thread that the process need not wait for.
 
-Responsible for that one thing: asyncio's own executor is joined when the loop ends, and a question
-to a scheduler that does not answer must not keep an attempt from ending.
+asyncio's own executor is joined when the loop ends, but a query to a scheduler that does not answer
+must not keep an attempt from ending.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def _own_thread(run: Callable[[], None]) -> None:
 async def aside(
     work: Callable[[], T], begin: Callable[[Callable[[], None]], object] = _own_thread
 ) -> T:
-    """Return what the work returns, or raise what it raises; when cancelled, it goes on alone.
+    """Return what the work returns, or raise what it raises; if cancelled, it continues alone.
 
-    `begin` has it run by a thread: one of its own, or one that does such work in turn.
+    `begin` runs it in a thread: its own, or one that does such work in turn.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -35,13 +35,13 @@ async def aside(
         if error is not None:
             future.set_exception(error)
         else:
-            future.set_result(result)  # type: ignore[arg-type]  # None is a result, too
+            future.set_result(result)  # type: ignore[arg-type]  # None is also a result
 
     def run() -> None:
         result, problem = None, None
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001  # raised again where it is awaited
+        except BaseException as error:  # noqa: BLE001  # raised again by the await
             problem = error
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(give, result, problem)

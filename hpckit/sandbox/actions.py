@@ -1,4 +1,4 @@
-"""The actions of `hpckit sandbox`: options in, a line or a table out, an error as one line.
+"""The actions of `hpckit sandbox`: print a line or a table, and errors as one line.
 
 Exit codes: 0 done (for `status`: up), 1 something failed, 2 wrong usage, 3 `status`: not (all) up.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from hpckit.sandbox import faults, lifecycle, status
 from hpckit.sandbox.settings import BIN_DIR, MAX_NODES, SLURM_CONF, SUITES, Options, SandboxError
 
-_LOCKED = Path("/run")  # a folder can be locked too, and leaves no lock file behind
+_LOCKED = Path("/run")  # a folder can be locked too, without a lock file
 _NODE_VERBS: dict[str, Callable[[str], str]] = {
     "kill-node": faults.kill_node,
     "revive-node": faults.revive_node,
@@ -35,7 +35,7 @@ def run_action(arguments: argparse.Namespace) -> int:
         return _run(arguments)
     except SandboxError as error:
         print(f"hpckit: error: {error}", file=sys.stderr)
-    except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("hpckit: interrupted; `hpckit sandbox down` tidies up", file=sys.stderr)
@@ -91,7 +91,7 @@ def _env() -> int:
 
 @contextlib.contextmanager
 def _sole_use() -> Iterator[None]:
-    """Only one command changes the sandbox at a time; a second one waits."""
+    """Allow one command at a time to change the sandbox; a second one waits."""
     if os.geteuid() != 0:
         raise SandboxError("only root can do this: run it with sudo")
     lock = os.open(_LOCKED, os.O_RDONLY)

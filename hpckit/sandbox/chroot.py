@@ -1,7 +1,7 @@
-"""The Debian of another suite, for a Slurm release that this machine's own Debian does not ship.
+"""A Debian of another suite, for a Slurm release that this machine's own Debian does not ship.
 
-It is made once and kept in the cache. What must be visible in it (home folders, launch folders,
-the machine's Python) is mounted in a mount namespace of its own: the machine's mount table never
+It is created once and kept in the cache. What must be visible in it (home folders, launch folders,
+the machine's Python) is mounted in a separate mount namespace: the machine's mount table never
 shows those mounts, and removing the cache can never reach through them.
 """
 
@@ -21,7 +21,7 @@ _NOT_SHARED = _SYSTEM | _KERNEL | {"lost+found"}
 
 
 def make(options: Options) -> None:
-    """Make the chroot unless it lies complete in the cache; about a minute with a fast mirror."""
+    """Make the chroot unless a complete one is cached; takes about a minute with a fast mirror."""
     if (options.root / MARK).exists():
         return
     if options.root.exists():
@@ -30,7 +30,7 @@ def make(options: Options) -> None:
     if unfinished.exists():
         remove_chroot(unfinished)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
-    mirror = os.environ.get("HPCKIT_SANDBOX_MIRROR")  # else debootstrap's own
+    mirror = os.environ.get("HPCKIT_SANDBOX_MIRROR")  # default: debootstrap's own
     process.run(
         ["debootstrap", "--variant=minbase", f"--include={_INCLUDE}",
          options.suite, str(unfinished), *filter(None, [mirror])],
@@ -50,7 +50,8 @@ def open_namespace(options: Options) -> None:
     folder = MOUNT_NAMESPACE.parent
     folder.mkdir(parents=True, exist_ok=True)
     if not process.is_mounted(folder):
-        # The kernel refuses to pin a mount namespace in a place that the namespace itself follows.
+        # The kernel refuses to pin a mount namespace in a place that propagates into that
+        # namespace.
         process.run(["mount", "--bind", str(folder), str(folder)])
         process.run(["mount", "--make-private", str(folder)])
     MOUNT_NAMESPACE.touch()
@@ -62,14 +63,14 @@ def open_namespace(options: Options) -> None:
 
 
 def close_namespace() -> None:
-    """Let go of the mount namespace: its mounts vanish with the last process in it."""
+    """Release the mount namespace: its mounts vanish with the last process in it."""
     for place in (MOUNT_NAMESPACE, MOUNT_NAMESPACE.parent):
         if process.is_mounted(place):
             process.run(["umount", str(place)])
 
 
 def remove_chroot(folder: Path) -> None:
-    """Delete a folder of the sandbox's, after making sure that nothing is mounted below it."""
+    """Delete a folder of the sandbox, if nothing is mounted below it; else raise SandboxError."""
     if not folder.is_relative_to(CACHE) and not folder.is_relative_to(STATE):
         raise SandboxError(f"{folder} is not the sandbox's to delete")
     mounts = (line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines())
@@ -80,15 +81,15 @@ def remove_chroot(folder: Path) -> None:
 
 
 def shared_folders() -> list[Path]:
-    """List the folders of this machine that the chroot shows at the same place."""
+    """List the folders of this machine that the chroot shows at the same path."""
     top = [path for path in sorted(Path("/").iterdir()) if path.name not in _NOT_SHARED]
     folders = [path for path in top if path.is_dir() and not path.is_symlink()]
-    shown = Path("/usr/local"), Path("/var/tmp")  # noqa: S108  # a place for clones, shown as it is
+    shown = Path("/usr/local"), Path("/var/tmp")  # noqa: S108  # for git clones
     return [*folders, *shown, STATE, *_system_python()]
 
 
 def _system_python() -> list[Path]:
-    """List the packaged Python of this machine: virtual environments point at it."""
+    """List the packaged Python of this machine: virtual environments point to it."""
     found: list[Path] = []
     for library in sorted(Path("/usr/lib").glob("python3.*")):
         program = Path("/usr/bin") / library.name
@@ -122,7 +123,7 @@ def _bind(source: Path, root: Path) -> list[str]:
 
 
 def _refresh_etc(root: Path) -> None:
-    """Names, resolver and time zone follow the machine's, so that times printed agree."""
+    """Copy hosts, resolver and time zone from the machine, so that printed times agree."""
     for name in ("hosts", "resolv.conf", "localtime"):
         source, target = Path("/etc") / name, root / "etc" / name
         if source.exists():
@@ -131,5 +132,5 @@ def _refresh_etc(root: Path) -> None:
 
 
 def way_in(options: Options) -> tuple[list[str], list[str]]:
-    """Return the arguments of nsenter, and the command behind it, that lead into the chroot."""
+    """Return the arguments of nsenter, and the command after them, to enter the chroot."""
     return [f"--mount={MOUNT_NAMESPACE}"], ["chroot", str(options.root)]

@@ -1,6 +1,6 @@
-"""Munge, MariaDB and Slurm's daemons: what each is started with, and when it serves.
+"""Munge, MariaDB and Slurm's daemons: how each is started, and when it is ready.
 
-Starting is idempotent: a daemon whose recorded process lives is left alone.
+Starting is idempotent: a daemon whose recorded process is alive is left alone.
 """
 
 import shutil
@@ -26,8 +26,8 @@ from hpckit.sandbox.settings import (
 )
 
 _CONTROLLER_START = 'hostname "$0" && exec "$@"'
-# A job should read its own node's links in /sys/class/net, not the machine's: /sys is mounted anew,
-# with the cgroups kept. Where a container forbids that, the machine's /sys stays.
+# A job should see its own node's links in /sys/class/net, not the machine's: /sys is mounted again,
+# with the cgroups kept. If a container forbids that, the machine's /sys stays.
 _NODE_START = """\
 hostname "$0" || exit
 keep=/run/hpckit-sandbox/cgroup
@@ -41,7 +41,7 @@ exec "$@"
 
 
 def start_munge() -> None:
-    """Munge with a key and a socket of the sandbox's own."""
+    """Start Munge with the sandbox's own key and socket."""
     key = STATE / "munge" / "munge.key"
     for folder, mode in ((key.parent, 0o700), (MUNGE_DIR, 0o755)):
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def _munge_answers() -> bool:
 
 
 def start_database() -> None:
-    """MariaDB on its own data folder and socket, without a network port."""
+    """Start MariaDB with its own data folder and socket, without a network port."""
     data = STATE / "mysql"
     MYSQL_DIR.mkdir(parents=True, exist_ok=True)
     if not (data / "mysql").is_dir():
@@ -87,14 +87,14 @@ def _database_answers() -> bool:
 
 
 def start_slurmdbd(options: Options) -> None:
-    """Start the accounting daemon; it serves when sacctmgr gets an answer."""
+    """Start the accounting daemon; it is ready when sacctmgr gets an answer."""
     argv = [*_on_controller(options), "/usr/sbin/slurmdbd", "-D"]
     process.start(Daemon(name="slurmdbd", argv=argv))
     process.await_daemon("slurmdbd", lambda: _answers("sacctmgr", "-nP", "show", "cluster"), 90.0)
 
 
 def start_controller(options: Options) -> None:
-    """Start the controller under its own hostname; it serves when scontrol ping says so."""
+    """Start the controller under its own hostname; it is ready when scontrol ping succeeds."""
     argv = [*_on_controller(options), "/usr/sbin/slurmctld", "-D", "-f", str(SLURM_CONF)]
     process.start(Daemon(name="slurmctld", argv=argv))
     process.await_daemon("slurmctld", controller_answers, 60.0)
@@ -106,7 +106,7 @@ def controller_answers() -> bool:
 
 
 def start_node(node: Node, options: Options) -> None:
-    """One slurmd in its node's network and hostname."""
+    """Start one slurmd in its node's network and hostname."""
     spool = options.release_state / f"slurmd.{node.name}"
     spool.mkdir(parents=True, exist_ok=True)
     argv = [*_on_node(node, options), "/usr/sbin/slurmd", "-D", "-N", node.name,
@@ -115,12 +115,12 @@ def start_node(node: Node, options: Options) -> None:
 
 
 def slurmd_name(node: Node) -> str:
-    """Name the record under which a node's slurmd is recorded and logs."""
+    """Return the name of the record and the log of a node's slurmd."""
     return f"slurmd.{node.name}"
 
 
 def stop_node(node: Node) -> int:
-    """Kill everything on the node, Slurm's and the jobs'; returns how many processes died."""
+    """Kill everything on the node, Slurm's and the jobs'; return the number of killed processes."""
     killed = process.kill_in_network_namespace(node.namespace)
     process.stop(slurmd_name(node))
     return killed
@@ -133,7 +133,7 @@ def _on_controller(options: Options) -> list[str]:
 
 
 def _on_node(node: Node, options: Options) -> list[str]:
-    # nsenter, not `ip netns exec`: that remounts /sys, and slurmd then finds no cgroup.
+    # nsenter, not `ip netns exec`: that remounts /sys, and then slurmd finds no cgroup.
     enter, inside = _way_in(options)
     lead = ["nsenter", f"--net=/run/netns/{node.namespace}", *enter]
     own = ["unshare", "--uts", "--mount", "--propagation", "slave"]
@@ -141,7 +141,7 @@ def _on_node(node: Node, options: Options) -> list[str]:
 
 
 def _way_in(options: Options) -> tuple[list[str], list[str]]:
-    """Arguments of nsenter, and the command behind it, that lead to the release's programs."""
+    """Return arguments of nsenter, and the command after them, to reach the release's programs."""
     return ([], []) if packages.is_native(options) else chroot.way_in(options)
 
 
@@ -151,7 +151,7 @@ def _answers(command: str, *arguments: str) -> bool:
 
 
 def make_folders(options: Options) -> None:
-    """Make the folders that the daemons expect to find."""
+    """Make the folders that the daemons expect."""
     for folder in (LOG_DIR, options.release_state / "slurmctld", PID_DIR, CONF_DIR):
         folder.mkdir(parents=True, exist_ok=True)
     Path(STATE).chmod(0o755)

@@ -1,4 +1,4 @@
-"""Breaks and mends single parts of a running sandbox, as a machine room would."""
+"""Breaks and repairs single parts of a running sandbox, as faults in a data centre would."""
 
 from hpckit.sandbox import daemons, network, nodes, process
 from hpckit.sandbox.lifecycle import required_options

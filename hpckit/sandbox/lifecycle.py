@@ -1,4 +1,4 @@
-"""Brings the sandbox up and takes it down. Both may be called at any time, in any state."""
+"""Brings the sandbox up and takes it down. Both can be called at any time, in any state."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from hpckit.sandbox.settings import (
 
 
 def recorded_options() -> Options | None:
-    """Read the options of the sandbox that is up (or half up); None when there is none."""
+    """Read the options of the sandbox that is up (or partly up); None if there is none."""
     try:
         return Options(**json.loads(RECORD.read_text()))
     except FileNotFoundError:
@@ -34,7 +34,7 @@ def recorded_options() -> Options | None:
 
 
 def required_options() -> Options:
-    """Read the options of the sandbox that is up; raises SandboxError when there is none."""
+    """Read the options of the sandbox that is up; raises SandboxError if there is none."""
     options = recorded_options()
     if options is None:
         raise SandboxError("the sandbox is not up: run `hpckit sandbox up`")
@@ -42,14 +42,14 @@ def required_options() -> Options:
 
 
 def bring_up(options: Options) -> None:
-    """Make the sandbox what the options say; starts only what is missing."""
+    """Bring the sandbox up with these options; starts only what is missing."""
     _prepare_machine(options)
     current = recorded_options()
     if current is not None and current != options:
         _tell("it is up with other options: taking it down first")
         take_down()
     if recorded_options() is None:
-        shutil.rmtree(LOG_DIR, ignore_errors=True)  # logs are those of the latest fresh start
+        shutil.rmtree(LOG_DIR, ignore_errors=True)  # keep logs of the latest fresh start only
     RUN.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(options.as_dict()))
     _make_ground(options)
@@ -68,7 +68,7 @@ def _prepare_machine(options: Options) -> None:
 
 
 def _make_ground(options: Options) -> None:
-    """Everything the daemons stand on: folders, devices, network, names, configuration."""
+    """Make what the daemons need: folders, devices, network, names, configuration."""
     daemons.make_folders(options)
     _make_devices()
     network.make_bridge()
@@ -91,7 +91,7 @@ def _write_configuration(options: Options) -> None:
     for name, text in texts.items():
         path = CONF_DIR / name
         path.write_text(text)
-        path.chmod(0o600 if name == "slurmdbd.conf" else 0o644)  # slurmdbd insists on 600
+        path.chmod(0o600 if name == "slurmdbd.conf" else 0o644)  # slurmdbd requires 600
 
 
 def _start_daemons(options: Options) -> None:
@@ -106,7 +106,7 @@ def _start_daemons(options: Options) -> None:
 
 
 def _register_accounts() -> None:
-    """Idempotent: sacctmgr answers 1 and "nothing new" for what it already knows."""
+    """Register the accounts; idempotent: sacctmgr exits 1, "nothing new", for known ones."""
     for command in slurm_conf.accounting_commands(_users()):
         process.run([str(BIN_DIR / "sacctmgr"), "-i", *command], check=False)
     known = process.run([str(BIN_DIR / "sacctmgr"), "-nP", "show", "assoc", "format=cluster,user"])
@@ -115,7 +115,7 @@ def _register_accounts() -> None:
 
 
 def _users() -> tuple[str, ...]:
-    """root, the person behind sudo, and every other person with an account on this machine."""
+    """Return root and every user with an account on this machine, by user id."""
     people = [entry.pw_name for entry in pwd.getpwall() if 1000 <= entry.pw_uid < 60000]  # noqa: PLR2004
     return ("root", *people)
 
@@ -161,7 +161,7 @@ def take_down(*, purge: bool = False) -> None:
 
 
 def _cancel_jobs() -> None:
-    """Cancel what is queued: it would come back to life at the next `up`."""
+    """Cancel queued jobs: they would start again at the next `up`."""
     if not daemons.controller_answers():
         return
     with contextlib.suppress(SandboxError):
@@ -176,7 +176,7 @@ def _queue_is_empty() -> bool:
 
 
 def _stop_order() -> list[str]:
-    """Whoever speaks to another ends before it."""
+    """Return the order in which to stop: a daemon stops before those it talks to."""
     last = ["slurmctld", "slurmdbd", "mariadbd", "munged"]
     return [*(name for name in process.recorded_names() if name not in last), *last]
 

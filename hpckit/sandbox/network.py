@@ -1,7 +1,7 @@
-"""The nodes' network: a bridge, one namespace and one link a node, and their names in /etc/hosts.
+"""The nodes' network: a bridge, a namespace and a link per node, and their names in /etc/hosts.
 
-Everything made here carries the sandbox's prefix or stands between its two marks, and only that
-is ever removed.
+Everything made here has the sandbox's prefix or is between its two marks, and only that is ever
+removed.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ NAMESPACES = Path("/run/netns")
 
 
 def make_bridge() -> None:
-    """Make the switch between the nodes and the controller's address on it."""
+    """Make the bridge between the nodes, with the controller's address on it."""
     if not _exists(BRIDGE):
         try:
             _ip("link", "add", BRIDGE, "type", "bridge")
@@ -36,7 +36,7 @@ def make_bridge() -> None:
 
 
 def make_node(node: Node) -> None:
-    """Make a namespace with a link to the bridge; mends what an earlier try left half."""
+    """Make a namespace with a link to the bridge; repair what an interrupted attempt left."""
     place = NAMESPACES / node.namespace
     if not process.is_mounted(place):
         place.unlink(missing_ok=True)  # left by a machine that went down with the sandbox up
@@ -52,18 +52,18 @@ def make_node(node: Node) -> None:
 
 
 def set_link(node: Node, *, up: bool) -> None:
-    """Plug or pull the node's cable: the host's end of its link."""
+    """Set the host's end of the node's link up or down, like plugging or pulling its cable."""
     _ip("link", "set", node.namespace, "up" if up else "down")
 
 
 def link_is_up(node: Node) -> bool:
-    """Whether the node's cable is plugged in."""
+    """Whether the node's link is up."""
     flags = Path(f"/sys/class/net/{node.namespace}/flags")
     return flags.exists() and bool(int(flags.read_text(), 16) & 1)
 
 
 def namespaces() -> list[str]:
-    """List the sandbox's network namespaces, whatever options made them."""
+    """List the sandbox's network namespaces, with whatever options they were made."""
     if not NAMESPACES.is_dir():
         return []
     return sorted(path.name for path in NAMESPACES.iterdir() if path.name.startswith(PREFIX))
@@ -77,19 +77,19 @@ def remove_network() -> None:
     if _exists(BRIDGE):
         _ip("link", "del", BRIDGE)
     if NAMESPACES.is_dir() and not any(NAMESPACES.iterdir()):
-        # `ip netns add` makes the folder a mount of its own and never takes it back.
+        # `ip netns add` makes the folder its own mount and never removes it.
         process.run(["umount", str(NAMESPACES)], check=False)
         NAMESPACES.rmdir()
 
 
 def hosts_block(nodes: tuple[Node, ...]) -> str:
-    """Write out the marked lines that name the controller and the nodes."""
+    """Return the marked lines that name the controller and the nodes."""
     lines = [f"{CONTROLLER_ADDRESS} {CONTROLLER}", *(f"{n.address} {n.name}" for n in nodes)]
     return "\n".join([BEGIN, *lines, END]) + "\n"
 
 
 def write_hosts(nodes: tuple[Node, ...]) -> None:
-    """Put the marked block into /etc/hosts, in place of an earlier one."""
+    """Write the marked block into /etc/hosts, replacing an earlier one."""
     text = _hosts_without_block()
     if text and not text.endswith("\n"):
         text += "\n"
@@ -97,7 +97,7 @@ def write_hosts(nodes: tuple[Node, ...]) -> None:
 
 
 def clean_hosts() -> None:
-    """Take the marked block out of /etc/hosts."""
+    """Remove the marked block from /etc/hosts."""
     text = _hosts_without_block()
     if text != HOSTS.read_text():
         HOSTS.write_text(text)

@@ -1,4 +1,4 @@
-"""Slurm's view of the nodes, and the way of a mended node back into service."""
+"""Slurm's view of the nodes, and how repaired nodes return to service."""
 
 from hpckit.sandbox import process
 from hpckit.sandbox.settings import BIN_DIR
@@ -8,19 +8,19 @@ _HELD_BACK = {"down", "drained", "draining"}
 
 
 def states() -> dict[str, str]:
-    """Ask for the state of every node; empty when the controller does not answer."""
+    """Return the state of every node; empty if the controller does not answer."""
     argv = [str(BIN_DIR / "sinfo"), "--noheader", "--Node", "--format=%N %T", "--partition=batch"]
     done = process.run(argv, check=False, timeout=30.0)
     return dict(line.split() for line in done.stdout.splitlines() if done.returncode == 0)
 
 
 def is_serving(state: str) -> bool:
-    """Whether a node in that state takes jobs; `*` behind a state: it does not answer."""
+    """Whether a node in that state takes jobs; a trailing `*` means that it does not answer."""
     return state.rstrip("-+") in _SERVING
 
 
 def serve(names: list[str]) -> bool:
-    """Whether all these nodes take jobs; asks Slurm to resume those that answer and do not."""
+    """Return whether all these nodes take jobs; make Slurm resume those down or drained."""
     known = states()
     for name in names:
         if known.get(name) in _HELD_BACK:
@@ -30,5 +30,5 @@ def serve(names: list[str]) -> bool:
 
 
 def describe_nodes() -> str:
-    """All nodes with their states, in one line."""
+    """Return all nodes with their states, in one line."""
     return ", ".join(f"{name} {state}" for name, state in sorted(states().items())) or "none known"

@@ -1,4 +1,4 @@
-"""Brings the Debian packages the sandbox needs, without letting any of them start a service."""
+"""Installs the Debian packages of the sandbox, without letting any of them start a service."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ def missing_packages(options: Options) -> list[str]:
 
 
 def install_missing(options: Options) -> list[str]:
-    """Install what is missing with apt-get; returns what was installed."""
+    """Install what is missing with apt-get; return what was installed."""
     names = missing_packages(options)
     if not names:
         return []
@@ -61,7 +61,7 @@ def install_missing(options: Options) -> list[str]:
 
 @contextlib.contextmanager
 def services_held() -> Iterator[None]:
-    """While it lasts, no package may start a service; the machine's own policy comes back after."""
+    """Let no package start a service; the machine's own policy is restored afterwards."""
     restore_policy()
     if _POLICY.exists():
         _POLICY.rename(_SAVED_POLICY)
@@ -74,7 +74,7 @@ def services_held() -> Iterator[None]:
 
 
 def restore_policy() -> None:
-    """Put the machine's own service policy back; also mends an `up` that was killed meanwhile."""
+    """Restore the machine's own service policy, also after an `up` that was killed meanwhile."""
     if _POLICY.exists() and _POLICY.read_text() == _REFUSE_STARTS:
         _POLICY.unlink()
     if _SAVED_POLICY.exists():

@@ -1,7 +1,7 @@
-"""Runs commands, and starts, recognises and ends the processes that belong to the sandbox.
+"""Runs commands, and starts, recognises and ends the processes of the sandbox.
 
-A process is only ever ended when it was recorded at its start, or lives in one of the sandbox's
-own network namespaces. It must not look processes up by name.
+Only processes that were recorded at their start, or that run in one of the sandbox's own network
+namespaces, are ever ended. Processes are never looked up by name.
 """
 
 import json
@@ -34,7 +34,7 @@ DAEMON_ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A process that outlives this command; `name` is its record's and its log's."""
+    """A process that outlives this command; its record and its log have its `name`."""
 
     name: str
     argv: Sequence[str]
@@ -43,20 +43,20 @@ class Daemon:
 
     @property
     def output(self) -> Path:
-        """What it prints; Slurm's daemons log beside it, in NAME.log."""
+        """The file with its output; Slurm's daemons log next to it, in NAME.log."""
         return LOG_DIR / f"{self.name}.out"
 
 
 def run(
     argv: Sequence[str], *, check: bool = True, timeout: float = 60.0, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; a failure becomes a SandboxError quoting its final events."""
+    """Run a command to its end; a failure raises SandboxError with its last lines."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "PATH": _search_path()}
     try:
         done = subprocess.run(
             argv,
             input=stdin,
-            # A folder that a release's chroot has, too: where we were called it may not show.
+            # A folder that a release's chroot has, too: the current one may not be visible there.
             cwd="/",
             capture_output=True,
             text=True,
@@ -81,11 +81,11 @@ def _search_path() -> str:
 
 
 def start(daemon: Daemon) -> None:
-    """Start it unless its recorded process still lives, and record it."""
+    """Start a daemon unless its recorded process is alive, and record it."""
     if recorded_pid(daemon.name) is not None:
         return
     with daemon.output.open("wb") as output:
-        child = subprocess.Popen(  # it is meant to outlive us
+        child = subprocess.Popen(  # it outlives this process on purpose
             daemon.argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -99,11 +99,11 @@ def start(daemon: Daemon) -> None:
         )
     record = {"pid": child.pid, "started": _start_time(child.pid), "boot": _boot()}
     _record_path(daemon.name).write_text(json.dumps(record))
-    child.returncode = 0  # nobody waits for it: without this Popen warns when it is collected
+    child.returncode = 0  # never awaited: without this, Popen warns when it is collected
 
 
 def recorded_pid(name: str) -> int | None:
-    """Find the pid recorded under that name, if that very process still lives."""
+    """Return the pid recorded under that name, if that very process is still alive."""
     try:
         record = json.loads(_record_path(name).read_text())
     except (FileNotFoundError, ValueError):
@@ -119,7 +119,7 @@ def recorded_names() -> list[str]:
 
 
 def stop(name: str, *, patience: float = 15.0) -> None:
-    """End a recorded process: TERM, and KILL when patience (seconds) runs out."""
+    """End a recorded process: TERM, and KILL after `patience` seconds."""
     pid = recorded_pid(name)
     if pid is not None:
         _signal(pid, signal.SIGTERM)
@@ -130,7 +130,7 @@ def stop(name: str, *, patience: float = 15.0) -> None:
 
 
 def kill_in_network_namespace(namespace: str) -> int:
-    """Kill everything that lives in a network namespace; returns how many processes died."""
+    """Kill everything in a network namespace; return the number of killed processes."""
     killed: set[int] = set()
     deadline = time.monotonic() + 10.0
     while time.monotonic() < deadline:
@@ -145,7 +145,7 @@ def kill_in_network_namespace(namespace: str) -> int:
 
 
 def pids_in_network_namespace(namespace: str) -> list[int]:
-    """Every living process whose network is that namespace."""
+    """List every living process in that network namespace."""
     try:
         wanted = Path(f"/run/netns/{namespace}").stat()
     except FileNotFoundError:
@@ -163,13 +163,13 @@ def _lives_in(pid: int, wanted: tuple[int, int]) -> bool:
 
 
 def is_mounted(place: Path) -> bool:
-    """Whether something is mounted right there; unlike Path.is_mount also sees binds and files."""
+    """Whether something is mounted at that path; unlike Path.is_mount, finds binds and files."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return any(line.split()[4] == str(place) for line in lines)
 
 
 def wait_until(ready: Callable[[], bool], patience: float, *, interval: float = 0.1) -> bool:
-    """Poll until ready or until patience (seconds) runs out; says whether it became ready."""
+    """Poll until ready or for `patience` seconds; return whether it became ready."""
     deadline = time.monotonic() + patience
     while not ready():
         if time.monotonic() > deadline:
@@ -179,7 +179,7 @@ def wait_until(ready: Callable[[], bool], patience: float, *, interval: float = 
 
 
 def await_daemon(name: str, ready: Callable[[], bool], patience: float) -> None:
-    """Wait for a daemon to serve; raises SandboxError with its final events when it does not."""
+    """Wait until a daemon is ready; raises SandboxError with its last log lines if not in time."""
     if wait_until(lambda: ready() or recorded_pid(name) is None, patience) and ready():
         return
     state = "does not answer" if recorded_pid(name) else "ended at once"
@@ -200,7 +200,7 @@ def _record_path(name: str) -> Path:
 
 
 def _start_time(pid: int) -> int | None:
-    """Clock ticks at which a living process started: tells it from a later one with its pid."""
+    """Return the start time of a living process in clock ticks: a later one may reuse its pid."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""What a sandbox is made of: its options, its nodes and where its files lie.
+"""The settings of a sandbox: its options, its nodes and its paths.
 
-Only facts and arithmetic on them: nothing here reads or changes the machine.
+Pure: reads and changes nothing on the machine.
 """
 
 from dataclasses import asdict, dataclass
@@ -38,12 +38,12 @@ MAX_NODES = 64
 
 
 class SandboxError(Exception):
-    """Something a person can mend: the message says what happened and what to do."""
+    """An error that the user can fix: the message says what happened and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node: the number decides its name and its address."""
+    """One node: its number determines its name and its address."""
 
     number: int
 
@@ -65,7 +65,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `up` can be asked for; times are in seconds.
+    """The options of `up`; times are in seconds.
 
     `max_array_size` is one more than the highest index an array element can have.
     """
@@ -82,7 +82,7 @@ class Options:
         return tuple(Node(number=number) for number in range(1, self.nodes + 1))
 
     def node(self, name: str) -> Node:
-        """Find the node of that name; raises SandboxError when there is none."""
+        """Return the node of that name; raises SandboxError if there is none."""
         for node in self.all_nodes():
             if node.name == name:
                 return node
@@ -100,7 +100,7 @@ class Options:
 
     @property
     def release_state(self) -> Path:
-        """State of one release; another release refuses to read it ("incompatible version")."""
+        """The state of one release; another release refuses to read it ("incompatible version")."""
         return STATE / "releases" / self.release
 
     @property
@@ -110,5 +110,5 @@ class Options:
 
     @property
     def root(self) -> Path:
-        """Where this release's own Debian lies, when it is not the machine's."""
+        """The root of this release's own Debian, if it is not the machine's."""
         return CACHE / self.suite

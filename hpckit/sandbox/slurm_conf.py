@@ -1,4 +1,4 @@
-"""The text of Slurm's configuration files. Pure: options in, text out; it writes nothing."""
+"""The text of Slurm's configuration files. Pure."""
 
 from hpckit.sandbox.settings import (
     ACCOUNT,
@@ -88,7 +88,7 @@ PidFile={run}/slurmdbd.pid
 
 
 def slurm_conf(options: Options) -> str:
-    """slurm.conf: the controller, the nodes and the partitions `batch` and `urgent`."""
+    """Return slurm.conf: the controller, the nodes and the partitions `batch` and `urgent`."""
     return _SLURM_CONF.format(
         cluster=CLUSTER,
         controller=CONTROLLER,
@@ -117,19 +117,19 @@ def _node_line(name: str, address: str) -> str:
 
 
 def gres_conf() -> str:
-    """gres.conf: devices that exist but are no GPUs give real GPU accounting and masks."""
+    """Return gres.conf: other existing devices as GPUs give real GPU accounting and masks."""
     return f"Name=gpu File=/dev/fakegpu[0-{GPUS_PER_NODE - 1}]\n"
 
 
 def cgroup_conf(options: Options) -> str:
-    """cgroup.conf: no cgroup is used; 22.05 has no word for that but not to mount any."""
+    """Return cgroup.conf without cgroups; in 22.05 the only way is not to mount any."""
     if options.release == "22.05":
         return "CgroupAutomount=no\n"
     return "CgroupPlugin=disabled\n"
 
 
 def slurmdbd_conf(options: Options) -> str:
-    """slurmdbd.conf: one database a release, reached over the sandbox's own socket."""
+    """Return slurmdbd.conf: one database per release, reached over the sandbox's own socket."""
     return _SLURMDBD_CONF.format(
         munge_socket=MUNGE_SOCKET,
         controller=CONTROLLER,
@@ -140,7 +140,7 @@ def slurmdbd_conf(options: Options) -> str:
 
 
 def accounting_commands(users: tuple[str, ...]) -> list[list[str]]:
-    """List the sacctmgr commands that register the cluster, the account and its users."""
+    """Return the sacctmgr commands that register the cluster, the account and its users."""
     commands = [["add", "cluster", CLUSTER], ["add", "account", ACCOUNT, f"cluster={CLUSTER}"]]
     commands += [["add", "user", user, f"account={ACCOUNT}"] for user in users]
     return commands

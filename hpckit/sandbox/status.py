@@ -1,4 +1,4 @@
-"""What of the sandbox is alive, for people and for programs. It changes nothing."""
+"""Shows what of the sandbox is alive, as text or data. Changes nothing."""
 
 from typing import TypedDict
 
@@ -8,7 +8,7 @@ from hpckit.sandbox.settings import BIN_DIR, LOG_DIR, SLURM_CONF, Options
 
 
 class NodeStatus(TypedDict):
-    """One node: its slurmd, its link, and Slurm's opinion (None: the controller is silent)."""
+    """One node: its slurmd, its link, and its state in Slurm (None: the controller is silent)."""
 
     name: str
     address: str
@@ -30,7 +30,7 @@ class Status(TypedDict):
 
 
 def sandbox_status() -> Status:
-    """Ask the processes, the links and the controller."""
+    """Return the state of the processes, the links and the nodes in Slurm."""
     options = recorded_options()
     alive = {name: process.recorded_pid(name) is not None for name in _DAEMONS}
     seen = _nodes(options, answering=alive["slurmctld"]) if options else []
@@ -72,7 +72,7 @@ def _judge(options: Options | None, alive: dict[str, bool], seen: list[NodeStatu
 
 
 def as_text(status: Status) -> str:
-    """Put it into a few lines for a person."""
+    """Return the status as a few lines of text."""
     if status["options"] is None:
         return "the sandbox is down"
     asked = " ".join(f"{key}={value}" for key, value in status["options"].items())
@@ -91,5 +91,5 @@ def _node_line(node: NodeStatus) -> str:
     )
 
 
-def _word(alive: bool) -> str:  # noqa: FBT001 - the only thing it says
+def _word(alive: bool) -> str:  # noqa: FBT001 - its only argument
     return "runs" if alive else "dead"

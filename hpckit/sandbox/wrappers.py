@@ -1,7 +1,7 @@
-"""Slurm's client commands at one stable place, for every release and on every side.
+"""Slurm's client commands at one stable path, for every release, inside and outside the chroot.
 
-A wrapper names the sandbox's slurm.conf and runs the real command: directly, or through the
-release's chroot, or directly again when a job already runs inside that chroot.
+A wrapper sets the sandbox's slurm.conf and runs the real command: directly, or through the
+release's chroot, or directly again if a job already runs inside that chroot.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ exec /usr/bin/nsenter --mount={namespace} /usr/sbin/chroot {root} /bin/sh -c '
 
 
 def wrapper(command: str, options: Options, *, native: bool) -> str:
-    """Write out the text of one wrapper."""
+    """Return the text of one wrapper."""
     if native:
         return _NATIVE.format(conf=SLURM_CONF, command=command)
     return _CHROOT.format(

@@ -1,6 +1,6 @@
-"""Saving beside training: hpckit's thread, torch's thread and torch's process, in turn in one run.
+"""Saving in the background of training: hpckit's thread, torch's thread and torch's process.
 
-Responsible for starting two ranks of `programs/background.py` and for a table of what they saw.
+They take turns in one run of two ranks of `programs/background.py`; the result is a table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The training on the sandbox's Slurm, by hpckit and by what others use instead.
+"""The training on the sandbox's Slurm, by hpckit and by the tools that others use instead.
 
-Responsible for starting a contestant as its own manual says, and for ending it; it must not
-disturb or measure one. Jobs have their nodes for themselves: nobody else's die with them.
+Every contestant is started as its own manual says. Jobs have their nodes exclusively, so that a
+lost node affects no other job.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Job:
     contestant: str
 
     def state(self) -> str:
-        """Return Slurm's word, empty once it has forgotten the job."""
+        """Return the job's state in Slurm, empty once Slurm has forgotten the job."""
         return (
             slurm("squeue", "-h", "-a", "-t", "all", "-o", "%A %T")
             .partition(f"{self.job} ")[2]
@@ -64,7 +64,7 @@ class Job:
         return slurm("scontrol", "show", "hostnames", names).split()
 
     def cancel(self) -> None:
-        """Have it end, where it has not."""
+        """End the job, if it has not ended."""
         if self.contestant == "hpckit":
             self.scene.cancel()
         elif not self.ended():
@@ -77,13 +77,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """Somebody who runs the training; `start(scene, minutes, spare)` returns the job's id."""
+    """A tool that runs the training; `start(scene, minutes, spare)` returns the job's id."""
 
     name: str
     start: Callable[[Scene, int, int], str]
 
     def submit(self, scene: Scene, *, minutes: int = 60, spare: int = 0) -> Job:
-        """Submit, with a time limit; `spare` nodes beside its own where it knows such."""
+        """Submit with a time limit; `spare` nodes in addition, if the tool supports them."""
         return Job(scene=scene, job=self.start(scene, minutes, spare), contestant=self.name)
 
 

@@ -1,7 +1,6 @@
-"""Ten thousand runs that have ended: how long `status`, `ls` and `results` take to show them.
+"""How long `status`, `ls` and `results` take to show ten thousand ended runs.
 
-Responsible for a launch as it is left behind, written by the code that freezes and records real
-ones; nothing runs.
+The launch is written by the code that freezes and records real ones; nothing runs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LOOKS = (
 
 
 def bench_ended(folder: Path) -> None:
-    """Compare the first look at them, without an index, with those that follow."""
+    """Compare the first look at them, without an index, with later ones."""
     environ = {**os.environ, "HPCKIT_OUTPUTS": str(folder / "outputs")}
     words = hpckit("render", "-m", "cluster=local", "experiment=command", "command=true")
     run([*words, f"+x=range(0,{RUNS})", "code.snapshot=false"], env=environ, cwd=folder)
@@ -53,7 +52,7 @@ def bench_ended(folder: Path) -> None:
 
 
 def _took(look: tuple[str, ...], environ: dict[str, str]) -> tuple[float, float]:
-    """Return the seconds that a verb took, and how many of them it computed."""
+    """Return the wall time and the CPU time of a verb, in seconds."""
     began, before = time.perf_counter(), os.times()
     run(hpckit(*look), env=environ)
     after = os.times()
@@ -62,7 +61,7 @@ def _took(look: tuple[str, ...], environ: dict[str, str]) -> tuple[float, float]
 
 
 def _end(launch: Launch, index: int) -> None:
-    """Write an attempt that completed some hours ago."""
+    """Write an attempt that completed five hours ago."""
     paths = launch.paths.run(index).attempt(1)
     make_folder(paths.folder)
     at = datetime.now(UTC) - timedelta(hours=5)

@@ -1,8 +1,7 @@
-"""The effective training time under faults at random, beside the formula.
+"""The effective training time under random faults, compared with the formula.
 
-docs/explanations/reliability.md has its figures.
-
-Responsible for a run on this machine and for the faults given to it; the account is hpckit's own.
+Its results are in docs/explanations/reliability.md. The runs are on this machine; the measured
+values are from hpckit's own account.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from benchmarks.scene import Scene
 
 _PATIENCE_S = 3 * 3600
 _UNDAUNTED = ("recovery.max_identical_failures=20", "recovery.restarts.signal=20")
-"""Kills at random may come faster than a restart takes, which by default ends a run as a loop."""
+"""Random kills may come faster than a restart takes, which by default ends a run as a loop."""
 _MEASURED = ("mtbf_s", "interval_s", "stall_s", "restart_s", "detection_s")
 
 
 def bench_ettr_2min(folder: Path) -> None:
-    """15 minutes of work, a rank killed every 2 minutes in the mean."""
+    """Run 15 minutes of work with a rank killed every 2 minutes on average."""
     _under_faults(folder, mtbf_s=120, work_s=900)
 
 
 def bench_ettr_10min(folder: Path) -> None:
-    """Half an hour of work, a rank killed every 10 minutes in the mean."""
+    """Run half an hour of work with a rank killed every 10 minutes on average."""
     _under_faults(folder, mtbf_s=600, work_s=1800)
 
 

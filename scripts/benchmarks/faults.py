@@ -1,7 +1,7 @@
-"""The same fault for hpckit and for others: time to the next step, steps done again.
+"""The same fault for hpckit and for other tools: time to the next step, steps done again.
 
-Responsible for the faults and for what is seen of them from outside; what is seen is the lines
-that the training writes after its steps (benchmarks/programs/work.py).
+The measurements come from outside: from the lines that the training writes after its steps
+(benchmarks/programs/work.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AFTER_SAVE = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a fault: seconds to the next step (null: none came), steps done again."""
+    """The result of a fault: seconds to the next step (None: none came), steps done again."""
 
     seconds: float | None
     again: int = 0
@@ -37,10 +37,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A fault, given `rounds` times to everybody.
+    """A fault that every contestant gets `rounds` times.
 
-    `strike` does it and returns when, 0 where only its effect tells. `spare` nodes and `minutes`
-    are what jobs ask for; `mends` is whether nodes have to be revived afterwards.
+    `strike` injects it and returns the time, or 0 if only its effect shows the time. `spare` nodes
+    and `minutes` are what jobs ask for; `mends` is whether nodes must be revived afterwards.
     """
 
     strike: Callable[[Job], float]
@@ -56,7 +56,7 @@ def bench_rank(folder: Path) -> None:
 
 
 def bench_node(folder: Path) -> None:
-    """Take a node's power: its cable goes first, so that no connection is closed."""
+    """Cut a node's power: its cable goes first, so that no connection is closed."""
     print(f"SlurmdTimeout: {_slurm_setting('SlurmdTimeout')}, {_slurm_setting('AuthInfo')}")
     _contest(folder, Trial(strike=_lose_node, rounds=3, spare=1, mends=True))
 
@@ -83,7 +83,7 @@ def _contest(folder: Path, trial: Trial) -> None:
 
 
 def _one(contestant: Contestant, scene: Scene, trial: Trial) -> Outcome:
-    """Give a contestant the fault once; the sandbox is whole afterwards."""
+    """Inject the fault once for a contestant; the sandbox is intact afterwards."""
     job = contestant.submit(scene, minutes=trial.minutes, spare=trial.spare)
     try:
         if not wait_until(lambda: _ready(scene) or job.ended(), 300) or not _ready(scene):
@@ -97,7 +97,7 @@ def _one(contestant: Contestant, scene: Scene, trial: Trial) -> Outcome:
 
 
 def _ready(scene: Scene) -> bool:
-    """Whether it is far enough, and a few steps beyond a save."""
+    """Whether the training is far enough, and a few steps past a save."""
     last = scene.last_step()
     return last >= _EARLIEST_STEP and last % scene.save_every == _AFTER_SAVE
 
@@ -133,7 +133,7 @@ def _silence(job: Job, told: Sequence[float], since: float) -> str:
 
 
 def _detection(scene: Scene, began: float) -> str:
-    """Return when hpckit took a node to be lost, where it did."""
+    """Return when hpckit considered a node lost, if it did."""
     lost = scene.events("node_lost")
     if not lost:
         return ""

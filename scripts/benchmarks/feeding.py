@@ -1,7 +1,6 @@
-"""A thousand runs through a needle's eye: low limits, a killed launcher, a controller restarted.
+"""A thousand runs under low limits, a killed launcher and a restarted controller.
 
-Responsible for the scene and for counting what came of it, from the runs' own notes and from
-sacct; it must not take hpckit's word for anything.
+The outcome is counted from the runs' own notes and from sacct, not from hpckit's record.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def _limit(queued: int) -> None:
 
 
 def _sweep(folder: Path) -> str:
-    """Launch, kill the launcher, go on with `resume`, restart the controller; return the id."""
+    """Launch, kill the launcher, continue with `resume`, restart the controller; return the id."""
     ran = folder / "ran"
     ran.mkdir()
     environ = {**os.environ, "HPCKIT_OUTPUTS": str(folder / "outputs")}
@@ -64,7 +63,7 @@ def _sweep(folder: Path) -> str:
 
 
 def _resumed(folder: Path, environ: Mapping[str, str]) -> bool:
-    """Resume; it refuses as long as a submission may still be under way."""
+    """Resume; return whether it succeeded: it fails while a submission may be in progress."""
     words = hpckit("resume")
     done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, check=False)
     return done.returncode == 0
@@ -87,7 +86,7 @@ def _count(ran: Path, launch: str) -> None:
 
 
 def _spans(launch: str) -> tuple[list[tuple[datetime, datetime]], int]:
-    """Return when each array element began and ended, by sacct, and of how many arrays."""
+    """Return start and end of each array element, from sacct, and the number of arrays."""
     words = ("-X", "-n", "-P", "-S", "now-6hours", "--format=JobID,JobName,Start,End")
     rows = [line.split("|") for line in slurm("sacct", *words).split()]
     ours = [row for row in rows if launch in row[1] and "_" in row[0]]

@@ -1,8 +1,8 @@
-"""Uneven short runs on the sandbox: sharing jobs, a job each, and chunks fixed beforehand.
+"""Short runs of uneven length on the sandbox: shared jobs, a job each, and static chunks.
 
-Responsible for the time from the first submission to the last end, beside the least that any order
-could take in as many slots; all of them sleep the same times, drawn once. What is launched once
-more is known, so that the longest begin first.
+Measures the time from the first submission to the last end, compared with the least possible in as
+many slots; the runs sleep the same times in each way, drawn once. In a repeated launch the
+durations are known, so that the longest runs begin first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTE = "date +%s.%N >> {folder}/ended"
 
 
 def bench_packing(folder: Path) -> None:
-    """Print the makespan of each way, and how many times the lower bound it is."""
+    """Print the makespan of each way, and its ratio to the lower bound."""
     need_sandbox()
     times = _typical()
     least = _least(times)
@@ -49,7 +49,7 @@ def bench_packing(folder: Path) -> None:
 
 
 def _typical() -> list[float]:
-    """Return the times, of all that were drawn, which favour no way: likest to what is usual."""
+    """Return the draw closest to the mean of all draws, so that it favours no way."""
     draws = [_drawn(seed) for seed in range(DRAWS)]
     ratios = [(_in_turn(one) / _least(one), _in_chunks(one) / _least(one)) for one in draws]
     usual = tuple(map(statistics.mean, zip(*ratios, strict=True)))
@@ -61,18 +61,18 @@ def _typical() -> list[float]:
 
 
 def _drawn(seed: int) -> list[float]:
-    drawn = random.Random(seed)  # noqa: S311  # nobody guards anything with it
+    drawn = random.Random(seed)  # noqa: S311  # not for security
     times = [drawn.lognormvariate(0, 1) for _ in range(RUNS)]
     return [round(seconds * MEAN_S * RUNS / sum(times), 2) for seconds in times]
 
 
 def _least(times: list[float]) -> float:
-    """Return what no order of these runs can do without."""
+    """Return the lower bound of the makespan for any order of these runs."""
     return max(*times, sum(times) / SLOTS)
 
 
 def _in_turn(times: list[float]) -> float:
-    """Return the makespan where a free slot takes the next run, and nothing else takes time."""
+    """Return the makespan if a free slot takes the next run, and nothing else takes time."""
     slots = [0.0] * SLOTS
     for seconds in times:
         heapq.heapreplace(slots, slots[0] + seconds)
@@ -80,12 +80,12 @@ def _in_turn(times: list[float]) -> float:
 
 
 def _in_chunks(times: list[float]) -> float:
-    """Return the makespan of static chunks, where nothing else takes time."""
+    """Return the makespan of static chunks, if nothing else takes time."""
     return max(map(sum, _parts(times)))
 
 
 def _parts(times: list[float]) -> list[list[float]]:
-    """Split the runs evenly in their order, as people do by hand."""
+    """Split the runs evenly in their order, as users do by hand."""
     share = len(times) / SLOTS
     return [times[round(n * share) : round((n + 1) * share)] for n in range(SLOTS)]
 

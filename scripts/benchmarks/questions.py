@@ -1,8 +1,8 @@
-"""What Slurm is asked for a sweep and for watching it, beside others.
+"""Counts the queries to Slurm for a sweep and for watching it, compared with other tools.
 
-Responsible for counting the controller's and the accounting's own statistics (`sdiag`, `sacctmgr
-show stats`) around what each does with a thousand runs that wait; it must not let one begin. An
-hour of watching is an hour of the program's own clock: every question in it is really asked.
+The statistics of the controller and the accounting (`sdiag`, `sacctmgr show stats`) are read before
+and after each step, with a thousand waiting runs, none of which may begin. An hour of watching is
+an hour of the program's own clock: every query in it is really made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AT_ONCE = 10
 LATER = "now+5hours"
 
 _OWN = frozenset({"REQUEST_STATS_INFO", "REQUEST_PING"})
-"""Of sdiag itself, and of those who wait for the sandbox."""
+"""Queries by sdiag itself, and by commands that wait for the sandbox."""
 
 _OF_USERS = "REQUEST_"
 _OF_JOBS = ("REQUEST_COMPLETE", "REQUEST_STEP", "REQUEST_JOB_STEP")
@@ -135,7 +135,7 @@ def _launcher(folder: Path, environ: dict[str, str]) -> None:
 def _rival(
     program: str, *arguments: str, cwd: Path, environ: dict[str, str]
 ) -> subprocess.Popen[str]:
-    """Start a rival's program, which does what it is told."""
+    """Start a rival's program, which follows commands on standard input."""
     path = f"{SANDBOX_BIN}{os.pathsep}{environ['PATH']}"
     return subprocess.Popen(
         [rival_python(), str(SWEEP / program), *arguments],
@@ -148,9 +148,9 @@ def _rival(
 
 
 def _told(rival: subprocess.Popen[str], word: str) -> None:
-    """Let the rival do one thing, and wait until it has; what else it prints is left out."""
+    """Let the rival do one thing and wait for it; its other output is discarded."""
     assert rival.stdin is not None  # noqa: S101  # it is a pipe
-    assert rival.stdout is not None  # noqa: S101  # likewise
+    assert rival.stdout is not None  # noqa: S101  # it is a pipe
     rival.stdin.write(f"{word}\n")
     rival.stdin.flush()
     if not any(line.strip() == word for line in rival.stdout):
@@ -167,7 +167,7 @@ def _counted(what: str) -> Iterator[None]:
 
 
 def _controller() -> Counter[str]:
-    """Return what slurmctld was asked so far, by kind, without what its own daemons ask."""
+    """Return the number of RPCs to slurmctld so far, by kind, without those of its own daemons."""
     found: Counter[str] = Counter()
     text = slurm("sdiag").partition("by message type")[2].partition("by user")[0]
     for line in text.splitlines():
@@ -179,6 +179,6 @@ def _controller() -> Counter[str]:
 
 
 def _accounting() -> int:
-    """Return how often slurmdbd was asked for jobs so far."""
+    """Return how often slurmdbd was queried for jobs so far."""
     lines = slurm("sacctmgr", "show", "stats").splitlines()
     return sum(int(one.partition("count:")[2].split()[0]) for one in lines if _OF_SACCT in one)

@@ -1,7 +1,7 @@
-"""A run that has logged ten million rows in a month: what it costs to look at it, and to decide.
+"""What it costs to look at a run that has logged ten million rows in a month, and to decide.
 
-Responsible for files as a month of training leaves them, written by the code that records real
-runs; nothing trains.
+The files are written as a month of training leaves them, by the code that records real runs;
+nothing trains.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CANCELLED += "assert not is_cancelled(load_launch(Path(sys.argv[1])), 0)"
 
 
 def bench_rows(folder: Path) -> None:
-    """Measure a look, a decision, and making last values again: CPU time and most memory."""
+    """Measure a look, a decision, and rebuilding the last values: CPU time and peak memory."""
     environ = {**os.environ, "HPCKIT_OUTPUTS": str(folder / "outputs")}
     words = hpckit("render", "cluster=local", "experiment=command", "command=true")
     run([*words, "code.snapshot=false"], env=environ, cwd=folder)
@@ -67,7 +67,7 @@ def _say(what: str, words: list[str], environ: dict[str, str], *, code: int | No
 
 
 def _month(launch: Launch) -> AttemptPaths:
-    """Write an attempt of a month that was interrupted a moment ago."""
+    """Write an attempt of a month that was interrupted just now."""
     paths = launch.paths.run(0).attempt(1)
     make_folder(paths.folder)
     now = datetime.now(UTC)
@@ -97,7 +97,7 @@ def _month(launch: Launch) -> AttemptPaths:
 
 
 def _log(paths: AttemptPaths, at: str) -> None:
-    """Write rows as a rank does, the last of them by the rank's own code."""
+    """Write rows as a rank does, the last of them with the rank's own code."""
     with paths.metrics.open("w", encoding="utf-8") as file:
         for first in range(0, ROWS - 1, _CHUNK):
             steps = range(first, min(first + _CHUNK, ROWS - 1))

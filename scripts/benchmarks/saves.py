@@ -1,7 +1,7 @@
-"""What saving costs: standstill as a share of the time, and bandwidth beside `dd conv=fsync`.
+"""What saving costs: standstill as a share of time, and bandwidth compared with `dd conv=fsync`.
 
-Responsible for a run with a state of 256 MiB on this machine, and for the disk's own speed within
-the same minutes.
+A run with a state of 256 MiB on this machine; the disk's own speed is measured within the same
+minutes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.commands import run, wait_until
 from benchmarks.scene import Scene
 
 _WIDTH = 4729
-"""A square of floats with Adam's two moments: 3 x 4 x 4729² bytes are 256 MiB."""
+"""The width of a square of floats: with Adam's two moments, 3 x 4 x 4729² bytes are 256 MiB."""
 _STEPS = 120
 _REPEATS = 3
 _DISK_REPEATS = 7
@@ -23,7 +23,7 @@ _MIB = 2**20
 
 
 def bench_saves(folder: Path) -> None:
-    """Three runs of two minutes, a step a second, saving as often as `auto` says."""
+    """Do three runs of two minutes, a step a second, that save as often as `auto` says."""
     print("run  saves  interval  stall  stall share  torch.save  MiB/s   dd MiB/s  share of dd")
     rows = [_one(folder, number) for number in range(_REPEATS)]
     for name, values in (
@@ -35,7 +35,7 @@ def bench_saves(folder: Path) -> None:
 
 
 def _one(folder: Path, number: int) -> tuple[float, float, float]:
-    """Return, in percent, the share of time stood still, and of the disk's speed twice."""
+    """Return, in percent, the share of standstill, and two speeds as shares of the disk's."""
     scene = Scene(folder=folder / f"run-{number}", steps=_STEPS, step_s=1.0, width=_WIDTH).prepare()
     disk = _dd(folder, 256)
     scene.launch("cluster=local", "resources=cpu_pair", f"checkpoint.mtbf_hours={1 / 6:.4f}")
@@ -47,7 +47,7 @@ def _one(folder: Path, number: int) -> tuple[float, float, float]:
     speed, waited = median(speeds[:-1]), speeds[-1]
     background = [
         one["stall_s"] for one in saved[:-1]
-    ]  # the last one ends the run: it is waited for
+    ]  # the last one ends the run, which waits for it
     running = account["wall_s"] - account["queue_s"] - account["start_s"] - saved[-1]["stall_s"]
     share, stall = sum(background) / running * 100, median(background)
     print(
@@ -64,10 +64,10 @@ def _one(folder: Path, number: int) -> tuple[float, float, float]:
 
 
 def _dd(folder: Path, size_mib: int) -> list[float]:
-    """Return MiB/s of writing and flushing so much; the first two times don't count.
+    """Return MiB/s of writing and flushing a file of this size; the first two are left out.
 
-    Three files are kept, as of checkpoints: one that gets the place back which the last one has
-    just left writes up to six times as fast on a thinly provisioned disk.
+    Three files are kept, as with checkpoints: on a thinly provisioned disk, a file that gets the
+    space that the last one has just freed is written up to six times as fast.
     """
     speeds, kept = [], []
     for number in range(_DISK_REPEATS):
@@ -85,7 +85,7 @@ def _dd(folder: Path, size_mib: int) -> list[float]:
 
 
 def _torch_save_s(folder: Path) -> float:
-    """Return how long `torch.save` of the same state stands in the way, without any fsync."""
+    """Return how long `torch.save` of the same state blocks, without any fsync."""
     import torch  # noqa: PLC0415
 
     state = [torch.zeros(_WIDTH, _WIDTH) for _ in range(3)]

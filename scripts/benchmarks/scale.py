@@ -1,8 +1,7 @@
-"""A whole attempt on a thousand nodes: the real supervisor, its agents all in one other process.
+"""A whole attempt on a thousand nodes: the real supervisor, with all agents in one other process.
 
-Responsible for starting both and for the figures; it must not play an agent
-(benchmarks.simulated_agents does). What runs is `hpckit supervise` on a frozen launch; what it
-takes for srun is the program of the agents, which call it over loopback.
+Runs `hpckit supervise` on a frozen launch; its srun is replaced by the program of the agents
+(benchmarks.simulated_agents), which connect to it over loopback.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _PATIENCE_S = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How large the attempt is. Each append to a file takes `append_ms` longer than it does.
+    """The size of the attempt. Each append to a file takes `append_ms` longer.
 
-    The process of the agents stands still for `starved_s` in the middle of it.
+    The process of the agents stops for `starved_s` in the middle of it.
     """
 
     nodes: int
@@ -39,7 +38,7 @@ class Scale:
 
 
 def bench_scale(folder: Path, options: argparse.Namespace) -> None:
-    """Measure attempts of these sizes; a line for each, or with `json` an object."""
+    """Measure attempts of these sizes; print a line for each, or with `json` an object."""
     for nodes in options.nodes:
         here = folder / str(nodes)
         here.mkdir()
@@ -59,7 +58,7 @@ def bench_scale(folder: Path, options: argparse.Namespace) -> None:
 
 
 def measure(folder: Path, scale: Scale) -> dict[str, Any]:
-    """Let one rank of such an attempt fail; return what came of it, and what it took."""
+    """Let one rank of such an attempt fail; return the outcome and the measurements."""
     launch = _freeze(folder, scale)
     settings, told = folder / "agents.json", folder / "told.json"
     settings.write_text(json.dumps({**asdict(scale), "told": str(told)}))
@@ -87,7 +86,7 @@ def measure(folder: Path, scale: Scale) -> dict[str, Any]:
 
 
 def _freeze(folder: Path, scale: Scale) -> Path:
-    """Make a launch of one run that is never started again, and that no Slurm is asked about."""
+    """Make a launch of one run that is never restarted and for which no Slurm is asked."""
     environ = on_path() | {"HPCKIT_OUTPUTS": str(folder / "outputs")}
     words = (
         *("render", "--json", "cluster=slurm", "experiment=command", "command=true"),
@@ -98,7 +97,7 @@ def _freeze(folder: Path, scale: Scale) -> Path:
 
 
 def _write_srun(path: Path, settings: Path) -> None:
-    """Stand in for srun: one process that plays all agents."""
+    """Write a replacement for srun: one process that plays all agents."""
     path.write_text(
         f'#!/bin/sh\nexec "{sys.executable}" -m benchmarks.simulated_agents "{settings}" "$@"\n'
     )

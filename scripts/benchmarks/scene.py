@@ -1,8 +1,4 @@
-"""A folder with the training programs, and what is seen of them from outside.
-
-Responsible for laying the programs out and for reading what they recorded; it must not start
-anything but `hpckit`.
-"""
+"""A folder with the training programs, and readers of what they recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step that was done: when, and by which life of the program."""
+    """A finished step: the time, and the process that did it."""
 
     at: float
     life: str
@@ -29,7 +25,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A project folder of its own. Steps take `step_s`; a save is due every `save_every`."""
+    """A project folder. Steps take `step_s` seconds; a save is due every `save_every` steps."""
 
     folder: Path
     steps: int = 100_000
@@ -48,11 +44,11 @@ class Scene:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Return the environment for hpckit: its launches lie in this folder."""
+        """Return the environment for hpckit: its launches are in this folder."""
         return {**os.environ, "HPCKIT_OUTPUTS": str(self.folder / "outputs")}
 
     def launch(self, *words: str) -> str:
-        """Launch the training with hpckit; returns the launch's id."""
+        """Launch the training with hpckit; return the launch's id."""
         fixed = (
             "launch",
             "--rerun",
@@ -64,7 +60,7 @@ class Scene:
         return str(json.loads(done.stdout)["launch"])
 
     def status(self) -> dict[str, Any]:
-        """Return what `hpckit status --json` says of the only run."""
+        """Return the only run in `hpckit status --json`."""
         words = hpckit("status", "--goodput", "--json")
         (one,) = json.loads(run(words, cwd=self.folder, env=self.environ).stdout)["runs"]
         return dict(one)
@@ -75,23 +71,23 @@ class Scene:
         wait_until(lambda: self.status()["state"] not in {"pending", "running"}, 90, every_s=1)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """Return hpckit's events of a kind, of all attempts."""
+        """Return hpckit's events of a kind, from all attempts."""
         files = sorted(self.folder.glob("outputs/*/runs/00000/attempts/*/events.jsonl"))
         records = [record for file in files for record in _lines(file)]
         return [record for record in records if record["event"] == kind]
 
     def done(self) -> list[Step]:
-        """Return the steps that were done, in order of time."""
+        """Return the finished steps, in order of time."""
         lines = _lines(self.folder / "steps.jsonl")
         return [Step(at=one["at"], life=one["life"], step=one["step"]) for one in lines]
 
     def last_step(self) -> int:
-        """Return the step that was done last, -1 before the first."""
+        """Return the last finished step, -1 before the first."""
         done = self.done()
         return done[-1].step if done else -1
 
     def pid_of(self, rank: int) -> int:
-        """Return the process of a rank, of its latest life."""
+        """Return the latest process of a rank."""
         lines = _lines(self.folder / "ranks.jsonl")
         return int([one["pid"] for one in lines if one["rank"] == rank][-1])
 

@@ -1,8 +1,8 @@
-"""All agents of an attempt in one process, with ranks that are messages alone.
+"""All agents of an attempt in one process, with ranks that exist only as messages.
 
-Stands in for srun: `python -m benchmarks.simulated_agents SETTINGS … LAUNCH RUN ATTEMPT`.
-Responsible for what agents and ranks say, when, and for noting the times; it must not judge what
-the supervisor makes of it. The channel, and the way to the supervisor, are the real agents'.
+Stands in for srun: `python -m benchmarks.simulated_agents SETTINGS … LAUNCH RUN ATTEMPT`. It sends
+what agents and ranks would send, and notes the times. The channel, and the way to the supervisor,
+are the real agents'.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PORT = 29500
 
 @dataclass(slots=True)
 class Cast:
-    """All agents. `times` are what was noted, by the wall clock."""
+    """All agents. `times` are the noted times, by the wall clock."""
 
     scale: Scale
     paths: AttemptPaths
@@ -45,7 +45,7 @@ class Cast:
     everyone: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def perform(self) -> None:
-        """Call the supervisor all at once, train a while, let a rank fail, and leave when told."""
+        """Connect all agents at once, train a while, let a rank fail, and leave when asked to."""
         self.times["called"] = time.time()
         async with asyncio.TaskGroup() as group:
             for node in range(self.scale.nodes):
@@ -54,7 +54,7 @@ class Cast:
         await failing
 
     async def _serve(self, node: int) -> None:
-        """Be one agent."""
+        """Act as one agent."""
         channel = self.channels[node] = await call_supervisor(self.paths)
         channel.post(messages.Hello(node=f"n{node:05d}", node_rank=node, pid=os.getpid()))
         beating = asyncio.create_task(self._beat(node, channel))
@@ -68,7 +68,7 @@ class Cast:
             await channel.close()
 
     async def _beat(self, node: int, channel: tcp.Channel) -> None:
-        """Speak as a real agent does: of the newest step where there is one, else of its life."""
+        """Send what a real agent sends: the newest step if there is one, else a heartbeat."""
         told = -1
         while True:
             await asyncio.sleep(pace_s(self.scale.nodes, _NODE_TIMEOUT_S))
@@ -116,7 +116,7 @@ class Cast:
         self.channels[node].post(messages.RankEnded(round=0, exit=record))
 
     async def _train_and_fail(self) -> None:
-        """Begin a step a second, and let one rank fail."""
+        """Begin a step every second, and let one rank fail."""
         await self.everyone.wait()
         await asyncio.sleep(_SETTLE_S)
         before, began = self._supervisor_cpu_s(), time.monotonic()
@@ -125,20 +125,20 @@ class Cast:
             await asyncio.sleep(1.0)
         used = self._supervisor_cpu_s() - before
         self.times["cpu_share_idle"] = used / (time.monotonic() - began)
-        time.sleep(self.scale.starved_s)  # noqa: ASYNC251  # nobody in this process does anything
+        time.sleep(self.scale.starved_s)  # noqa: ASYNC251  # the whole process must stand still
         await asyncio.sleep(0)
         self.times["failed"] = time.time()
         self._end(GUILTY, "ValueError", "the user's own mistake")
 
     def _supervisor_cpu_s(self) -> float:
-        """Return the processor time of the supervisor, the parent of this process."""
+        """Return the CPU time of the supervisor, the parent of this process."""
         text = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
         fields = text.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    """Play the attempt, and leave the times in the file that the settings name."""
+    """Play the attempt, and write the times to the file named in the settings."""
     settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     told = Path(settings.pop("told"))
     launch, index, attempt = sys.argv[-3:]

@@ -1,7 +1,7 @@
-"""Runs `hpckit WORDS…`, notes how much memory it took at most, and can make appending slow.
+"""Runs `hpckit WORDS…`, notes its peak memory, and can make appends slow.
 
-Called as `python -m benchmarks.watched_supervisor FILE APPEND_MS WORDS…`. Responsible for that
-alone: the supervisor in it is the real one.
+Called as `python -m benchmarks.watched_supervisor FILE APPEND_MS WORDS…`. The supervisor in it is
+the real one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpckit.cli.main import main
 
 
 def slow_down_appends(append_s: float) -> None:
-    """Let each opening of a file for appending take so long, as on a network file system."""
+    """Delay each opening of a file for appending by `append_s`, as on a network file system."""
     open_file = os.open
 
     def open_slowly(path: Any, flags: int, *others: Any, **named: Any) -> int:
@@ -28,7 +28,7 @@ def slow_down_appends(append_s: float) -> None:
 
 
 def peak_mb() -> float:
-    """Return the most memory that this process has had resident, in MB."""
+    """Return the peak resident memory of this process, in MB."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024 / 1e6
@@ -36,7 +36,7 @@ def peak_mb() -> float:
 
 
 def run() -> int:
-    """Run the words; returns their exit code."""
+    """Run the words; return their exit code."""
     file, append_ms, *words = sys.argv[1:]
     if float(append_ms):
         slow_down_appends(float(append_ms) / 1000)

@@ -1,8 +1,8 @@
-"""A job that several runs share: its slots take one run after the other, until none is left.
+"""A job that several runs share: its slots take one run after another, until none is left.
 
-Responsible for starting a supervisor for each run, for telling all of them what the job is told,
-and for queueing the job again while runs are left; it must not look into what supervisors do. Jobs
-that share runs agree by claims in the launch folder (record/claims), so that each is begun once.
+It starts a supervisor for each run, passes the job's signals on to all of them, and requeues the
+job while runs are left; it does not look into what supervisors do. Jobs that share runs use claims
+in the launch folder (record/claims), so that each run is started only once.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.requeue import JobAttempt, requeue
 
 _LOOK_S = 2.0
-"""How often the launch's record is looked at for runs that somebody cancels."""
+"""How often, in seconds, the launch's record is checked for cancelled runs."""
 _IDLE_S = 5.0
-"""How often a free slot looks whether another job has given a run back."""
+"""How often, in seconds, a free slot checks whether another job has given a run back."""
 
 
 def run_shared_job(launch: Launch, job: JobSpec, context: Context, program: Program) -> int:
-    """Work through the runs of a job; returns 0 if all that were begun here completed.
+    """Work through the runs of a job; returns 0 if all runs started here completed.
 
-    `program` is hpckit's command line: it supervises each run.
+    `program` is hpckit's command line, which supervises each run.
     """
     slurm_job, restarts = job_key(context.environ)
     holder = ClaimHolder(
@@ -64,7 +64,7 @@ def run_shared_job(launch: Launch, job: JobSpec, context: Context, program: Prog
         pid=os.getpid(),
         started=start_mark(os.getpid()) or "",
     )
-    # On the node, 0700, and whatever runs leave in it goes with the job.
+    # On the node, with mode 0700; what runs leave in it is removed with the job.
     with tempfile.TemporaryDirectory(prefix="hpckit-", ignore_cleanup_errors=True) as folder:
         made = _SharedJob(
             launch=launch,
@@ -79,7 +79,7 @@ def run_shared_job(launch: Launch, job: JobSpec, context: Context, program: Prog
 
 @dataclass(slots=True, kw_only=True)
 class _SharedJob:
-    """The slots of one job. `running` holds the supervisor of each run in one of them."""
+    """The slots of one job. `running` maps each run in a slot to its supervisor."""
 
     launch: Launch
     job: JobSpec
@@ -105,16 +105,16 @@ class _SharedJob:
 
     @property
     def claims(self) -> Path:
-        """Where jobs of this launch say what they took."""
+        """The folder with the claims of this launch's jobs."""
         return self.launch.paths.claims(self.job.index)
 
     @property
     def ends(self) -> SharedJobEnds:
-        """What becomes of runs whose attempt has ended."""
+        """What settles the runs whose attempts have ended."""
         return SharedJobEnds(launch=self.launch, job=self.job, claims=self.claims)
 
     async def work(self) -> int:
-        """Fill the slots until nothing is left, or the job is to end."""
+        """Fill the slots until no run is left or the job is about to end."""
         notices = SharedJobNotices(
             holder=self.holder,
             bin_dir=self.launch.cluster.bin_dir,
@@ -149,7 +149,7 @@ class _SharedJob:
 
     @asynccontextmanager
     async def _sharing(self) -> AsyncIterator[dict[str, str]]:
-        """Keep CUDA's service for runs that share a GPU, where that is wanted and there is one."""
+        """Run CUDA MPS for runs that share a GPU, if configured and available."""
         if not self.spec.mps or self.spec.runs_per_gpu == 1:
             yield {}
             return
@@ -159,7 +159,7 @@ class _SharedJob:
             yield variables
 
     async def _serve(self, slot: Slot) -> None:
-        """Take one run after the other into a slot."""
+        """Run one run after another in a slot."""
         while not (self.stopping or self.closing):
             run = self._take()
             if run is not None:
@@ -168,7 +168,7 @@ class _SharedJob:
             elif not self.running:
                 return
             else:
-                # A run may come back: one of ours, or what another job gives back.
+                # A run may come back: one of this job's, or one that another job gives back.
                 self.changed.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.changed.wait(), _IDLE_S)
@@ -187,7 +187,7 @@ class _SharedJob:
         return due(self.job, self._read_history(), claimed(self.claims))
 
     def _read_history(self) -> LaunchHistory:
-        """Return what the launch's record says now."""
+        """Return the present record of the launch."""
         renew_listing(self.launch.paths)
         try:
             mark = events_mark(self.launch.paths)
@@ -198,7 +198,7 @@ class _SharedJob:
         return self.history[1]
 
     async def _attempt(self, slot: Slot, run: int) -> None:
-        """Run one attempt in a slot, and see to what follows."""
+        """Run one attempt in a slot, and settle its end."""
         try:
             before = latest_attempt(self.launch.paths.run(run).attempts)
         except HpckitError as error:
@@ -214,7 +214,7 @@ class _SharedJob:
         try:
             completed = self.ends.settle(run, before=before, code=code, stopped=self.stopping)
         except (OSError, HpckitError) as error:
-            # The others are not to suffer; a resume sees to this one.
+            # The other runs must not be affected; a resume takes care of this one.
             self._say(f"error: the end of run {run} cannot be recorded: {error}")
             completed = False
         self.failed = self.failed or not completed
@@ -242,7 +242,7 @@ class _SharedJob:
 
     @contextlib.contextmanager
     def _timed(self, process: Step) -> Iterator[None]:
-        """Hold a run to its own time limit: that of the job lets several follow each other."""
+        """Enforce a run's own time limit: the job's limit is for several runs in turn."""
         limit = self.spec.each.timeout
         if limit is None:
             yield
@@ -255,7 +255,7 @@ class _SharedJob:
             timer.cancel()
 
     def _tell(self, number: signal.Signals) -> None:
-        """Begin no further run, and pass on what the job was told; ends are awaited."""
+        """Start no further run, and pass the job's signal on; ends are awaited."""
         self.stopping = True
         self.changed.set()
         self._pass_on(number)
@@ -265,12 +265,12 @@ class _SharedJob:
             signal_supervisor(process, number)
 
     def _close(self) -> None:
-        """Begin no further run."""
+        """Start no further run."""
         self.closing = True
         self.changed.set()
 
     async def _hear_cancels(self) -> None:
-        """End runs that somebody cancels, and no others."""
+        """End cancelled runs, and no others."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if not self.running:
@@ -282,7 +282,7 @@ class _SharedJob:
                     signal_supervisor(self.running[run], signal.SIGTERM)
 
     async def _requeue(self) -> None:
-        """Have Slurm start the job once more; it ends this process then."""
+        """Requeue the job; Slurm then ends this process."""
         attempt = JobAttempt(
             job=self.holder.job,
             restart_count=self.holder.restart_count,

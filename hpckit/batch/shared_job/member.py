@@ -1,7 +1,7 @@
-"""What the supervisor of a run finds in a job that it shares with others.
+"""The allocation and environment of a run's supervisor in a shared job.
 
-Responsible for its stand-ins of an allocation of its own; it must not start or end anything. The
-shared job asks Slurm for all of its runs, and starts them again itself.
+They replace those of a separate job: the shared job queries Slurm for all of its runs, and restarts
+them itself.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hpckit.runtime.assignment import Allocation
 from hpckit.slurm.step import step_environment
 
 ALONE = {"HPCKIT_RANK": "0", "HPCKIT_WORLD_SIZE": "1"}
-"""The place of an agent that no launcher counts."""
+"""Rank and world size for an agent that is started without a launcher."""
 
 
 def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocation | None:
-    """Return what the supervisor of such a run may ask for; None where nobody tells."""
+    """Return what the run's supervisor may ask for; None without the shared job's notes."""
     folder = context.environ.get(VARIABLE)
     if folder is None:
         return None
@@ -47,7 +47,7 @@ def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocatio
 
 
 def environment_in_shared_job(spec: SharedJobSpec, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the agent: without what Slurm says of the job as a whole."""
+    """Return the environment of the agent, without Slurm's variables for the job as a whole."""
     left = {name: value for name, value in environ.items() if name != VARIABLE}
     cpus = {"SLURM_CPUS_PER_TASK": str(spec.each.cpus_per_task)}
     return {**step_environment(left), **cpus, **ALONE}

@@ -1,7 +1,7 @@
-"""CUDA's Multi-Process Service, for runs that share a GPU.
+"""Runs CUDA's Multi-Process Service, for runs that share a GPU.
 
-Responsible for one daemon of the job's own, in private folders, and for its end; it must not
-touch one that others have started, nor a device's settings.
+One daemon for the job, in private folders. Daemons started by others and device settings are never
+touched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIMIT_S = 15.0
 
 @asynccontextmanager
 async def mps(folder: Path, environ: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
-    """Keep a daemon; yields the variables by which programs find it, none where it cannot run."""
+    """Run a daemon; yields the variables by which programs find it, none if it cannot run."""
     places = {"CUDA_MPS_PIPE_DIRECTORY": folder / "pipe", "CUDA_MPS_LOG_DIRECTORY": folder / "log"}
     variables = {name: str(make_folder(place)) for name, place in places.items()}
     program = shutil.which(PROGRAM, path=environ.get("PATH"))
@@ -37,7 +37,7 @@ async def mps(folder: Path, environ: Mapping[str, str]) -> AsyncIterator[dict[st
 async def _say(
     program: str, *arguments: str, environ: Mapping[str, str], words: bytes = b""
 ) -> bool:
-    """Run the control program; returns whether it succeeded in time."""
+    """Run the control program; return whether it succeeded in time."""
     try:
         process = await asyncio.create_subprocess_exec(
             program,

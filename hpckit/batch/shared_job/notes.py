@@ -1,7 +1,7 @@
-"""What a shared job tells the supervisors of its runs: how long the job has, and why it is ended.
+"""Notes of a shared job for the supervisors of its runs: the time it has, and why it is ended.
 
-Responsible for two small files in the job's private folder, so that one process asks the scheduler
-for all of them; it must not ask.
+They are two small files in the job's private folder, so that one process asks the scheduler for all
+of them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class SharedJobNotes:
         write_json(self.folder / "ending.json", to_plain(ending))
 
     def limits(self) -> AttemptLimits:
-        """Return how long the job has, once that is known; what is usual where it is not told."""
+        """Return how long the job has, once known; the defaults if not written in time."""
         return self._read("limits.json", AttemptLimits, _LIMITS_S)
 
     def ending(self) -> AllocationEnding:
-        """Return why the job is being ended; nothing where it is not told within a moment."""
+        """Return why the job is being ended; the default if not written shortly."""
         return self._read("ending.json", AllocationEnding, _ENDING_S)
 
     def _read(

@@ -1,7 +1,6 @@
-"""How a shared job hears of its end: by signals, by its time limit, by what only steps are told.
+"""Detects the end of a shared job: by signals, its time limit, and notices that only steps receive.
 
-Responsible for hearing, for asking Slurm once on behalf of all supervisors, and for passing it on;
-it must not start or end a run.
+Asks Slurm once for all supervisors and passes the answers on; does not start or end runs.
 """
 
 from __future__ import annotations
@@ -28,26 +27,27 @@ from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, PreemptMode, ending
 from hpckit.slurm.step import listening_step, step_environment
 
 _BY_CODE = {128 + number: number for number in RANK_NOTICES}
-"""What srun exits with when its task died of a notice."""
+"""Exit codes of srun when its task was killed by a notice."""
 _CLOSING = timedelta(seconds=60)
-"""So close to the job's time limit no run is begun any more, and of a short job its last tenth."""
+"""This close to the job's time limit, or in its last tenth if it is short, no run is started."""
 _LEAVING = timedelta(seconds=25)
-"""So close to it all runs have to leave: Slurm queues a job again only before its limit."""
+"""This close to it all runs must leave: Slurm requeues a job only before its limit."""
 _ASKING_S = 600.0
 _LOOK_S = 30.0
 _GRACE_AT_MOST_S = 900.0
-"""How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
+"""How long to wait for a preemption announced only to the step; GraceTime at sites is less."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SharedJobNotices:
-    """Hears for one job. `tell` passes a signal on and ends it, `close` has no further run begun.
+    """Receives the notices of one job.
 
-    By its `deadline` a warning far from the time limit is known for a wish that runs save now: it
-    is passed on (`pass_on`), and ends nothing.
+    `tell` passes a signal on and ends the job; `close` stops the start of further runs. `deadline`
+    tells whether a warning signal comes far from the time limit: then it is a request that runs
+    save now, which is passed on (`pass_on`) and ends nothing.
 
-    `requeues` is whether the job can be queued again, so that it is worth leaving early; `takes`
-    how long before its limit a run has to begin (null: as late as can be).
+    `requeues` is whether the job can be requeued, so that leaving early is useful; `takes` is how
+    long before the limit a run must start (None: as late as possible).
     """
 
     holder: ClaimHolder
@@ -67,11 +67,11 @@ class SharedJobNotices:
 
     @property
     def commands(self) -> SlurmCommands:
-        """Slurm's programs."""
+        """Slurm's commands."""
         return SlurmCommands(bin_dir=self.bin_dir, environ=self.environ)
 
     def listen(self) -> None:
-        """Take the signals of this process."""
+        """Handle the signals of this process."""
         loop = asyncio.get_running_loop()
         for number in NOTICES:
             loop.add_signal_handler(number, self._hear, number)
@@ -79,7 +79,7 @@ class SharedJobNotices:
             loop.add_signal_handler(number, lambda: None)
 
     async def keep_time(self) -> None:
-        """Tell how long the job has, and have its runs leave in time to queue it again."""
+        """Report how long the job has, and make its runs leave in time to requeue it."""
         limits = LimitsOfJob(commands=self.commands, job=self.holder.job, environ=self.environ)
         known = await aside(limits.ask)
         if known is None:
@@ -99,7 +99,7 @@ class SharedJobNotices:
             self.notes.tell_limits(known.told())
 
     async def _ask_again(self, limits: LimitsOfJob) -> None:
-        """Hear of a limit that was changed, on behalf of all supervisors."""
+        """Query the limit again in case it was changed, for all supervisors."""
         bad = 0
         while True:
             await asyncio.sleep(pause_s(_ASKING_S, bad, secrets.randbelow(1000) / 1000))
@@ -109,14 +109,14 @@ class SharedJobNotices:
                 self._tell(known)
 
     async def await_preemption(self) -> None:
-        """Hold the job where only its step was told: one that leaves by itself is not requeued."""
+        """Wait for a preemption that only the step knows of: a job that leaves is not requeued."""
         if self.by_step and not self.told.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.told.wait(), _GRACE_AT_MOST_S)
 
     async def _leave_before(self) -> None:
         left_s, closing_s = self.end_s - time.monotonic(), _CLOSING.total_seconds()
-        # A job that lasts little longer than a run begins its first ones all the same.
+        # A job that is little longer than a run starts its first runs anyway.
         lead_s = min(closing_s, left_s / 10)
         if self.takes is not None:
             lead_s = min(self.takes.total_seconds(), left_s * 0.9)
@@ -127,12 +127,12 @@ class SharedJobNotices:
             self.tell(signal.SIGUSR1)
 
     async def _until(self, lead_s: float) -> None:
-        """Wait until so long before the end, which may be moved meanwhile."""
-        while (left_s := self.end_s - lead_s - time.monotonic()) > 0:  # noqa: ASYNC110  # as is time
+        """Wait until `lead_s` before the end, which may change meanwhile."""
+        while (left_s := self.end_s - lead_s - time.monotonic()) > 0:  # noqa: ASYNC110  # it may move
             await asyncio.sleep(min(left_s, _LOOK_S))
 
     async def _hear_step(self) -> None:
-        """Keep a step that does nothing: a grace period is announced to steps alone (22.05)."""
+        """Run an idle step: Slurm announces a grace period to steps only (22.05)."""
         try:
             step = await asyncio.create_subprocess_exec(
                 *listening_step(self.bin_dir),

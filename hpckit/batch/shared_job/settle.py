@@ -1,7 +1,7 @@
-"""What becomes of a run in a shared job when its attempt has ended: over, or back to the others.
+"""Decides what happens to a run in a shared job when its attempt has ended: over, or given back.
 
-Responsible for the final event of supervisors that were killed, and for giving claims back; it must
-not start anything (cli/shared job does), nor choose (planning/packing does).
+Writes the final event of supervisors that were killed, and gives claims back; the executor starts
+the runs.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from hpckit.record.store import append_event, read_events
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedJobEnds:
-    """Sees to the runs of one job whose attempts have ended."""
+    """Settles the runs of one job whose attempts have ended."""
 
     launch: Launch
     job: JobSpec
     claims: Path
 
     def settle(self, run: int, *, before: int, code: int, stopped: bool) -> bool:
-        """See to a run whose supervisor has left with this code; returns whether that is fine.
+        """Settle a run whose supervisor has exited with this code; return whether the run is fine.
 
-        It had `before` attempts when it was started; `stopped` is whether the job is to end.
+        It had `before` attempts when it was started; `stopped` is whether the job is about to end.
         """
         number = latest_attempt(self.launch.paths.run(run).attempts)
         if number > before:
             return self._settle(run, number, code=code, stopped=stopped)
         if stopped:
             give_back(self.claims, run)
-        # Else nothing was begun, and the supervisor has said why; or it was completed before.
+        # Otherwise nothing was started, and the supervisor has printed why; or the run had
+        # completed before.
         return stopped or code == 0
 
     def take_over(self, run: int) -> None:
-        """See to a run that an earlier start of this job had taken."""
+        """Settle a run that an earlier start of this job had claimed."""
         number = latest_attempt(self.launch.paths.run(run).attempts)
         if number:
             self._settle(run, number, code=1, stopped=True)
@@ -79,7 +80,7 @@ class SharedJobEnds:
     def _final_event(
         self, run: int, number: int, told: Sequence[events.Event], *, code: int
     ) -> events.AttemptEnded:
-        """Say for a supervisor that was killed how its attempt ended, within the run's budgets."""
+        """Write how the attempt of a killed supervisor ended, within the run's budgets."""
         paths, at = self._paths(run, number), datetime.now(UTC)
         failure = missing_final_event(told) or lost(Cause.launcher_lost)
         if code < 0:

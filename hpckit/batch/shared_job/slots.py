@@ -1,7 +1,7 @@
-"""The places of a job in which one run after the other runs: devices, CPUs, a folder of its own.
+"""The slots of a shared job, each with its own devices and CPUs, for one run after another.
 
-Responsible for dividing what the scheduler gave a job, and for nothing that happens in a slot. What
-cannot be divided (CPUs that nobody is bound to, no devices) is left to all.
+What the scheduler gave the job is divided among them. What cannot be divided (CPUs that the job is
+not bound to, no devices) is shared by all.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from hpckit.model.plan import SharedJobSpec
 
 DEVICE_LISTS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-"""What Slurm names the devices of a job in: numbers, or UUIDs as of MIG instances."""
+"""The variables in which Slurm lists a job's devices: numbers, or UUIDs for MIG instances."""
 
 _CPUS = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One place: the variables that differ from the job's, and its CPUs (empty: those of all)."""
+    """One slot: the variables that differ from the job's, and its CPUs (empty: the job's)."""
 
     number: int
     variables: Mapping[str, str]
@@ -33,7 +33,7 @@ def make_slots(
     cpus: Sequence[int],
     core_of: Callable[[int], tuple[int, int]] | None = None,
 ) -> tuple[Slot, ...]:
-    """Return the slots of a job that has this environment and may use these CPUs."""
+    """Return the slots of a job with this environment and these CPUs."""
     shares = _cpu_shares(spec, environ, sorted(cpus, key=core_of or core))
     return tuple(
         Slot(number=number, variables=_variables(spec, environ, number), cpus=shares[number])
@@ -42,7 +42,7 @@ def make_slots(
 
 
 def core(cpu: int) -> tuple[int, int]:
-    """Return socket and core of a CPU, so that siblings come next to each other."""
+    """Return socket and core of a CPU, to sort siblings next to each other."""
     topology = _CPUS / f"cpu{cpu}" / "topology"
     try:
         socket = int((topology / "physical_package_id").read_text())
@@ -72,9 +72,9 @@ def _devices(spec: SharedJobSpec, given: Sequence[str], number: int) -> Sequence
 def _cpu_shares(
     spec: SharedJobSpec, environ: Mapping[str, str], cpus: Sequence[int]
 ) -> Sequence[tuple[int, ...]]:
-    """Return the CPUs of each slot; none where the job is not bound to just what it was given.
+    """Return the CPUs of each slot; empty if the job is not bound to exactly its CPUs.
 
-    On a node that does not bind jobs, each of them would crowd onto the same first CPUs.
+    On a node that does not bind jobs, all jobs would otherwise use the same first CPUs.
     """
     given = environ.get("SLURM_CPUS_ON_NODE", "")
     share = len(cpus) // spec.slots

@@ -1,7 +1,7 @@
 """The agent: one process per node, which starts, watches and ends the ranks of its node.
 
-Responsible for what happens on its node and for telling the supervisor; it must not decide
-anything, and it imports no torch. Run as `python -m hpckit.runtime.agent.agent LAUNCH RUN ATTEMPT`.
+It reports to the supervisor, makes no decisions and imports no torch. Run as `python -m
+hpckit.runtime.agent.agent LAUNCH RUN ATTEMPT`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.signals import NOTICES
 
 FOLDER_WAIT_S = 30.0
-"""How long a node may take to see files that another has just written (NFS attribute caches
-hold up to 30 s)."""
+"""How long a node may take to see files that another node has just written.
+
+NFS attribute caches hold up to 30 s.
+"""
 
 SUPERVISOR_LOST = 70
 """Exit code of an agent whose supervisor is gone (EX_SOFTWARE)."""
 
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
-"""At most so long an agent waits before it calls once more; the last call is the last."""
+"""Longest waits of an agent before it connects again; after the last one it gives up."""
 _TURN_S = 3.0
 
 
@@ -80,9 +82,9 @@ class Agent:
         return SUPERVISOR_LOST
 
     async def _receive(self) -> messages.Message | None:
-        """Return the next message; None where the supervisor is gone, or silent for too long.
+        """Return the next message; None if the supervisor is gone, or silent for too long.
 
-        Time in which this very process did not run is no silence.
+        Time in which this process itself did not run does not count as silence.
         """
         limit_s = PATIENCE * self.outlook.settings.runtime.node_timeout_s
         incoming = asyncio.ensure_future(self.channel.receive())
@@ -97,7 +99,7 @@ class Agent:
         return incoming.result()
 
     async def _beat(self) -> None:
-        """Tell of steps and of ranks that hang, and where nothing was told, give a sign of life."""
+        """Report steps and ranks that hang; send a sign of life if nothing else was sent."""
         while True:
             await asyncio.sleep(BEAT_S)
             if self.ranks is not None:
@@ -142,10 +144,11 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     def _reserve(self) -> int:
-        """Hold a port that nobody else is given, but that a rank can bind.
+        """Hold a port that the kernel gives to no other process, but that a rank can bind.
 
-        The socket is bound, never listens, and has SO_REUSEADDR: the kernel hands its port to
-        nobody who asks for any port, while a store (which sets SO_REUSEADDR too) may bind it.
+        The socket is bound, never listens, and has SO_REUSEADDR: the kernel does not give its port
+        to processes that ask for any port, while a store (which also sets SO_REUSEADDR) may bind
+        it.
         """
         if self.reserved is not None:
             self.reserved.close()
@@ -155,7 +158,7 @@ class Agent:
         return int(self.reserved.getsockname()[1])
 
     async def tell(self, message: messages.Message) -> None:
-        """Tell the supervisor; nothing where it is gone (serve() notices), or was given up."""
+        """Send to the supervisor; do nothing if it is gone (serve() notices) or was given up."""
         if self._alone:
             return
         self._said_at = time.monotonic()
@@ -163,18 +166,18 @@ class Agent:
             await self.channel.send(message)
 
     def hear(self, number: int) -> None:
-        """Pass a signal on: Slurm tells some notices to the step alone, not to the batch side."""
+        """Pass a signal on: Slurm sends some notices only to the step, not to the batch side."""
         name = signal.Signals(number).name
         self._background(self.tell(messages.Noticed(signal=name)))
 
 
 def node_name() -> str:
-    """Return this node's name as Slurm knows it, else the host's."""
+    """Return this node's name as Slurm knows it, or the host's name."""
     return environment().get("SLURMD_NODENAME") or socket.gethostname()
 
 
 async def call_supervisor(paths: AttemptPaths) -> tcp.Channel:
-    """Read where the supervisor listens and call it; raises FrozenFolderError, ChannelError."""
+    """Read where the supervisor listens and connect; raises FrozenFolderError, ChannelError."""
     secret = (await _appeared(paths.secret)).read_text().strip()
     address = read_json(await _appeared(paths.address))
     for pause_s in _PAUSES_S:
@@ -182,7 +185,7 @@ async def call_supervisor(paths: AttemptPaths) -> tcp.Channel:
             return await tcp.connect_any(address["hosts"], address["port"], secret)
         except ChannelError as error:
             problem = error.message
-        # All agents of a job call at once: those that found no room do not come back at once, too.
+        # All agents of a job call at once: those that found no room must not all retry at once.
         await asyncio.sleep(pause_s * random.random())  # noqa: S311  # no secret
     raise ChannelError(
         f"node {node_name()} cannot reach the supervisor at port {address['port']}: {problem}",
@@ -204,7 +207,7 @@ async def _appeared(path: Path) -> Path:
 
 
 async def attend(launch: Launch, index: int, attempt: int) -> int:
-    """Take part in an attempt as this node's agent; returns the exit code."""
+    """Take part in an attempt as this node's agent; return the exit code."""
     run = LaunchPaths(launch.folder).run(index)
     settings, _ = load_settings(launch, index)
     secrets = read_secrets(launch.paths, index, settings)
@@ -235,7 +238,7 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
 
 
 async def execute_will(environ: Mapping[str, str], place: int) -> None:
-    """Run what the supervisor left for the case that it is gone; the first agents go first."""
+    """Run the command that the supervisor left for its own loss; the wait grows with `place`."""
     words = json.loads(environ.get(ON_SUPERVISOR_LOST, "[]"))
     if words:
         await asyncio.sleep(_TURN_S * place)
@@ -244,12 +247,12 @@ async def execute_will(environ: Mapping[str, str], place: int) -> None:
 
 
 def say(message: str, hint: str) -> None:
-    """Write an error to the step's log, from where the supervisor quotes it."""
+    """Write an error to the step's log, from which the supervisor quotes it."""
     sys.stderr.write(f"hpckit: error: {message}\n  {hint}".rstrip() + "\n")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the agent; prints one clear line for what keeps this node from taking part."""
+    """Run the agent; print one clear line about what keeps this node from taking part."""
     folder, index, attempt = arguments
     try:
         allow_many_files()

@@ -1,6 +1,6 @@
-"""Whether a folder still has room: what a program that lost its output to a full disk cannot say.
+"""Checks whether a folder still has room, for programs that lost their output to a full disk.
 
-Responsible for finding that out by writing, as quotas show nowhere else; it must not judge ends.
+Checks by writing, because quotas show nowhere else.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def without_room(folder: Path) -> str:
-    """Say that a folder takes no more, with its name and free bytes; empty where it does."""
+    """Return a message with the folder's name and free bytes if it is full; empty otherwise."""
     probe = folder / f".room.{os.urandom(4).hex()}"
     try:
         handle = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
         try:
             short = os.write(handle, _PROBE) < len(_PROBE)
-            os.fsync(handle)  # NFS says it no sooner
+            os.fsync(handle)  # NFS reports it no sooner
         finally:
             os.close(handle)
     except OSError as error:
@@ -47,6 +47,6 @@ def _words(folder: Path, number: int) -> str:
 
 
 def of_full_disk(exit_: RankExit, words: str) -> RankExit:
-    """Return the record of a rank that ended while its folder had no room, as `words` say."""
+    """Return the record of a rank that ended while its folder was full, according to `words`."""
     said = f"\n{exit_.message}" if exit_.message else ""
     return replace(exit_, exception="FullDiskError", message=f"{words}{said}")

@@ -1,10 +1,10 @@
-"""The judge of hangs: whether a rank stands still for longer than its run ever did. Pure.
+"""The hang detector: does a rank stand still for longer than its run ever did? Pure.
 
-Responsible for the limit, learned from the run's own steps, and for the judgement; it must not
-read a clock (every time is given, in seconds of one monotonic clock) or end anybody.
+Learns the limit from the run's own steps, and judges. It reads no clock: every time is given, in
+seconds of one monotonic clock.
 
-What a false judgement costs is a restart, so whatever is not known is not judged: code that is not
-known to loop over steps, a rank that is paused, and time in which the judge itself did not run.
+A false judgement costs a restart, so nothing unknown is judged: code that is not known to loop over
+steps, a rank that is paused, and time in which the detector itself did not run.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 ENOUGH_GAPS = 20
-"""So many gaps a rank must have told before its limit is learned from them."""
+"""Number of gaps a rank must have reported before its limit is learned from them."""
 
 _REMEMBERED = 1000
 _QUANTILE = 0.99
 _LONGEST_FACTOR = 2.0
-"""A silence that the run once came back from (an evaluation) may last twice as long next time."""
+"""A silence from which the run once recovered (an evaluation) may take twice as long next time."""
 _OVERSLEPT_TICKS = 4
-"""A judge that is called this much later than usual was itself stopped, with all it could hear."""
+"""A detector called this many ticks late was itself stopped, and missed messages meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangLimits:
     """How long a rank may be silent.
 
-    At least `floor`, usually `factor` times what all but one in a hundred steps took, and `first`
-    until that is known (compilation, warming caches), before the first step and after the last
-    one; 0: not judged then.
+    At least `floor`, usually `factor` times the 99th percentile of the run's step times. `first`
+    applies until that is known (compilation, warming caches), before the first step and after the
+    last one; 0: not judged then.
     """
 
     floor: timedelta
@@ -43,7 +43,7 @@ class HangLimits:
 class SilentRank:
     """A rank that has been silent for longer than its limit, since it began `step`.
 
-    `step` is null before the first one; `over` is whether the last one is behind it.
+    `step` is None before the first step; `over` is whether the last step has ended.
     """
 
     rank: int
@@ -57,9 +57,9 @@ class SilentRank:
 class _Heard:
     """What is known of one rank. `at` is when its silence began.
 
-    `learnable` is whether the gap that began with `step` says how long steps take: not the first
-    one of a rank (compilation), nor one that held a pause. `working` is whether it does something
-    that is no step: before the first one, or `over`, after the last.
+    `learnable` is whether the gap that began with `step` shows how long steps take: not the first
+    gap of a rank (compilation), nor one with a pause. `working` is whether the rank does something
+    other than a step: before the first one, or (`over`) after the last.
     """
 
     step: int | None
@@ -73,10 +73,10 @@ class _Heard:
 
 @dataclass(slots=True, kw_only=True)
 class StepWatch:
-    """The steps of some ranks of one round: of a node's, or of all.
+    """The steps of some ranks of one round: of one node's, or of all.
 
-    The gaps of all ranks are kept together, since ranks of one run step alike. A gap lies between
-    two steps heard of, which may be more than one step apart.
+    The gaps of all ranks are kept together, because ranks of one run step at the same speed. A gap
+    is the time between two reported steps, which may be more than one step apart.
     """
 
     limits: HangLimits
@@ -98,11 +98,11 @@ class StepWatch:
 
     @property
     def stepping(self) -> bool:
-        """Whether any step has been told of, in this round or an earlier one."""
+        """Whether any step has been reported, in this round or an earlier one."""
         return bool(self._gaps) or any(heard.step is not None for heard in self._ranks.values())
 
     def working(self, rank: int, at: float, *, over: bool = False) -> None:
-        """Hear that a rank that loops over steps does what is none: before, or `over`, after."""
+        """Note that a rank that loops over steps works outside a step: before, or `over`, after."""
         if rank in self._ended:
             return
         heard = self._ranks.get(rank)
@@ -110,7 +110,7 @@ class StepWatch:
         self._ranks[rank] = _Heard(step=step, at=at, working=True, over=over)
 
     def began(self, rank: int, step: int, at: float) -> None:
-        """Hear that a rank began a step. A pause goes on until `resumed`."""
+        """Note that a rank began a step. A pause lasts until `resumed`."""
         if rank in self._ended:
             return
         heard = self._ranks.get(rank)
@@ -127,27 +127,27 @@ class StepWatch:
         heard.learnable = rank not in self._paused
 
     def ended(self, rank: int) -> None:
-        """Hear that a rank is over; it is judged no more, whatever of it is heard late."""
+        """Note that a rank has ended; it is no longer judged, whatever late messages say."""
         self._ended.add(rank)
         self._ranks.pop(rank, None)
 
     def paused(self, rank: int) -> None:
-        """Hear that a rank does something else than steps; it is not judged until `resumed`."""
+        """Note that a rank does something other than steps; it is not judged until `resumed`."""
         self._paused.add(rank)
         if rank in self._ranks:
             self._ranks[rank].learnable = False
 
     def resumed(self, rank: int, at: float) -> None:
-        """Hear that a rank goes on with its steps; its silence counts from now."""
+        """Note that a rank continues with its steps; its silence counts from now."""
         if rank in self._paused and rank in self._ranks:
             self._ranks[rank].at = at
         self._paused.discard(rank)
 
     def stalled(self, now: float) -> SilentRank | None:
-        """Return the rank that is silent for longest beyond its limit, None where none is.
+        """Return the rank that is silent for longest beyond its limit; None if there is none.
 
-        Call it at a steady pace: where one call comes much too late, the judge was stopped itself,
-        and the time since the call before is left out of every rank's silence.
+        Call it at a steady interval: if one call comes much too late, the detector itself was
+        stopped, and the time since the previous call is left out of every rank's silence.
         """
         self._forgive(now)
         learned = self.learned_s()
@@ -174,11 +174,11 @@ class StepWatch:
             return learned
         if not self._known:
             return first
-        # A restart compiles once more, and may take as long as the run did before.
+        # A restart compiles again, and may take as long as the first gap did before.
         return max(learned, _LONGEST_FACTOR * self._first_gap) if heard.first else learned
 
     def _forgive(self, now: float) -> None:
-        """Leave time in which the judge did not run out of account."""
+        """Leave out time in which the detector did not run."""
         slept = 0.0 if self._judged_at is None else now - self._judged_at
         least = self.limits.floor.total_seconds() / 2
         if slept > max(least, _OVERSLEPT_TICKS * self._tick):
@@ -189,16 +189,16 @@ class StepWatch:
         self._judged_at = now
 
     def learned_s(self) -> float:
-        """Return how many seconds a rank may be silent, by what is known of this run's steps."""
+        """Return how many seconds a rank may be silent, from what is known of this run's steps."""
         least = self.limits.floor.total_seconds()
         if not self._gaps:
             return least
         return max(least, self.limits.factor * self.usual_s(), _LONGEST_FACTOR * self._longest)
 
     def usual_s(self) -> float:
-        """Return what all but one in a hundred gaps took, in seconds; 0 before any is known.
+        """Return the 99th percentile of the gaps, in seconds; 0 before any is known.
 
-        Compilation and pauses are not among them.
+        Compilation and pauses are not among the gaps.
         """
         if not self._gaps:
             return 0.0

@@ -1,6 +1,6 @@
 """The ranks of one node in one round: their processes, lines, logs and exit records.
 
-Responsible for starting, watching and ending processes; it must not decide when.
+Starts, watches and ends processes; when to do so is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.threads import aside
 
 _TELL_S = 0.5
-"""Steps are passed on at most this often: the supervisor needs liveness, not every number."""
+"""Minimum time between step messages: the supervisor needs liveness, not every number."""
 _STACKS = timedelta(seconds=5)
 _STACK_CHARACTERS = 20_000
 _ALL_STACKS_CHARACTERS = 32_000_000
-"""Of all ranks together: the supervisor keeps them to compare. The main thread comes last."""
+"""For all ranks together: the supervisor keeps them to compare. The main thread comes last."""
 _LOG_LINES = 200
 
 _READ_S = 3.0
-"""How long the end of a rank waits for what it left in files; less than the supervisor waits."""
+"""How long a rank's end waits for what it left in files; less than the supervisor waits."""
 
 T = TypeVar("T")
 Tell = Callable[[messages.Message], Awaitable[None]]
@@ -71,14 +71,14 @@ class RankOutlook:
     info: RankInfo
 
     def pace_s(self, least_s: float = BEAT_S) -> float:
-        """Return how far apart this node's words to the supervisor are, in seconds."""
+        """Return the interval between this node's messages to the supervisor, in seconds."""
         limit_s = self.settings.runtime.node_timeout_s
         return pace_s(self.info.world_size, limit_s, least_s=least_s)
 
     def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
-        """Return the environment all ranks of this node share."""
+        """Return the environment that all ranks of this node share."""
         index, cost = int(self.run.folder.name), order.save_cost
-        # Without it, gloo listens where the host's name leads, which others reach.
+        # Without it, gloo listens on the address of the host's name, which other hosts reach.
         defaults = {"GLOO_SOCKET_IFNAME": "lo"} if order.num_nodes == 1 else {}
         return {
             **defaults,
@@ -127,7 +127,7 @@ class LocalRanks:
 
     @property
     def paths(self) -> RoundPaths:
-        """Where this round's logs and exit records go."""
+        """The paths of this round's logs and exit records."""
         return self.outlook.attempt.round(self.order.round)
 
     async def start(self) -> None:
@@ -176,7 +176,7 @@ class LocalRanks:
         log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
         terminal = environment().get(TERMINAL)
         if terminal is not None:
-            # Whoever shows the terminal writes the log, too.
+            # The process that shows the terminal also writes the log.
             os.close(log)
             log = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
         try:
@@ -198,7 +198,7 @@ class LocalRanks:
         self._tasks += [listening, asyncio.ensure_future(self._watch(info.rank, listening))]
 
     async def _listen(self, rank: int, line: socket.socket) -> None:
-        """Pass on what a rank says. Forged or broken lines end the listening, not the agent."""
+        """Pass on a rank's messages. Forged or broken lines end the listening, not the agent."""
         reader, writer = await asyncio.open_unix_connection(sock=line, limit=LINE_LIMIT)
         with contextlib.suppress(ChannelError, ConnectionError, ValueError):
             while data := await reader.readline():
@@ -206,7 +206,7 @@ class LocalRanks:
         writer.close()
 
     async def _heed(self, rank: int, message: messages.Message) -> None:
-        """Act on what a rank says, and pass on what is of interest beyond this node."""
+        """Act on a rank's message, and pass on what matters beyond this node."""
         match message:
             case messages.StepBegun():
                 self.hangs.began(rank, message.step, time.monotonic())
@@ -235,7 +235,10 @@ class LocalRanks:
         await self.tell_newest()
 
     async def tell_newest(self) -> None:
-        """Pass on the newest step, where that is due; to be called now and then: it is the last."""
+        """Pass on the newest step if it is due.
+
+        Must be called now and then, because no later step may come.
+        """
         at, newest = time.monotonic(), self._newest
         due = self._told_step < 0 or at - self._told_at >= self.outlook.pace_s(_TELL_S)
         if newest is not None and newest.step > self._told_step and due:
@@ -245,7 +248,7 @@ class LocalRanks:
     def hung(self) -> messages.Hung | None:
         """Return the rank that has stood still for longer than its limit, if there is one.
 
-        To be asked at a steady pace.
+        Call it at a steady interval.
         """
         stall = self.hangs.stalled(time.monotonic())
         if stall is None or self._stopping or not self.outlook.settings.runtime.hang_min_s:
@@ -261,10 +264,10 @@ class LocalRanks:
         )
 
     async def save_stacks(self) -> None:
-        """Save what every rank is doing, and tell the supervisor."""
+        """Save what every rank is doing, and send it to the supervisor."""
         alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
         pids = {rank: process.pid for rank, process in alive.items()}
-        # Its own descriptors: a rank may end meanwhile, and the number of its file be used again.
+        # Own descriptors: a rank may end meanwhile, and the number of its file be reused.
         held = {rank: os.dup(self._answers[rank]) for rank in pids if rank in self._answers}
         try:
             files = {rank: Path(f"/proc/self/fd/{one}") for rank, one in held.items()}
@@ -273,7 +276,7 @@ class LocalRanks:
             for one in held.values():
                 os.close(one)
         most = min(_STACK_CHARACTERS, _ALL_STACKS_CHARACTERS // self.order.world_size)
-        # One rank a message: those of a large node are too much for one line.
+        # One message per rank: the stacks of a large node do not fit into one line.
         for rank, pid in pids.items():
             stack = RankStack(
                 rank=rank,
@@ -284,11 +287,11 @@ class LocalRanks:
             )
             await self.tell(messages.StackSaved(round=self.order.round, stack=stack))
         await self.tell(messages.StacksSaved(round=self.order.round))
-        with contextlib.suppress(OSError):  # the supervisor knows by now
+        with contextlib.suppress(OSError):  # the supervisor has them by now
             await aside(lambda: self._keep(texts))
 
     def _keep(self, texts: Mapping[int, str]) -> None:
-        """Write down what ranks were doing, for people."""
+        """Write the stacks of ranks to files for the user."""
         for rank, text in texts.items():
             if text:
                 flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.stacks(rank)
@@ -300,7 +303,7 @@ class LocalRanks:
         ended_at = now()
         self.hangs.ended(rank)
         self._end_children(rank)
-        # Its final events came before its end; what holds the line open now is none of the rank.
+        # Its final events came before its end; what still holds the line open is not the rank.
         await asyncio.wait({listening}, timeout=0.2)
         listening.cancel()
         if TERMINAL in environment():
@@ -314,16 +317,16 @@ class LocalRanks:
                 await aside(lambda: write_json(self.paths.exit_record(rank), to_plain(record)))
 
     def _step(self, rank: int) -> int | None:
-        """Return the step a rank is at; what it tells comes too seldom to compare ranks by."""
+        """Return the current step of a rank; its messages are too rare to compare ranks by."""
         return rank_pipe.read_board(self._boards[rank]) if rank in self._boards else None
 
     def _end_children(self, rank: int) -> None:
-        """Leave none of an ended rank's children (data loaders, background jobs of a shell)."""
+        """Kill all children of an ended rank (data loaders, background jobs of a shell)."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.processes[rank].pid, signal.SIGKILL)
 
     async def _exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
-        """Put together what the process status says and what the rank itself left behind."""
+        """Combine the process status with what the rank itself left behind."""
         said = await self._soon(lambda: self._said(rank), None)
         name = signal_name(-code) if code < 0 else None
         ended_by_us = (rank, name) in self._sent and said is None
@@ -360,14 +363,14 @@ class LocalRanks:
             return None
 
     async def _soon(self, read: Callable[[], T], otherwise: T) -> T:
-        """Return what is read from files, unless they do not answer."""
+        """Return what is read from files, or `otherwise` if the file system does not answer."""
         try:
             return await asyncio.wait_for(aside(read), _READ_S)
         except TimeoutError:
             return otherwise
 
     def pass_on(self, message: messages.Message) -> None:
-        """Tell every rank what the supervisor says."""
+        """Forward a message of the supervisor to every rank."""
         for line in self._lines.values():
             with contextlib.suppress(OSError):
                 line.send(messages.encode_message(message) + b"\n")
@@ -385,7 +388,7 @@ class LocalRanks:
     def _signal(self, number: signal.Signals) -> None:
         for rank, process in self.processes.items():
             if process.returncode is not None:
-                continue  # its number may be somebody else's by now
+                continue  # its number may belong to another process by now
             self._sent.add((rank, number.name))
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)

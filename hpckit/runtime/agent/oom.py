@@ -1,8 +1,8 @@
-"""Whether the kernel killed for want of memory: its own counts, before and after.
+"""Whether the kernel killed a process for lack of memory, from its counts before and after.
 
-Responsible for reading the counts and for saying what a difference means; it must not say which
-process it was (the caller knows who died by SIGKILL), and it imports no torch. The kernel counts
-before it sends SIGKILL (mm/oom_kill.c), so a count read after a death holds that death.
+Reads the counts and interprets a difference. It does not determine which process was killed (the
+caller knows which one died by SIGKILL). Imports no torch. The kernel counts before it sends SIGKILL
+(mm/oom_kill.c), so a count read after a death includes that death.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _EVENTS = "memory.events"
 """cgroup v2: `oom_kill` counts the kills in this group and all below it."""
 
 _CONTROL = "memory.oom_control"
-"""cgroup v1: `oom_kill` counts the kills in this very group (Linux 4.13 and newer)."""
+"""cgroup v1: `oom_kill` counts only the kills in this group (Linux 4.13 and newer)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillCount:
-    """How often the kernel has killed for want of memory, by one file.
+    """How often the kernel has killed for lack of memory, according to one file.
 
-    `own` is whether only the asking process's own group is counted: a rank, its agent's child, is
-    in there too. Otherwise the count is shared with processes that are none of ours.
+    `own` is whether only the calling process's own group is counted: a rank, its agent's child, is
+    in there too. Otherwise the count includes processes that are not ours.
     """
 
     where: str
@@ -33,15 +33,15 @@ class KillCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomKills:
-    """All counts that can be read, the most telling first: own group, those above it, the host."""
+    """All readable counts, the most telling first: own group, those above it, the host."""
 
     counts: tuple[KillCount, ...] = ()
 
     def since(self, before: OomKills) -> str | None:
-        """Return in words what speaks for a kill since then, None where nothing does.
+        """Return in words the evidence for a kill since then; None if there is none.
 
-        The most telling count decides alone: when a process's own group counted none, a kill in a
-        group above it, or elsewhere on the host, was somebody else's.
+        Only the most telling count decides: if a process's own group counted none, a kill in a
+        group above it, or elsewhere on the host, hit another process.
         """
         earlier = {count.where: count.kills for count in before.counts}
         known = [count for count in self.counts if count.where in earlier]
@@ -80,10 +80,10 @@ def _memberships(proc: Path) -> tuple[str | None, str | None]:
 
 
 def _of_v1(cgroup: Path, group: str | None) -> Iterator[KillCount]:
-    """Yield the own group's count; those above it hold nothing of it in v1."""
+    """Yield the own group's count; in v1, the groups above it do not include it."""
     if group is None:
         return
-    # A container sees its own group as the root of the mount, but may be told its path outside.
+    # A container sees its own group as the root of the mount, but may be given its outside path.
     for depth, at in enumerate(_upwards(group)):
         kills = _field(cgroup / "memory" / at / _CONTROL, "oom_kill")
         if kills is not None:

@@ -1,7 +1,7 @@
-"""An agent that is forked ahead and waits for its attempt: on one node, where many runs are short.
+"""An agent that is forked ahead and waits for its attempt: for many short runs on one node.
 
-Responsible for that wait, and for becoming an agent as one that is started as a program; it must
-not be made once threads or an event loop run, which a fork would tear apart.
+It then behaves like an agent that was started as a program. Create it before threads or an event
+loop run, because a fork would break them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpckit.runtime.signals import NOTICES
 
 @contextlib.contextmanager
 def ready_agent() -> Iterator[ReadyAgent]:
-    """Yield an agent in waiting; one that was never told anything leaves at the end."""
+    """Yield a waiting agent; if it never gets an attempt, it leaves at the end."""
     context = multiprocessing.get_context("fork")
     theirs, ours = context.Pipe(duplex=False)
 
@@ -44,7 +44,7 @@ def ready_agent() -> Iterator[ReadyAgent]:
 
 
 def _attend(line: Connection, other_end: Connection) -> None:
-    # Else it would not see that nobody is left at the other end.
+    # Otherwise it would not notice that the other end has no process left.
     other_end.close()
     for number in NOTICES:
         signal.signal(number, signal.SIG_IGN)

@@ -1,8 +1,7 @@
-"""For how long another process has been silent, in the listener's own time.
+"""How long another process has been silent, in the listener's own time. Pure.
 
-Responsible for leaving out time in which the listener itself did not run: processes that were
-stopped together (`scontrol suspend`, SIGSTOP, a paused virtual machine) go on together. Pure: it
-must not read a clock.
+Leaves out time in which the listener itself did not run: processes that were stopped together
+(`scontrol suspend`, SIGSTOP, a paused virtual machine) continue together.
 """
 
 from __future__ import annotations
@@ -10,26 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 _OVERSLEPT_TICKS = 2.0
-"""A look that comes this many times later than usual: the listener did not run meanwhile."""
+"""If a look comes this many times later than usual, the listener did not run meanwhile."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SilenceTimer:
-    """Silence of one speaker, looked at every `tick_s` seconds by a monotonic clock."""
+    """Silence of one speaker, checked every `tick_s` seconds by a monotonic clock."""
 
     tick_s: float
     silent_s: float = field(default=0.0, init=False)
     _looked_at: float | None = field(default=None, init=False)
 
     def heard(self) -> None:
-        """Hear anything at all."""
+        """Note that something was received."""
         self.silent_s = 0.0
 
     def look(self, at: float) -> float:
-        """Return for how many seconds nothing was heard; to be called at every tick.
+        """Return for how many seconds nothing was received; call it at every tick.
 
-        A look that comes late counts as two ticks: the listener may be stopped or short of time,
-        and what it could not hear says nothing of the speaker.
+        A late look counts as two ticks: the listener may be stopped or short of time, and what it
+        could not receive is no evidence about the speaker.
         """
         before, self._looked_at = self._looked_at, at
         if before is not None:

@@ -1,7 +1,4 @@
-"""Listening sockets that IPv4 and IPv6 callers both reach, and this host's own addresses.
-
-It must not accept anybody.
-"""
+"""Listening sockets that both IPv4 and IPv6 callers can reach, and this host's own addresses."""
 
 from __future__ import annotations
 
@@ -18,14 +15,17 @@ _SIOCGIFADDR = 0x8915
 _GLOBAL_SCOPE = "00"
 
 _BACKLOG = 4096
-"""All agents of a job call at once; a full queue costs each left out seconds. The kernel may allow
-less (net.core.somaxconn)."""
+"""All agents of a job connect at once.
+
+With a full queue, each agent left out loses seconds. The kernel may allow less
+(net.core.somaxconn).
+"""
 
 
 def listener(host: str = "", *, port: int = 0, backlog: int = _BACKLOG) -> socket.socket:
     """Return a socket that listens on this port (0: the kernel chooses), on all interfaces or one.
 
-    `host` is a name or an address of this machine; raises OSError where it is none.
+    `host` is a name or an address of this machine. Raises OSError if it is not.
     """
     if not host and socket.has_dualstack_ipv6():
         try:
@@ -33,24 +33,27 @@ def listener(host: str = "", *, port: int = 0, backlog: int = _BACKLOG) -> socke
                 ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog
             )
         except OSError:
-            # The kernel knows IPv6 but this network has none (containers): IPv4 alone then.
+            # The kernel supports IPv6 but this network does not (containers): use IPv4 only.
             pass
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=backlog)
 
 
 def plain_address(address: str) -> str:
-    """Return an IPv4 address that a dual-stack socket shows as `::ffff:10.0.0.1` as it is."""
+    """Return an address in plain IPv4 form if a dual-stack socket shows it as `::ffff:10.0.0.1`."""
     return address.removeprefix("::ffff:")
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is good on its own machine alone."""
+    """Return whether an address is only valid on its own machine."""
     return address.startswith("127.") or address == "::1"
 
 
 def own_addresses(inet6: Path = Path("/proc/net/if_inet6")) -> tuple[str, ...]:
-    """Return the addresses of this host that others may reach: no loopback, none of one link."""
+    """Return the addresses by which other hosts may reach this one.
+
+    Leaves out loopback and link-local addresses.
+    """
     found = [ipaddress.ip_address(text) for text in (*_ipv4(), *_ipv6(inet6))]
     return tuple(str(one) for one in found if not (one.is_loopback or one.is_link_local))
 
@@ -68,7 +71,7 @@ def _ipv4() -> list[str]:
 
 
 def _ipv6(table: Path) -> list[str]:
-    """Return the addresses of global scope; the table's lines: address, index, length, scope."""
+    """Return the addresses of global scope; the table's columns: address, index, length, scope."""
     try:
         lines = [line.split() for line in table.read_text().splitlines()]
     except OSError:

@@ -1,6 +1,6 @@
-"""What supervisor, agents and ranks say to each other.
+"""The messages between supervisor, agents and ranks, and their JSON form.
 
-Responsible for the vocabulary of the control channel and its JSON form; it must not move bytes.
+This is the vocabulary of the control channel; transport is elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PortReserved(Message):
 class StartRound(Message):
     """Supervisor → agent: start your ranks.
 
-    `mtbf_hours` is the expected time to a failure; `save_cost` what a save costs, if known.
+    `mtbf_hours` is the expected time to a failure; `save_cost` the cost of a save, if known.
     """
 
     round: int
@@ -74,7 +74,7 @@ class StopRound(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown(Message):
-    """Supervisor → agent: nothing more to do."""
+    """Supervisor → agent: there is nothing more to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class StoreAddress(Message):
 class StepBegun(Message):
     """Rank → its agent → supervisor: this step has begun, of `total` if the loop has an end.
 
-    The agent adds what steps usually take, in seconds, without compilation and pauses.
+    The agent adds how long steps usually take, in seconds, without compilation and pauses.
     """
 
     rank: int
@@ -107,16 +107,19 @@ class StepBegun(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working(Message):
-    """Rank → its agent: it will loop over steps, and does something before, or after (`over`)."""
+    """Rank → its agent: it loops over steps, but is working before the first or after the last one.
+
+    `over` means after the last one.
+    """
 
     over: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoring(Message):
-    """Rank 0 → its agent → supervisor: this checkpoint is being loaded; so many `others` are left.
+    """Rank 0 → its agent → supervisor: this checkpoint is being loaded.
 
-    Others that no run has died of.
+    `others` is the number of other checkpoints that are left and that no run has died of.
     """
 
     checkpoint: str
@@ -125,7 +128,7 @@ class Restoring(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched(Message):
-    """Rank → its agent: from now on judge, or do not judge, how long its steps take."""
+    """Rank → its agent: from now on judge (`on`), or do not judge, how long its steps take."""
 
     on: bool
 
@@ -142,14 +145,14 @@ class Saved(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn(Message):
-    """Rank 0 → its agent → supervisor: something the user should know."""
+    """Rank 0 → its agent → supervisor: a warning for the user."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported(Message):
-    """Rank 0 → its agent → supervisor: the value that an adaptive sweep judges the run by."""
+    """Rank 0 → its agent → supervisor: the value by which an adaptive sweep judges the run."""
 
     step: int
     value: float
@@ -167,9 +170,9 @@ class Beat(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorSilent(Message):
-    """Agent → supervisor: nothing came from you for so long; this node ends its ranks and leaves.
+    """Agent → supervisor: you were silent for too long; this node ends its ranks and leaves.
 
-    The last thing it says: a supervisor that was frozen finds it when it goes on.
+    This is the agent's last message; a supervisor that was frozen finds it when it continues.
     """
 
     silent_s: float
@@ -179,7 +182,7 @@ class SupervisorSilent(Message):
 class Hung(Message):
     """Agent → supervisor: a rank has stood still for longer than its limit, since this step.
 
-    `step` is null before the first one; `over` is whether the last one is behind the rank.
+    `step` is None before the first step; `over` is whether the last step has ended.
     """
 
     round: int
@@ -205,7 +208,7 @@ class StackSaved(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StacksSaved(Message):
-    """Agent → supervisor: what all of its ranks were doing has been said."""
+    """Agent → supervisor: the stacks of all of its ranks have been sent."""
 
     round: int
 
@@ -220,7 +223,7 @@ class RankEnded(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed(Message):
-    """Agent → supervisor: this node was told that the attempt will be stopped."""
+    """Agent → supervisor: this node was notified that the attempt will be stopped."""
 
     signal: str
 
@@ -239,7 +242,7 @@ _BEAT = encode_message(Beat())
 
 def decode_message(line: bytes) -> Message:
     """Return the message of a line; raises ChannelError for anything else."""
-    if line == _BEAT:  # most of what a supervisor hears
+    if line == _BEAT:  # most of what a supervisor receives
         return Beat()
     try:
         record = json.loads(line)

@@ -1,9 +1,9 @@
-"""The rank's end of its private line to the agent: a socket pair and a board, inherited at birth.
+"""The rank's end of its private line to the agent: an inherited socket pair and a board.
 
-Responsible for sending and awaiting messages from synchronous code; it must not interpret them.
-Neither has a name or a port: only the rank and its agent hold them, so they need no secret. The
-board holds the number of the step the rank is at, and what it last said of its leaving: exact even
-when the rank can say no more, or nobody reads the line.
+Sends and awaits messages from synchronous code. Neither has a name or a port: only the rank and its
+agent hold them, so they need no secret. The board holds the number of the rank's current step and
+its last exit statement. It stays exact even if the rank can send no more, or if no process reads
+the line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hpckit.runtime.channel.messages import Message, decode_message, encode_mess
 VARIABLE = "HPCKIT_LINK_FD"
 """Names the inherited file descriptor of the line."""
 BOARD_VARIABLE = "HPCKIT_STEP_FD"
-"""Names that of the board."""
+"""Names the inherited file descriptor of the board."""
 
 _STEP = struct.Struct("=q")
 _FAREWELL_AT = 64
@@ -46,17 +46,17 @@ class AgentLink:
     _rest: bytes = field(default=b"", init=False)
 
     def send(self, message: Message) -> None:
-        """Send one message; silently nothing where the agent is gone (it ends us anyway)."""
+        """Send one message; do nothing if the agent is gone (its end also ends this process)."""
         with self._lock, contextlib.suppress(OSError):
             self.connection.sendall(encode_message(message) + b"\n")
 
     def note_step(self, step: int) -> None:
-        """Put on the board that this step begins; one system call, so every step can be noted."""
+        """Write to the board that this step begins: one system call, so every step can be noted."""
         if self.board is not None:
             os.pwrite(self.board, _STEP.pack(step + 1), 0)
 
     def note_farewell(self, farewell: ExitStatement) -> None:
-        """Put on the board what this rank says of its leaving; the latest word counts."""
+        """Write this rank's exit statement to the board; the latest one counts."""
         if self.board is not None:
             text = json.dumps(to_plain(farewell)).encode()
             os.pwrite(self.board, text.ljust(_FAREWELL_BYTES), _FAREWELL_AT)
@@ -78,7 +78,7 @@ class AgentLink:
             self.connection.settimeout(None)
 
     def poll(self) -> Message | None:
-        """Return the next message if one has come; None otherwise, and where the agent is gone."""
+        """Return the next message if one has arrived; None if not, or if the agent is gone."""
         if b"\n" not in self._rest:
             with contextlib.suppress(OSError):
                 self._rest += self.connection.recv(65536, socket.MSG_DONTWAIT)
@@ -99,14 +99,15 @@ class AgentLink:
 
 
 def open_link(environ: Mapping[str, str]) -> AgentLink | None:
-    """Open the inherited line; None where this process was not started by an agent."""
+    """Open the inherited line; None if this process was not started by an agent."""
     number = environ.get(VARIABLE, "")
     if not number.isdecimal():
         return None
     try:
         connection = socket.socket(fileno=int(number))
     except OSError:
-        # A wrapper closed inherited descriptors (subprocess does): the run goes on without.
+        # A wrapper closed inherited descriptors (subprocess does): the run continues without the
+        # line.
         return None
     connection.set_inheritable(False)
     return AgentLink(connection, _open_board(environ))
@@ -124,19 +125,19 @@ def _open_board(environ: Mapping[str, str]) -> int | None:
 
 
 def make_board() -> int:
-    """Return a new board, a file in memory that has no name; the caller closes it."""
+    """Return a new board, an in-memory file without a name; the caller closes it."""
     return os.memfd_create("hpckit-step")
 
 
 def read_board(board: int) -> int | None:
-    """Return the step last noted on a board, None before the first."""
+    """Return the step last noted on a board; None before the first."""
     data = os.pread(board, _STEP.size, 0)
     begun = _STEP.unpack(data)[0] - 1 if len(data) == _STEP.size else -1
     return None if begun < 0 else begun
 
 
 def read_farewell(board: int) -> ExitStatement | None:
-    """Return what a rank last said of its leaving, None where it said nothing."""
+    """Return a rank's last exit statement; None if there is none."""
     try:
         text = os.pread(board, _FAREWELL_BYTES, _FAREWELL_AT)
         return from_plain(ExitStatement, json.loads(text))

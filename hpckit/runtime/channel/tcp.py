@@ -1,9 +1,9 @@
 """The control channel between the supervisor and its agents: TCP, both sides authenticated.
 
-Responsible for framing, authentication and integrity of messages; it must not know what they
-mean. Both sides prove that they know the attempt's secret (HMAC-SHA256 over fresh nonces); every
-line carries a MAC over a session key, the direction and its number, so that nothing can be
-injected, replayed or turned around. Contents are not encrypted: they are ranks, steps and exits.
+Frames and authenticates messages; it does not know what they mean. Both sides prove that they know
+the attempt's secret (HMAC-SHA256 over fresh nonces). Every line carries a MAC over a session key,
+the direction and its number, so that no line can be injected, replayed or reflected. Contents are
+not encrypted: they are ranks, steps and exits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
 class Channel:
     """One authenticated connection.
 
-    `peer` is the other side's address as seen from here, `here` the address it reaches us by.
+    `peer` is the other side's address as seen from here, `here` the address by which it reaches us.
     """
 
     reader: asyncio.StreamReader
@@ -56,7 +56,7 @@ class Channel:
     _heard: int = field(default=0, init=False)
 
     async def send(self, message: Message) -> None:
-        """Send one message; raises ConnectionError where the other side is gone."""
+        """Send one message; raises ConnectionError if the other side is gone."""
         self.post(message)
         await self.writer.drain()
 
@@ -65,7 +65,7 @@ class Channel:
         self.post_body(encode_message(message))
 
     def post_body(self, body: bytes) -> None:
-        """Post a message that is encoded already: many are told the same."""
+        """Post a message that is already encoded, because many peers get the same one."""
         mac = _mac(self.key, self.sends_as, b"%d" % self._sent, body)
         self._sent += 1
         self.writer.write(mac + b" " + body + b"\n")
@@ -73,7 +73,8 @@ class Channel:
     async def receive(self) -> Message | None:
         """Return the next message, None at the end; raises ChannelError for a forged line.
 
-        However the connection ends: a dead host behind a router is `No route to host`.
+        None stands for any end of the connection: a dead host behind a router is `No route to
+        host`.
         """
         try:
             line = await self.reader.readline()
@@ -89,7 +90,7 @@ class Channel:
         return decode_message(body)
 
     def unread(self) -> bool:
-        """Whether the other side has said something that this process has not read yet."""
+        """Return whether the other side has sent something that this process has not read yet."""
         connection = self.writer.get_extra_info("socket")
         try:
             waiting = fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4))
@@ -98,7 +99,7 @@ class Channel:
         return any(waiting)
 
     def acknowledged(self) -> bool:
-        """Whether the other side's kernel has taken all that this side has sent."""
+        """Return whether the other side's kernel has received all that this side has sent."""
         connection = self.writer.get_extra_info("socket")
         try:
             under_way = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
@@ -107,11 +108,11 @@ class Channel:
         return not any(under_way)
 
     def abort(self) -> None:
-        """Drop the connection, without waiting for what was not sent yet."""
+        """Drop the connection, without waiting for unsent data."""
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """Close the connection; never raises for one that is gone already."""
+        """Close the connection; never raises if it is already gone."""
         self.writer.close()
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()
@@ -120,7 +121,7 @@ class Channel:
 async def accept(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str
 ) -> Channel:
-    """Authenticate a caller; raises ChannelError where it does not know the secret."""
+    """Authenticate a caller; raises ChannelError if it does not know the secret."""
     key, ours = bytes.fromhex(secret), secrets.token_hex(16).encode()
     writer.write(ours + b"\n")
     theirs, _, proof = (await _line(reader)).partition(b" ")
@@ -132,7 +133,7 @@ async def accept(
 
 
 async def connect(host: str, port: int, secret: str) -> Channel:
-    """Call the supervisor and authenticate both sides; raises OSError or ChannelError."""
+    """Connect to the supervisor and authenticate both sides; raises OSError or ChannelError."""
     reader, writer = await asyncio.wait_for(
         asyncio.open_connection(host, port, limit=LINE_LIMIT), HANDSHAKE_S
     )
@@ -145,10 +146,10 @@ async def connect(host: str, port: int, secret: str) -> Channel:
 
 
 async def connect_any(hosts: Sequence[str], port: int, secret: str) -> Channel:
-    """Call the supervisor under these names and addresses, the best first.
+    """Connect to the supervisor by one of these names and addresses, the best first.
 
-    Each is tried when the one before has failed, or has not answered for a while: a name may take
-    long not to resolve. Raises ChannelError that tells how each of them failed.
+    Each is tried when the one before has failed, or has not answered for a while: a name that does
+    not resolve may take long to fail. Raises ChannelError that lists how each of them failed.
     """
     left, calls, problems = list(hosts), dict[asyncio.Task[Channel], str](), list[str]()
     try:
@@ -222,10 +223,10 @@ def _keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-    # Keep-alive waits while data is under way, and then 15 retries take a quarter of an hour.
+    # Keep-alive pauses while data is in flight, and 15 retries then take a quarter of an hour.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
 
 
 def address_record(hosts: list[str], port: int) -> str:
-    """Return what the supervisor publishes: names and addresses to try in turn, and a port."""
+    """Return what the supervisor publishes: names and addresses to try in order, and a port."""
     return json.dumps({"hosts": hosts, "port": port}) + "\n"

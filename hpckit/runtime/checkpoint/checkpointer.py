@@ -1,8 +1,7 @@
-"""What a run uses: restore, save, prove, close.
+"""The checkpoint interface of a run: restore, save, prove, close.
 
-Responsible for keeping at most one save in flight and for telling what became of it; it must not
-decide when to save. docs/reference/checkpoints.md says how a checkpoint lies on disk and what is
-promised.
+Keeps at most one save in flight and reports its outcome; when to save is decided elsewhere.
+docs/reference/checkpoints.md describes the layout on disk and the guarantees.
 """
 
 from __future__ import annotations
@@ -32,8 +31,9 @@ class CheckpointSettings:
     """How a run's checkpoints are kept.
 
     `epoch` is the number of the attempt; `keep` how many checkpoints stay, at least two; `seed`
-    seeds generators where the world size has changed; `timeout` ends the wait for a silent rank: it
-    breaks the group for good, and a file system may stand still for longer than any step may.
+    seeds the generators if the world size has changed. `timeout` ends the wait for a silent rank. A
+    timeout breaks the group for good, so it is long: a file system may hang for longer than any
+    step may.
     """
 
     epoch: int = 0
@@ -47,10 +47,10 @@ class CheckpointSettings:
 
 
 class Checkpointer:
-    """The checkpoints of one run. All ranks make one at the same time and call it alike.
+    """The checkpoints of one run. All ranks make one at the same time and make the same calls.
 
-    `may_commit` is asked on rank 0 right before a commit: does this attempt still own the run?
-    `shared` is the folder above that others may write to, where that is not the parent.
+    `may_commit` is called on rank 0 right before a commit: does this attempt still own the run?
+    `shared` is the folder above that others may write to, if it is not the parent.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Checkpointer:
     ) -> LoadedCheckpoint | None:
         """Load the newest checkpoint that can be loaded into the objects, and the generators.
 
-        Collective. `on_attempt` hears on rank 0 of each one before it is loaded: its name, and how
-        many others are left that no run has died of. Returns None where nothing was ever committed.
-        Raises StateError where the objects are not those that were saved, NoCheckpointError where
-        every committed checkpoint is damaged or refused by an object, and what a background save
-        raised.
+        Collective. On rank 0, `on_attempt` is called before each load with the checkpoint's name
+        and the number of remaining checkpoints that no run has died of. Returns None if nothing was
+        ever committed. Raises StateError if the objects are not those that were saved,
+        NoCheckpointError if every committed checkpoint is damaged or refused by an object, and what
+        a background save raised.
         """
         self.wait()
         self._restored = self._loader.load(objects, on_attempt)
@@ -108,12 +108,13 @@ class Checkpointer:
     ) -> SaveOutcome | None:
         """Save the objects and the generators at a step boundary; collective.
 
-        With `wait` the checkpoint is committed on return, and its outcome is returned. Without,
-        the state is copied and written in the background, and the outcome of the save before is
-        returned, where nobody has asked for it yet; a save still in flight is waited for first.
-        `patience`, with `wait`, is for a run's last state: what fails is tried again for so long.
+        With `wait`, the checkpoint is committed on return, and its outcome is returned. Without
+        `wait`, the state is copied and written in the background, and the outcome of the previous
+        save is returned, unless it was returned before; a save that is still in flight is waited
+        for first. `patience`, with `wait`, is for a run's last state: failures are retried for this
+        long.
 
-        Raises StateError, FencedError or CheckpointError, from this save or the one before, and
+        Raises StateError, FencedError or CheckpointError, from this save or the previous one, and
         UnsavedStateError when the patience is over.
         """
         begun = time.monotonic()
@@ -127,9 +128,9 @@ class Checkpointer:
         return before
 
     def poll(self) -> SaveOutcome | None:
-        """Return the outcome of the background save once it is there; raises what it raised.
+        """Return the outcome of the background save once there is one; raises what it raised.
 
-        Not collective: ranks may hear of an outcome at different steps.
+        Not collective: ranks may get an outcome at different steps.
         """
         if self._flight is None or not self._flight.done():
             return None
@@ -148,7 +149,7 @@ class Checkpointer:
         return self._flight is not None and not self._flight.done()
 
     def prove(self) -> None:
-        """Record that training went on from the restored checkpoint; once is enough."""
+        """Record that training continued from the restored checkpoint; later calls do nothing."""
         if self._restored is not None:
             self._loader.prove(self._restored.folder)
         self._restored = None
@@ -160,7 +161,7 @@ class Checkpointer:
         self._restored = None
 
     def close(self) -> SaveOutcome | None:
-        """Wait for the background save and let everything go; raises what the save raised."""
+        """Wait for the background save and release everything; raises what the save raised."""
         try:
             return self.wait()
         finally:

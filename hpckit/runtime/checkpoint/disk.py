@@ -1,9 +1,8 @@
-"""Files that are summed while they are written, and on their way to the disk from the start.
+"""Files whose checksum is computed while they are written and flushed.
 
-Responsible for bytes and for what the disk says of them; it must not know what they mean. Every
-byte passes once: its sum is taken from the memory it is written from, and while the next chunk is
-summed and copied the disk already has the one before. Writing first, then flushing and reading
-back for the sum, took half as long again.
+Every byte passes once: its checksum is taken from the memory it is written from, and while the next
+chunk is summed and copied, the disk already writes the previous one. Writing first, then flushing
+and reading back for the checksum, took half as long again.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.manifest import FileSum
 
 CHUNK = 1 << 24
-"""Bytes between two flushes: few, as after each the GIL must be had back from the training."""
+"""Bytes between two flushes: few flushes, because each must get the GIL back from training."""
 
 GATHERED = 1 << 20
-"""Writes smaller than this are put together."""
+"""Writes smaller than this are combined."""
 
 
 class SummedFile(io.RawIOBase):
-    """A new file, the user's alone, that is only appended to.
+    """A new file, accessible to the user only, that is only appended to.
 
     `close` ends the writing and lets the disk finish; `settle` waits until it has.
     """
@@ -46,7 +45,7 @@ class SummedFile(io.RawIOBase):
         self._crc32, self._size, self._pending = 0, 0, 0
 
     def writable(self) -> bool:
-        """Return that it can be written to."""
+        """Return True: the file can be written to."""
         return True
 
     def fileno(self) -> int:
@@ -54,11 +53,11 @@ class SummedFile(io.RawIOBase):
         return self._file.fileno()
 
     def tell(self) -> int:
-        """Return how many bytes there are."""
+        """Return the number of bytes written."""
         return self._size
 
     def write(self, data: Any, /) -> int:
-        """Append all of the data; raises OSError, also for a flush that failed since."""
+        """Append all of the data; raises OSError, also for an earlier flush that failed."""
         with memoryview(data).cast("B") as view:
             for start in range(0, len(view), CHUNK):
                 self._append(view[start : start + CHUNK])
@@ -77,7 +76,7 @@ class SummedFile(io.RawIOBase):
             self._pending = 0
 
     def _await_flushes(self) -> None:
-        """Raise what a flush raised: the system tells it once, a later flush would succeed."""
+        """Raise what a flush raised: the system reports it once, a later flush would succeed."""
         while self._flushes:
             self._flushes.pop().result()
 
@@ -101,13 +100,13 @@ class SummedFile(io.RawIOBase):
         return FileSum(size=self._size, crc32=self._crc32)
 
     def release(self) -> None:
-        """Close the handle, once the disk is through with it."""
+        """Close the handle once the disk has finished."""
         self._flusher.shutdown()
         self._file.close()
 
 
 class SummingFileSystem(FileSystem):
-    """torch's file system, with the sum of every file that is written through it."""
+    """torch's file system, with a checksum of every file that is written through it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +123,7 @@ class SummingFileSystem(FileSystem):
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        """Open a file; one that is written is on disk only after `rename` or `settle`."""
+        """Open a file; a written file is on disk only after `rename` or `settle`."""
         if mode != "wb":
             with super().create_stream(path, mode) as stream:
                 yield stream
@@ -134,7 +133,7 @@ class SummingFileSystem(FileSystem):
             yield stream
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
-        """Give a file its name, after what is in it is on disk."""
+        """Give a file its name, after its content is on disk."""
         file = self._files.pop(Path(path).name)
         self._files[Path(new_path).name] = file
         file.settle()

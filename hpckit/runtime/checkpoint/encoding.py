@@ -1,8 +1,7 @@
 """A state dictionary as flat tensors and a JSON skeleton, and back; bitwise.
 
-Responsible for nested plain values, numpy arrays and tensors; it must not know modules, ranks or
-files. Nothing is pickled: a value that has no exact form here is refused by its place and type
-when it is saved, not when it is needed.
+Handles nested plain values, numpy arrays and tensors. Nothing is pickled: a value that has no exact
+form here is refused, with its place and type, when it is saved, not when it is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from hpckit.runtime.checkpoint.errors import StateError
 
 SKELETON = "#"
-"""Ends the key of an object's skeleton, beside its tensors' keys."""
+"""Suffix of the key of an object's skeleton, which is stored next to its tensors' keys."""
 
 _MAPPINGS: Mapping[str, type[Any]] = {"dict": dict, "ordered": OrderedDict, "counter": Counter}
 _KINDS = {kind: name for name, kind in _MAPPINGS.items()}
@@ -28,7 +27,7 @@ _FACTORIES: Mapping[str, type[Any] | None] = {
     "none": None,
     **{kind.__name__: kind for kind in (int, float, bool, str, list, dict, set, tuple)},
 }
-"""What a defaultdict may make its values by; a function of the user's has no exact form here."""
+"""Allowed default factories of a defaultdict; a function of the user has no exact form here."""
 _FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
 _SEQUENCES: Mapping[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple,
@@ -109,7 +108,7 @@ def _refused(path: str, value: Any) -> StateError:
 
 
 def encode_state(path: str, value: Any) -> dict[str, torch.Tensor]:
-    """Return the tensors of a state by key, all below `path`, its skeleton among them.
+    """Return the tensors of a state by key, all below `path`, including its skeleton.
 
     Raises StateError for a value that has no exact form.
     """
@@ -120,7 +119,7 @@ def encode_state(path: str, value: Any) -> dict[str, torch.Tensor]:
 
 
 def decode_state(path: str, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return the state that `encode` was given, from its tensors."""
+    """Return the state that `encode_state` was given, from its tensors."""
     skeleton = json.loads(tensors[path + SKELETON].numpy().tobytes())
     return _decode(skeleton, tensors)
 

@@ -1,10 +1,10 @@
-"""What can go wrong with checkpoints, by name. It must not print or decide.
+"""The errors of checkpoints.
 
 RunError
 └── CheckpointError          a save failed, or the folder cannot be used
-    ├── FencedError          a newer attempt owns the run: nothing may be committed any more
-    ├── ForeignFolderError   a folder of checkpoints belongs to somebody else, or others may write
-    ├── UnknownOwnerError    whether this attempt still owns the run cannot be read: likewise
+    ├── FencedError          a newer attempt owns the run: nothing may be committed from now on
+    ├── ForeignFolderError   a folder belongs to another user, or others may write to it
+    ├── UnknownOwnerError    cannot read whether this attempt still owns the run: likewise
     ├── StateError           what was registered cannot be saved or does not fit what was saved
     └── NoCheckpointError    there are committed checkpoints, but none could be loaded
 """
@@ -19,15 +19,15 @@ class CheckpointError(RunError):
 
 
 class FencedError(CheckpointError):
-    """A newer attempt owns the run: nothing may be committed any more."""
+    """A newer attempt owns the run: nothing may be committed from now on."""
 
 
 class ForeignFolderError(CheckpointError):
-    """A folder of checkpoints is not the caller's own, or others may write to it."""
+    """A folder of checkpoints does not belong to the user, or others may write to it."""
 
 
 class UnknownOwnerError(CheckpointError):
-    """Whether this attempt still owns the run cannot be read: nothing may be committed now."""
+    """It cannot be read whether this attempt still owns the run: nothing may be committed now."""
 
 
 class StateError(CheckpointError):

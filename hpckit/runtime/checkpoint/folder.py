@@ -1,7 +1,6 @@
-"""The folder of a run's checkpoints: which there are, in what order, and how one goes away.
+"""The folder of a run's checkpoints: names, listing, order and removal.
 
-Responsible for names, listing and removal; it must not read or write state. Only folders named as
-this module names them are ever touched, and only the caller's own.
+Only folders with the names that this module gives are ever touched, and only the user's own.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ class CheckpointEntry:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """What sorts by age.
+        """Key that sorts by age.
 
-        The attempt comes before everything else: what a later attempt saved descends from what
-        it chose to load, and a late commit of an attempt that was cut off never outranks it.
+        The attempt comes first: what a later attempt saved descends from what it chose to load, and
+        a late commit of an attempt that was cut off never outranks it.
         """
         return self.epoch, self.manifest.serial if self.manifest else self.step, self.step
 
@@ -57,9 +56,9 @@ class CheckpointEntry:
 class CheckpointFolder:
     """The checkpoints of one run.
 
-    `shared` is the folder above them that others may write to, too; null where that is the one
-    they lie in. What was found whole is remembered by its manifest, so that a save does not ask for
-    each of the thousands of files that older ones have.
+    `shared` is the folder above them that others may also write to; None if it is the folder that
+    directly contains them. Folders that were found complete are remembered by their manifest, so
+    that a save does not query each of the thousands of files of older ones.
     """
 
     folder: Path
@@ -70,11 +69,11 @@ class CheckpointFolder:
 
     @property
     def journal(self) -> Path:
-        """What was attempted, proved and rejected."""
+        """The file of what was attempted, proved and rejected."""
         return self.folder / "journal.jsonl"
 
     def new(self, step: int, epoch: int) -> Path:
-        """Make the folder of a save, never used before; raises OSError, ForeignFolderError."""
+        """Make a new, unused folder for a save; raises OSError, ForeignFolderError."""
         make_own(self.folder, self._shared)
         path = self.folder / f"step-{step:08d}.e{epoch}.{os.urandom(4).hex()}"
         make_folder(path, exist_ok=False)
@@ -120,11 +119,11 @@ class CheckpointFolder:
             self._whole[folder.name] = _stamp(folder), entry
 
     def folders(self) -> frozenset[Path]:
-        """Return the checkpoint folders that are there, whatever their state; raises OSError."""
+        """Return the existing checkpoint folders, whatever their state; raises OSError."""
         return frozenset(entry.folder for entry in self.entries())
 
     def remove(self, folder: Path) -> None:
-        """Take a checkpoint away: first its commit, then its files; raises OSError."""
+        """Remove a checkpoint: first its commit, then its files; raises OSError."""
         self._whole.pop(folder.name, None)
         with contextlib.suppress(FileNotFoundError):
             (folder / manifests.NAME).rename(folder / f".{manifests.NAME}{_REMOVED}")
@@ -134,7 +133,7 @@ class CheckpointFolder:
 
 
 def _stamp(folder: Path) -> tuple[int, int, int]:
-    """Return what changes with a manifest; raises OSError."""
+    """Return values that change with a manifest; raises OSError."""
     about = (folder / manifests.NAME).stat()
     return about.st_ino, about.st_mtime_ns, about.st_size
 

@@ -1,8 +1,7 @@
-"""The ranks that save and load together, on a CPU group of their own.
+"""The ranks that save and load together, on their own CPU group.
 
-Responsible for agreement: what one rank decides all take over, and a failure of one is known to
-all, so that nobody waits for a rank that has given up. It must not know what is agreed on.
-Without a process group it is one rank alone.
+Makes ranks agree: all ranks adopt what one rank decides, and a failure of one is known to all, so
+that no rank waits for one that has given up. Without a process group it is a single rank.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ _AWAY = frozenset(
         errno.ESHUTDOWN,
     }
 )
-"""What a network file system says while its server is away; local disks say only EIO of these."""
+"""Errors of a network file system whose server is away; local disks raise only EIO of these."""
 
 
 class ProblemKind(StrEnum):
-    """What a failure means for what is tried next.
+    """What a failure means for the next try.
 
     `full` and `away` may pass: a disk without room, a file system that does not answer.
     """
@@ -67,7 +66,7 @@ class Problem:
     hint: str = ""
 
     def error(self, doing: str) -> CheckpointError:
-        """Return the exception that says so."""
+        """Return the exception for this problem."""
         kinds = {ProblemKind.fenced: FencedError, ProblemKind.state: StateError}
         kind = kinds.get(self.kind, CheckpointError)
         return kind(f"{doing} failed on rank {self.rank}: {self.text}", hint=self.hint)
@@ -75,13 +74,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part(Generic[T]):
-    """What one rank's part came to: a value, or a problem."""
+    """The result of one rank's part: a value, or a problem."""
 
     value: T | None = None
     problem: Problem | None = None
 
     def result(self, doing: str) -> T:
-        """Return the value; raises the CheckpointError that says why there is none."""
+        """Return the value; raises a CheckpointError that explains why there is none."""
         if self.problem is not None:
             raise self.problem.error(doing)
         return cast("T", self.value)
@@ -99,7 +98,7 @@ class Group:
         self.size: int = 1 if alone else dist.get_world_size(self.process_group)
 
     def gather(self, value: T) -> list[T]:
-        """Return what every rank has given, in the order of ranks."""
+        """Return the values of all ranks, in the order of ranks."""
         if self.process_group is None:
             return [value]
         everyone: list[Any] = [None] * self.size
@@ -120,7 +119,7 @@ class Group:
     def _try(self, action: Callable[[], T]) -> Part[T]:
         try:
             return Part(value=action())
-        except (Exception, CheckpointException) as error:  # noqa: BLE001  # the others wait for a word
+        except (Exception, CheckpointException) as error:  # noqa: BLE001  # the others wait for a result
             return Part(problem=problem_of(error, self.rank))
 
     def close(self) -> None:
@@ -131,7 +130,7 @@ class Group:
 
 
 _FIRST = (ProblemKind.full, ProblemKind.away)
-"""Kinds of problems that others follow from."""
+"""Kinds of problems that cause others."""
 
 
 def first_problem(parts: Sequence[Part[Any]]) -> Problem | None:
@@ -174,13 +173,13 @@ def _kind_below(error: BaseException) -> ProblemKind:
 
 
 def passing(error: BaseException) -> int | None:
-    """Return the error number at the bottom of this, if it may pass: a full disk, one away."""
+    """Return the error number at the root if it may pass (disk full or away); None otherwise."""
     numbers = _errnos(error)
     return min(numbers & _FULL or numbers & _AWAY, default=None)
 
 
 def _errnos(error: BaseException | None) -> set[int]:
-    """Return the error numbers of an exception and of those it came from."""
+    """Return the error numbers of an exception and of its causes."""
     seen: dict[int, BaseException] = {}
     while error is not None and id(error) not in seen:
         seen[id(error)] = error

@@ -1,8 +1,8 @@
-"""What became of checkpoints: attempted, proved by progress, left as told, rejected as damaged.
+"""The history of checkpoints: attempted, proved by progress, left on request, rejected as damaged.
 
-Responsible for that record, in one append-only file beside the checkpoints; it must not choose.
-A record that cannot be written is let go: it only guides the choice, and a full disk must not
-keep a run from loading.
+Kept in one append-only file next to the checkpoints; choosing one happens elsewhere. A line that
+cannot be written is skipped: it only guides the choice, and a full disk must not keep a run from
+loading.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hpckit.record.store import append_line, read_lines
 from hpckit.runtime.clock import now
 
 FATAL_ATTEMPTS = 2
-"""Loads without progress after which a checkpoint is taken for what stops the run."""
+"""Loads without progress after which a checkpoint is assumed to be what stops the run."""
 
 
 class CheckpointFate(StrEnum):
-    """What a line of the journal says of a checkpoint."""
+    """What a line of the journal records about a checkpoint."""
 
     attempted = "attempted"
     proved = "proved"
@@ -31,10 +31,10 @@ class CheckpointFate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointHistory:
-    """The journal as a whole, by names of checkpoints.
+    """The whole journal, by names of checkpoints.
 
-    `attempts` are the loads but those after which the ranks left in order before a step proved it:
-    these say nothing of the checkpoint.
+    `attempts` are the loads, except those after which the ranks left in order before a step proved
+    the checkpoint: these say nothing about it.
     """
 
     attempts: Counter[str]
@@ -42,16 +42,16 @@ class CheckpointHistory:
     rejected: frozenset[str]
 
     def fatal(self, name: str) -> bool:
-        """Whether loading this one was never followed by progress."""
+        """Return whether loading this one was never followed by progress."""
         return self.attempts[name] >= FATAL_ATTEMPTS and name not in self.proved
 
     def healthy(self, name: str) -> bool:
-        """Whether nothing speaks against this one."""
+        """Return whether there is no evidence against this one."""
         return name in self.proved or not (self.fatal(name) or name in self.rejected)
 
 
 def record(path: Path, fate: CheckpointFate, name: str, *, epoch: int, reason: str = "") -> None:
-    """Append one line."""
+    """Append one line; errors of the file system are ignored."""
     line = {
         "fate": fate,
         "checkpoint": name,
@@ -63,7 +63,7 @@ def record(path: Path, fate: CheckpointFate, name: str, *, epoch: int, reason: s
 
 
 def read_journal(path: Path) -> CheckpointHistory:
-    """Return the history; lines that are damaged or of no known kind are left out."""
+    """Return the history; lines that are damaged or of an unknown kind are left out."""
     fates: dict[str, list[str]] = {fate: [] for fate in CheckpointFate}
     for line in read_lines(path):
         name, fate = line.get("checkpoint"), line.get("fate")

@@ -1,7 +1,7 @@
-"""Which checkpoint is loaded: one rank chooses, all verify, all load that one, or the next.
+"""Loading a checkpoint: one rank chooses, all verify, all load that one, or the next.
 
-Responsible for the choice, its record in the journal and the fall back; it must not save. What a
-load read only reaches the user's objects after every rank has read all of it.
+Chooses, records the choice in the journal and falls back. The loaded data only reaches the user's
+objects after every rank has read all of it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class RejectedCheckpoint:
 class LoadedCheckpoint:
     """What was loaded.
 
-    `world_size` is that of the save; where it differs from now, the generators were `reseeded`.
-    `rejected` are the newer checkpoints that were passed over, newest first. `last_resort`:
-    loading this one was never followed by progress, but no other is left.
+    `world_size` is that of the save; if it differs from the current one, the generators were
+    `reseeded`. `rejected` are the newer checkpoints that were passed over, newest first.
+    `last_resort`: loading this one was never followed by progress, but there is no other.
     """
 
     step: int
@@ -69,13 +69,13 @@ class Loader:
     seed: int
 
     def load(self, objects: Mapping[str, Any], on_attempt: OnAttempt) -> LoadedCheckpoint | None:
-        """Load the newest checkpoint that can be loaded; collective; None where there is none.
+        """Load the newest checkpoint that can be loaded; collective; None if there is none.
 
-        `on_attempt` hears on rank 0 of each one before it is loaded: its name, and how many others
-        are left that no run has died of.
+        On rank 0, `on_attempt` is called before each load with the checkpoint's name and the number
+        of remaining checkpoints that no run has died of.
 
-        Raises StateError where the objects are not those that were saved, NoCheckpointError
-        where there are committed checkpoints and none can be loaded.
+        Raises StateError if the objects are not those that were saved, NoCheckpointError if there
+        are committed checkpoints and none can be loaded.
         """
         choice = self.group.first(self._choose).result(f"listing {self.checkpoint_folder.folder}")
         for place, (entry, record) in enumerate(choice.candidates):
@@ -91,14 +91,14 @@ class Loader:
         raise _none_left(self.checkpoint_folder.folder, choice)
 
     def prove(self, folder: Path) -> None:
-        """Record that training went on from this checkpoint."""
+        """Record that training continued from this checkpoint."""
         if self.group.rank == 0:
             journal.record(
                 self.checkpoint_folder.journal, CheckpointFate.proved, folder.name, epoch=self.epoch
             )
 
     def excuse(self, folder: Path) -> None:
-        """Record that the ranks left in order before it could be seen whether training goes on."""
+        """Record that the ranks left in order before it was known whether training continues."""
         if self.group.rank == 0:
             journal.record(
                 self.checkpoint_folder.journal, CheckpointFate.left, folder.name, epoch=self.epoch
@@ -124,7 +124,7 @@ class Loader:
         objects: Mapping[str, Any],
         attempting: Callable[[], None],
     ) -> str | None:
-        """Load one; return why it could not be, or None."""
+        """Load one checkpoint; return the reason if that fails, None otherwise."""
         _check_names(objects, record)
         loading = _Loading(entry.folder, record, objects, self.group)
         verified = first_problem(self.group.each(loading.verify))
@@ -187,19 +187,19 @@ class _Loading:
         manifest.check_content(self.folder, self.record, mine)
 
     def prepare(self) -> None:
-        """Make room for what this rank needs."""
+        """Allocate the tensors that this rank needs."""
         paths = self._paths()
         self.tensors = storage.prepare_tensors(
             self.folder, partial(state.below, paths), partial(state.like, self.objects)
         )
 
     def read(self) -> None:
-        """Read it, away from the user's objects."""
+        """Read the data into these tensors, apart from the user's objects."""
         storage.read_tensors(self.folder, self.tensors, self.group)
         self.states = state.rebuild(self._paths(), self.tensors)
 
     def give(self) -> None:
-        """Hand it to the user's objects."""
+        """Load the data into the user's objects."""
         for name, value in self.objects.items():
             state.load_into(value, self.states[name])
 

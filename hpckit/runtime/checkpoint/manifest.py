@@ -1,8 +1,7 @@
 """The manifest: the record that makes a folder of files a checkpoint.
 
-Responsible for its format, its commit and its checks; it must not choose or delete anything. The
-manifest is renamed into place last, after every file it names is on disk: a folder without one
-was never committed, whatever else lies in it.
+Holds its format, its commit and its checks. The manifest is renamed into place last, after every
+file it names is on disk: a folder without one was never committed, whatever else is in it.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class FileSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
-    `serial` counts the saves of a run, so that the order of checkpoints needs no clock; `epoch`
-    is the attempt that wrote it; `samples` the data position; `objects` the registered names.
+    `serial` counts the saves of a run, so that the order of checkpoints needs no clock; `epoch` is
+    the attempt that wrote it; `samples` the data position; `objects` the registered names.
     """
 
     step: int
@@ -69,7 +68,7 @@ def _checksum(body: Mapping[str, Any]) -> str:
 
 
 def parse_manifest(text: str) -> Manifest:
-    """Return the manifest of a text; raises CheckpointError where it is damaged or too new."""
+    """Return the manifest in a text; raises CheckpointError if it is damaged or too new."""
     try:
         document = json.loads(text)
         body = dict(document["manifest"])
@@ -87,7 +86,7 @@ def parse_manifest(text: str) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a folder; raises CheckpointError where it is damaged, OSError."""
+    """Return the manifest of a folder; raises CheckpointError if it is damaged, and OSError."""
     try:
         return parse_manifest((folder / NAME).read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -95,10 +94,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def commit(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> None:
-    """Make the folder a checkpoint; raises FencedError where that is no longer allowed, OSError.
+    """Make the folder a checkpoint; raises FencedError if that is no longer allowed, and OSError.
 
-    The fence is asked last, when nothing but the rename is left to do; where it cannot be read,
-    UnknownOwnerError is raised.
+    The fence is checked last, when only the rename remains. Raises UnknownOwnerError if it cannot
+    be read.
     """
     part = folder / f".{NAME}.part"
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
@@ -127,7 +126,7 @@ def _asked(may_commit: Callable[[], bool], epoch: int) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on disk; file systems that cannot do it for folders are let be."""
+    """Sync the names in a folder to disk, unless the file system does not support it."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -149,7 +148,7 @@ def sum_file(path: Path) -> FileSum:
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> str:
-    """Return what is wrong with the sizes of a checkpoint's files, or nothing."""
+    """Return what is wrong with the sizes of a checkpoint's files; empty if nothing is."""
     for name, expected in manifest.files.items():
         try:
             size = (folder / name).stat().st_size

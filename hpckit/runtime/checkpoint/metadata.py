@@ -1,7 +1,7 @@
-"""torch's own `.metadata`, read by an unpickler that knows nothing but what describes tensors.
+"""Reads torch's own `.metadata` with an unpickler that only knows what describes tensors.
 
-Responsible for reading that one pickle without running what anybody else put into it; it must not
-read tensors. The list is what torch 2.6 to 2.13 name for all that hpckit saves.
+No foreign code in that pickle runs. The list is what torch 2.6 to 2.13 name for everything that
+hpckit saves.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KNOWN = frozenset(
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes nothing but what describes tensors."""
+    """Creates only objects that describe tensors."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Return what the pickle names; raises CheckpointError unless it is known."""
@@ -59,7 +59,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """Return where each tensor of a checkpoint lies; raises CheckpointError, OSError."""
+    """Return where each tensor of a checkpoint is stored; raises CheckpointError, OSError."""
     with (folder / NAME).open("rb") as file:
         found = _Unpickler(file).load()
     if not isinstance(found, Metadata):
@@ -68,10 +68,10 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 class MetadataReader(FileSystemReader):
-    """torch's reader, which would unpickle whatever `.metadata` names."""
+    """torch's reader with a safe unpickler; the original would unpickle anything in `.metadata`."""
 
     def read_metadata(self, *_args: Any, **_named: Any) -> Metadata:
-        """Return torch's own metadata; raises as the function does."""
+        """Return torch's own metadata; raises the same errors as the function."""
         found = read_metadata(Path(self.path))
         if found.storage_meta is None:
             found.storage_meta = StorageMeta()

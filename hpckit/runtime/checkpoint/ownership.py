@@ -1,8 +1,8 @@
-"""Whose the folders of checkpoints are: nothing is read from, or written to, one of somebody else.
+"""Ownership of checkpoint folders: no reads from, or writes to, folders of other users.
 
-Responsible for making the levels below `checkpoint.dir` and for looking at each of them; it must
-not know what lies in them. The folder that the user states may be shared with others (a sticky
-scratch): whoever is first may put a folder there under the name that ours will have.
+Makes the levels below `checkpoint.dir` and checks each of them. The folder that the user names may
+be shared with others (a sticky scratch): anyone who is first may put a folder there under the name
+that ours will have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpckit.runtime.checkpoint.errors import ForeignFolderError
 def make_own(folder: Path, shared: Path) -> None:
     """Make a folder and all levels below `shared`, for the user alone.
 
-    Raises ForeignFolderError where one of them is not the caller's own, OSError.
+    Raises ForeignFolderError if one of them does not belong to the user, and OSError.
     """
     shared.parent.mkdir(parents=True, exist_ok=True)
     shared.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
@@ -29,9 +29,9 @@ def make_own(folder: Path, shared: Path) -> None:
 
 
 def check_checkpoint_owner(folder: Path, shared: Path) -> None:
-    """Raise ForeignFolderError unless a folder, and the levels up to `shared`, are the caller's.
+    """Raise ForeignFolderError unless a folder, and the levels up to `shared`, are the user's.
 
-    What does not exist yet is nobody's. Raises OSError, too.
+    Levels that do not exist yet are skipped. Raises OSError, too.
     """
     levels = [level for level in _levels(folder, shared) if os.path.lexists(level)]
     if levels:
@@ -41,7 +41,10 @@ def check_checkpoint_owner(folder: Path, shared: Path) -> None:
 
 
 def check_one(folder: Path) -> None:
-    """Raise ForeignFolderError unless this folder itself, or what one's own link names, is own."""
+    """Raise ForeignFolderError unless this folder is the user's.
+
+    For a link of the user, its target is checked.
+    """
     caller, seen = os.geteuid(), path_status(folder)
     if stat.S_ISLNK(seen.mode) and seen.uid == caller:
         seen = path_status(Path(os.path.realpath(folder)))
@@ -49,7 +52,7 @@ def check_one(folder: Path) -> None:
 
 
 def _levels(folder: Path, shared: Path) -> list[Path]:
-    """Return the folder and those above it that lie below `shared`, from the outermost."""
+    """Return the folder and its parents below `shared`, starting with the outermost."""
     above = [level for level in folder.parents if shared in level.parents]
     return [*reversed(above), folder]
 

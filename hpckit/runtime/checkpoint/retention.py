@@ -1,4 +1,4 @@
-"""Which checkpoints may go. Pure: it must not remove anything itself."""
+"""Which checkpoints may be removed. Pure: removes nothing itself."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def superfluous(
 def abandoned(
     entries: Sequence[CheckpointEntry], epoch: int, found: frozenset[Path]
 ) -> list[CheckpointEntry]:
-    """Return torn folders nobody writes any more.
+    """Return torn folders that no process writes to now.
 
-    Those are of older attempts, or were `found` when this process began.
+    These belong to older attempts, or were `found` when this process began.
     """
     return [
         entry
@@ -45,7 +45,7 @@ def abandoned(
 
 
 class RetentionExtent(StrEnum):
-    """How much of a run that is over may go.
+    """How much of an ended run may be removed.
 
     `unproved` is what no load would take (torn, damaged, rejected or fatal); `old` also what is
     older than the newest; `all` leaves nothing.
@@ -59,10 +59,10 @@ class RetentionExtent(StrEnum):
 def clearable(
     entries: Sequence[CheckpointEntry], history: CheckpointHistory, extent: RetentionExtent
 ) -> list[CheckpointEntry]:
-    """Return the checkpoints that may go once nobody writes any more; `entries` newest first.
+    """Return the checkpoints that may go once no process writes; `entries` newest first.
 
-    Short of `all`, the two newest that were committed stay whatever is wrong with them, the two
-    newest that are healthy, and the one that was proved last.
+    Unless `all`, the following stay: the two newest that were committed, whatever their state, the
+    two newest that are healthy, and the one that was proved last.
     """
     if extent is RetentionExtent.all:
         return list(entries)

@@ -1,6 +1,6 @@
 """Random number generators of this process: random, numpy and torch, CPU and CUDA.
 
-Responsible for taking and setting their states; it must not know where they are kept.
+Captures and sets their states.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def capture_rng() -> dict[str, Any]:
 
 
 def give(states: dict[str, Any]) -> None:
-    """Set all generators whose states were taken."""
+    """Set all generators whose states were captured."""
     random.setstate(states["python"])
     torch.set_rng_state(states["torch"])
     if "numpy" in states:
-        import numpy as np  # noqa: PLC0415  # only where the states were taken with it
+        import numpy as np  # noqa: PLC0415  # only if its state was captured
 
         np.random.set_state(states["numpy"])  # noqa: NPY002  # the generator user code draws from
     if "cuda" in states and _cuda():
@@ -37,7 +37,7 @@ def give(states: dict[str, Any]) -> None:
 
 
 def reseed(seed: int, step: int) -> None:
-    """Seed all generators from seed and step, alike on every rank as at the beginning of a run."""
+    """Seed all generators from seed and step, the same on every rank as at the start of a run."""
     value = int.from_bytes(hashlib.sha256(f"{seed}/{step}".encode()).digest()[:4])
     random.seed(value)
     torch.manual_seed(value)

@@ -1,8 +1,7 @@
 """One save: write on all ranks, then commit on one.
 
-Responsible for the order of things and for what a disk refuses; it must not take the state or
-choose what is loaded. Every step is agreed on by all ranks before the next one, so that a failure
-anywhere leaves a folder without a manifest, never a manifest over missing files.
+Handles the order of steps and disk errors. All ranks agree on every step before the next one, so
+that a failure anywhere leaves a folder without a manifest, never a manifest over missing files.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from hpckit.runtime.checkpoint.state import StateCapture
 from hpckit.runtime.clock import now
 
 _HOPELESS = frozenset({ProblemKind.fenced, ProblemKind.state})
-"""What another try does not mend."""
+"""Problems that another try does not fix."""
 _PASSING = frozenset({ProblemKind.full, ProblemKind.away})
-"""What does not end a run that has steps to go: the next save may succeed."""
+"""Problems that do not end a run with steps left: the next save may succeed."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveOutcome:
-    """What a save came to. Not `committed` means: the disk refused, and the run may go on.
+    """The outcome of a save. If not `committed`, the disk refused, and the run may continue.
 
-    `size` in bytes; `stall` is how long training waited, `duration` how long the save took;
-    `removed` names the checkpoints that were let go; `warning` what a person should know.
+    `size` is in bytes; `stall` is how long training waited, `duration` how long the save took;
+    `removed` names the checkpoints that were removed; `warning` is a message for the user.
     """
 
     committed: bool
@@ -63,11 +62,11 @@ class Saver:
     _serial: int = field(default=0)
 
     def save(self, capture: StateCapture, patience: timedelta | None = None) -> SaveOutcome:
-        """Write and commit; collective. Raises CheckpointError, its kinds included, on all ranks.
+        """Write and commit; collective. Raises CheckpointError or a subclass on all ranks.
 
-        On a full disk what retention allows is removed and the save tried once more; then, and
-        where the file system is away, it is given up without an error. With `patience` it is a
-        run's last save: it is tried again for so long, then UnsavedStateError is raised.
+        On a full disk, remove what retention allows and try once more. If that fails, or the file
+        system is away, give up without an error. With `patience` it is a run's last save: retry for
+        this long, then raise UnsavedStateError.
         """
         begun = time.monotonic()
         removed: tuple[str, ...] = ()
@@ -97,7 +96,7 @@ class Saver:
         outcome = self._write(folder, capture, begun)
         if isinstance(outcome, Problem):
             self.group.first(lambda: _remove_torn(folder))
-            self.found |= {folder}  # of whatever is left of it, once the disk answers again
+            self.found |= {folder}  # for whatever is left of it, once the disk answers again
         return outcome
 
     def _write(self, folder: Path, capture: StateCapture, begun: float) -> SaveOutcome | Problem:
@@ -147,7 +146,7 @@ class Saver:
         self.checkpoint_folder.know(folder, record)
 
     def _prune(self, keep: int) -> tuple[tuple[str, ...], str]:
-        """Let go of what retention allows; a failure is a warning."""
+        """Remove what retention allows; a failure is a warning."""
         part = self.group.first(lambda: self._remove_superfluous(keep))
         if part.value is not None:
             return part.value, ""
@@ -177,7 +176,7 @@ def _check_own(written: storage.WrittenFiles, rank: int) -> None:
 
 
 def _remove_torn(folder: Path) -> None:
-    """Remove what a failed save has left, unless it was committed after all."""
+    """Remove the remains of a failed save, unless it was committed after all."""
     if not (folder / manifest.NAME).exists():
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -193,7 +192,7 @@ def _unlike(layouts: list[str]) -> Problem:
 
 
 def _tries(patience: timedelta | None) -> Iterator[bool]:
-    """Yield true, after a pause, as long as another try is due; asked on rank 0 alone."""
+    """Yield True, after a pause, while another try is due; used on rank 0 only."""
     if patience is None:
         yield True
         return

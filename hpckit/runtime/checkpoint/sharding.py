@@ -1,8 +1,8 @@
-"""Who writes how much of what all ranks have alike.
+"""Divides between ranks what all ranks have in common: which rank writes how much of it.
 
-Responsible for even shares, the same on every rank without a word between them; it must not know
-objects or files. A tensor too large for an even share is cut into pieces along its first
-dimension: else the rank with the largest embedding would write while all others wait for it.
+Shares are even, and the same on every rank without communication. A tensor too large for an even
+share is cut into pieces along its first dimension; otherwise all ranks would wait for the one with
+the largest embedding.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LEAST = 1 << 22
 """Bytes below which a tensor is not cut: the piece would cost more than it evens out."""
 
 _PER_RANK = 8
-"""A rank's share is at least so many pieces: no share is an eighth larger than another."""
+"""Minimum number of pieces per share: no share is an eighth larger than another."""
 
 K = TypeVar("K", str, tuple[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorPiece:
-    """Rows of a tensor, from `start` on; `shape` is that of the whole tensor."""
+    """Rows of a tensor, beginning at `start`; `shape` is that of the whole tensor."""
 
     key: str
     start: int
@@ -35,12 +35,12 @@ class TensorPiece:
 
 
 def size(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor, of all its shards where it is sharded."""
+    """Return the bytes of a tensor; for a sharded tensor, of all its shards."""
     return tensor.numel() * tensor.element_size()
 
 
 def assign_shares(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
-    """Return which of so many shares each key falls to, evenly by size; alike on every rank."""
+    """Assign each key to one of `shares` shares, evenly by size; the same on every rank."""
     loads = [(0, share) for share in range(shares)]  # a heap: the least load, the first of equals
     owners: dict[K, int] = {}
     for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
@@ -52,7 +52,7 @@ def assign_shares(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
 def own_pieces(
     tensors: Mapping[str, torch.Tensor], rank: int, world_size: int
 ) -> list[TensorPiece]:
-    """Return the share of a rank in tensors that all ranks have: views of them, none copied."""
+    """Return the share of a rank in tensors that all ranks have: views of them, no copies."""
     extents = tuple(
         TensorExtent(key, one.shape[0] if one.dim() else None, size(one))
         for key, one in tensors.items()
@@ -62,7 +62,7 @@ def own_pieces(
 
 @dataclass(frozen=True, slots=True)
 class TensorExtent:
-    """A tensor as far as shares go: `rows` is null where it has no dimension; `size` in bytes."""
+    """What sharding needs of a tensor: `rows`, None if it has no dimension, and `size` in bytes."""
 
     key: str
     rows: int | None
@@ -71,7 +71,7 @@ class TensorExtent:
 
 @dataclass(frozen=True, slots=True)
 class TensorRows:
-    """Rows of a tensor, from `start` up to `stop`; `stop` is null where it is the whole tensor."""
+    """Rows of a tensor, from `start` up to `stop`; `stop` is None if it is the whole tensor."""
 
     key: str
     start: int = 0
@@ -82,7 +82,7 @@ class TensorRows:
 def own_rows(
     extents: tuple[TensorExtent, ...], rank: int, world_size: int
 ) -> tuple[TensorRows, ...]:
-    """Return the share of a rank, as `own_pieces` does; kept, as every save asks for the same."""
+    """Return the share of a rank, as `own_pieces` does; cached, because every save asks for it."""
     total = sum(one.size for one in extents)
     limit = max(LEAST, total // (world_size * _PER_RANK)) if world_size > 1 else total
     pieces = {(at.key, at.start): (at, size) for one in extents for at, size in _cut(one, limit)}

@@ -1,8 +1,7 @@
-"""Copies of live tensors on the CPU, so that training goes on while they are written.
+"""Copies of live tensors on the CPU, so that training continues while they are written.
 
-Responsible for the copy and its buffers; it must not write anything. The buffers are kept between
-saves: their first use costs five times the copy itself (page faults; 256 MiB a rank: 218 ms, then
-43 ms).
+Holds the copy and its buffers. The buffers are kept between saves: their first use costs five times
+the copy itself (page faults; 256 MiB per rank: 218 ms, then 43 ms).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Stager:
         self._buffers: dict[tuple[str, int], torch.Tensor] = {}
 
     def copy(self, taken: StateCapture) -> StateCapture:
-        """Return the same with copies that later changes of the originals do not reach."""
+        """Return the same capture with copies that later changes of the originals do not affect."""
         if self._stager is None:
             self._stager = _make()
         pieces = tuple(replace(one, tensor=self._copy_rows(one)) for one in taken.pieces)
@@ -35,7 +34,7 @@ class Stager:
         return replace(taken, tensors=tensors, pieces=pieces)
 
     def _copy_rows(self, piece: TensorPiece) -> torch.Tensor:
-        """Copy a piece into a buffer of its own: torch's stager would copy the whole tensor."""
+        """Copy a piece into its own buffer: torch's stager would copy the whole tensor."""
         rows, at = piece.tensor, (piece.key, piece.start)
         buffer = self._buffers.get(at)
         if buffer is None or buffer.shape != rows.shape or buffer.dtype != rows.dtype:
@@ -44,7 +43,7 @@ class Stager:
         return buffer.copy_(rows, non_blocking=rows.is_cuda)
 
     def close(self) -> None:
-        """Let the buffers go."""
+        """Release the buffers."""
         if self._stager is not None:
             self._stager.close()
         self._stager = None

@@ -1,10 +1,9 @@
 """Registered objects as flat tensors, this rank's share of them, and the way back.
 
-Responsible for what is saved by which rank and for models whose names depend on how they are
-wrapped; it must not touch files. A tensor sharded over ranks (DTensor) is saved by all of them;
-parameters under DistributedDataParallel, and their optimizer's state, are spread over the ranks
-(shares.py); everything else is rank 0's. So any number of ranks can load what any other number
-saved.
+Decides which rank saves what, and handles models whose names depend on how they are wrapped. A
+tensor sharded over ranks (DTensor) is saved by all of them; parameters under
+DistributedDataParallel, and their optimizer's state, are spread over the ranks (sharding.py); rank
+0 saves everything else. So any number of ranks can load what any other number saved.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class StateCapture:
 def capture_state(
     objects: Mapping[str, Any], position: tuple[int, int], rank: int, world_size: int
 ) -> StateCapture:
-    """Take this rank's share of the state at a position (step, samples); raises StateError.
+    """Capture this rank's share of the state at a position (step, samples); raises StateError.
 
     The tensors are the live ones, not copies.
     """
@@ -73,14 +72,14 @@ def capture_state(
 
 
 def state_of(value: Any) -> Any:
-    """Return an object's state; a model's without the marks of DDP and torch.compile."""
+    """Return an object's state; for a model, without the name prefixes of DDP and torch.compile."""
     if not isinstance(value, nn.Module):
         return value.state_dict()
     return {_bare(name): one for name, one in _unwrapped(value).state_dict().items()}
 
 
 def load_into(value: Any, state: Any) -> None:
-    """Give an object its state back; raises what its `load_state_dict` raises."""
+    """Restore an object's state; raises what its `load_state_dict` raises."""
     if not isinstance(value, nn.Module):
         value.load_state_dict(state)
         return
@@ -117,7 +116,7 @@ def _ddp(value: Any) -> DistributedDataParallel | None:
 def _spread(
     objects: Mapping[str, Any], encoded: Mapping[str, Mapping[str, torch.Tensor]]
 ) -> set[str]:
-    """Return the keys of tensors that DDP keeps alike on all ranks."""
+    """Return the keys of tensors that DDP keeps the same on all ranks."""
     keys: set[str] = set()
     alike: set[int] = set()
     for name, value in objects.items():
@@ -147,17 +146,17 @@ def _layout(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def rng_path(rank: int) -> str:
-    """Return where the generators of a rank are kept."""
+    """Return the path of the generators of a rank."""
     return f"rng/{rank:05d}"
 
 
 def below(paths: Iterable[str], key: str) -> bool:
-    """Whether a key belongs to one of these objects."""
+    """Return whether a key belongs to one of these objects."""
     return any(key.startswith((path + "/", path + SKELETON)) for path in paths)
 
 
 def like(objects: Mapping[str, Any], key: str, shape: torch.Size, dtype: torch.dtype) -> Any:
-    """Return an empty tensor to load a key into: sharded as the live one is, else on the CPU.
+    """Return an empty tensor to load a key into, sharded like the live one, or on the CPU.
 
     Never the live tensor itself: a load that fails half-way must leave no trace.
     """
@@ -179,5 +178,5 @@ def _live(value: Any, path: str) -> torch.Tensor | None:
 
 
 def rebuild(paths: Iterable[str], tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the states at these paths, out of what was loaded."""
+    """Return the states at these paths, built from the loaded tensors."""
     return {path: decode_state(path, tensors) for path in paths}

@@ -1,8 +1,8 @@
-"""torch.distributed.checkpoint, as far as it goes: tensors of all ranks to files and back.
+"""Tensors of all ranks to files and back, with torch.distributed.checkpoint.
 
-Responsible for its calls and its warnings; it must not commit, verify or choose. torch writes
-files in place, checks nothing when it loads, and raises a BaseException; all of that is made good
-around it (disk.py, manifest.py, loading.py, group.py).
+Wraps its calls and its warnings. torch writes files in place, checks nothing when it loads, and
+raises a BaseException; the modules around it make up for that (disk.py, manifest.py, loading.py,
+group.py).
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class WrittenFiles:
 
 
 class _Writer(FileSystemWriter):
-    """Tells a full disk from other failures where it happens.
+    """Distinguishes a full disk from other failures at the place of the failure.
 
-    Across ranks torch carries exceptions without what caused them, and its own serialisation
-    hides an ENOSPC behind a RuntimeError.
+    Torch passes exceptions between ranks without their causes, and its own serialisation hides an
+    ENOSPC behind a RuntimeError.
     """
 
     def write_data(self, plan: Any, planner: Any) -> Future[Any]:
-        """Write this rank's tensors; raises OSError where the disk is full or away."""
+        """Write this rank's tensors; raises OSError if the disk is full or away."""
         with _disk_named():
             return super().write_data(plan, planner)
 
     def finish(self, metadata: Any, results: Any) -> None:
-        """Write torch's own metadata; raises OSError where the disk is full or away."""
+        """Write torch's own metadata; raises OSError if the disk is full or away."""
         with _disk_named():
             super().finish(metadata, results)
 
@@ -77,7 +77,7 @@ def _disk_named() -> Iterator[None]:
 
 
 class _Planner(DefaultSavePlanner):
-    """Adds pieces of tensors, of which other ranks write the rest."""
+    """Adds pieces of tensors, the rest of which other ranks write."""
 
     def __init__(self, pieces: Iterable[TensorPiece]) -> None:
         super().__init__()
@@ -94,13 +94,13 @@ class _Planner(DefaultSavePlanner):
         return self.plan
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """Return what an item stands for; torch has numbered the items by then."""
+        """Return the object of an item; torch has numbered the items by then."""
         piece = self._pieces.get(MetadataIndex(index.fqn, index.offset))
         return super().lookup_object(index) if piece is None else _by_itself(piece.tensor)
 
 
 def _by_itself(rows: torch.Tensor) -> torch.Tensor:
-    """Return rows as a tensor with a storage of just them, at the same place in memory.
+    """Return rows as a tensor whose storage is only these rows, at the same place in memory.
 
     torch would save the storage of the whole tensor, or copy the rows first.
     """
@@ -123,10 +123,10 @@ def _item(piece: TensorPiece) -> WriteItem:
 
 
 def write_tensors(folder: Path, capture: StateCapture, group: Group) -> WrittenFiles:
-    """Put the tensors of all ranks on disk, in a folder.
+    """Write the tensors of all ranks to disk, in a folder.
 
-    Collective. Raises CheckpointException (a BaseException) on every rank where one of them
-    failed, and OSError where the disk refused later what it had taken.
+    Collective. Raises CheckpointException (a BaseException) on every rank if one of them failed,
+    and OSError if the disk later refused what it had accepted.
     """
     writer = _Writer(folder, single_file_per_rank=True, sync_files=False, thread_count=1)
     with SummingFileSystem() as files, _alone(group), _without_inner_sums():
@@ -145,10 +145,10 @@ def write_tensors(folder: Path, capture: StateCapture, group: Group) -> WrittenF
 
 @contextmanager
 def _without_inner_sums() -> Iterator[None]:
-    """Let torch.save leave out its own sums, a third of its time: torch never reads them.
+    """Let torch.save leave out its own checksums, a third of its time: torch never reads them.
 
-    They are the manifest's affair. In torch 2.13 the option is this thread's own; where it is not,
-    what training saves meanwhile has none either, which no load of torch's minds.
+    The manifest has checksums. In torch 2.13 the option is local to this thread; in versions where
+    it is not, what training saves at the same time has none either, which no load of torch needs.
     """
     before = get_crc32_options()
     set_crc32_options(False)
@@ -165,7 +165,7 @@ def prepare_tensors(
 ) -> dict[str, torch.Tensor]:
     """Return empty tensors for the wanted keys of a checkpoint.
 
-    `like` gives the tensor that a key of this shape and type is read into.
+    `like` returns the tensor that a key of this shape and type is read into.
     """
     tensors = {}
     for key, kept in read_metadata(folder).state_dict_metadata.items():
@@ -177,7 +177,7 @@ def prepare_tensors(
 
 
 def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> None:
-    """Fill the tensors; collective, with the same failures as `write`."""
+    """Fill the tensors; collective, with the same failures as `write_tensors`."""
     with _alone(group):
         load(
             dict(tensors),
@@ -189,7 +189,7 @@ def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group
 
 @contextmanager
 def _alone(group: Group) -> Iterator[None]:
-    """Keep torch from warning that there is one process, where there is meant to be one."""
+    """Keep torch from warning about a single process if there should be only one."""
     if group.process_group is not None:
         yield
         return

@@ -1,7 +1,4 @@
-"""The thread that writes a checkpoint while training goes on.
-
-Responsible for telling whether one still writes; it must not import torch.
-"""
+"""The thread that writes a checkpoint while training continues. Does not import torch."""
 
 from __future__ import annotations
 

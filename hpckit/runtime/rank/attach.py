@@ -1,7 +1,6 @@
-"""How a process becomes a rank with a `Run`: from its agent's folders, or by itself.
+"""Make a process a rank with a `Run`: from its agent's folders, or on its own with `attach()`.
 
-Responsible for making a Run and, in `attach()`, for scripts that hpckit did not call by name; it
-must not decide what a run does.
+`attach()` is for scripts that hpckit did not call by name.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import RunStage
 
 _WRITER_S = 10.0
-"""For a checkpoint's thread whose peers are gone: the group's collectives fail within a moment."""
+"""For a checkpoint thread whose peers are gone: the group's collectives fail almost at once."""
 
 
 def make_run(
@@ -59,7 +58,7 @@ def make_run(
     index = int(environ["HPCKIT_RUN_INDEX"])
     settings, config = load_settings(launch, index)
     paths = launch.paths.run(index)
-    # What torch.save was given, torch.load takes without weights_only=False.
+    # So that torch.load reads back what torch.save wrote without weights_only=False.
     torch.serialization.add_safe_globals([Config])
     return Run(
         info=info,
@@ -88,7 +87,7 @@ def make_run(
 
 
 def _judged_by(launch: Launch, settings: LaunchConfig) -> str | None:
-    """Return the metric by which an adaptive sweep may end the run early, if it may."""
+    """Return the metric by which an adaptive sweep may end the run early; None if it may not."""
     judged = launch.searched and settings.sweep.pruner is not Pruner.none
     return settings.sweep.metric if judged else None
 
@@ -108,7 +107,7 @@ def make_logger(info: RankInfo) -> logging.Logger:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed random, numpy and torch (all devices), alike on every rank."""
+    """Seed random, numpy and torch (all devices), the same on every rank."""
     random.seed(seed)
     torch.manual_seed(seed)
     try:
@@ -121,10 +120,11 @@ def seed_everything(seed: int) -> None:
 def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None) -> Run:
     """Return the Run of this process, for scripts that hpckit did not call by name.
 
-    Works under `hpckit launch experiment=command`, under torchrun, under plain srun and alone. An
-    already initialised process group is left as it is; else it is initialised. Without hpckit's
-    folders, `run.folder` is the working directory, and state is saved and restored only where
-    `checkpoint_dir` names a folder for it. Under hpckit the run has its own, and it is ignored.
+    Works under `hpckit launch experiment=command`, under torchrun, under plain srun and alone.
+    Initialises the process group unless that is already done. Without hpckit's folders,
+    `run.folder` is the working directory, and state is saved and restored only if `checkpoint_dir`
+    names a folder for it. Under hpckit the run has its own checkpoint folder, and `checkpoint_dir`
+    is ignored.
 
     Raises RankInfoError and RendezvousError.
     """
@@ -140,19 +140,19 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
     note_exits()
     atexit.register(_detach, run)
     leaving = ExitStatus()
-    # Earlier than atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
+    # Runs before atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
     threading._register_atexit(_finish, run, os.getpid(), leaving)  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
     return run
 
 
 def _finish(run: Run, pid: int, leaving: ExitStatus) -> None:
-    """Say that the script has come to its end, unless it failed; not in a child that it forked.
+    """Report the end of the script unless it failed; does nothing in a child that it forked.
 
-    The step in which it failed is not done: it must not be saved as if it were.
+    The step in which it failed is not done, so it must not be saved as if it were.
     """
     code = failing_code()
     if os.getpid() != pid:
-        # Torch would wait in the child for threads that only the parent has.
+        # In the child, torch would wait for threads that only the parent has.
         leaving.code = code or 0
         return
     if code is not None:
@@ -211,7 +211,7 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
 
 
 def _store(environ: Mapping[str, str], info: RankInfo, timeout: timedelta) -> Store:
-    """Return a store by whatever this environment offers."""
+    """Return a store, made with whatever this environment provides."""
     if info.master_addr is not None and info.master_port is not None:
         try:
             if info.source is RankSource.agent:
@@ -232,6 +232,6 @@ def _store(environ: Mapping[str, str], info: RankInfo, timeout: timedelta) -> St
 
 
 def export_address(info: RankInfo, store: Store) -> None:
-    """Set MASTER_ADDR and MASTER_PORT to the store's, for libraries that read them."""
+    """Set MASTER_ADDR and MASTER_PORT to those of the store, for libraries that read them."""
     if isinstance(store, TCPStore):
         export({"MASTER_ADDR": info.master_addr or store.host, "MASTER_PORT": str(store.port)})

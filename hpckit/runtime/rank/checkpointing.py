@@ -1,7 +1,7 @@
-"""The step loop's side of checkpoints: where to begin, when to save, what to say of it.
+"""The step loop's side of checkpoints: where to begin, when to save, what to report.
 
-Responsible for joining a run's registered state, its save interval and its Checkpointer; it must
-not know how a checkpoint is written or chosen.
+Joins a run's registered state, its save interval and its Checkpointer. It does not know how a
+checkpoint is written or chosen.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Position
 
 _PROVING_STEPS = 3
-"""Steps after which a restored checkpoint counts as good: one that kills its run does so early."""
+"""Steps after which a restored checkpoint counts as good; one that kills its run does so early."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StepCheckpoints:
-    """The checkpoints of a step loop. All ranks make one at the same time and call it alike.
+    """The checkpoints of a step loop. All ranks make one at the same time and make the same calls.
 
-    `patience` is for how long a save with nothing after it is tried again.
+    `patience` is how long a save with nothing after it is retried.
     """
 
     checkpointer: Checkpointer
@@ -43,7 +43,7 @@ class StepCheckpoints:
     _prove_at: int | None = field(default=None, init=False)
 
     def restore(self, start: Position) -> Position:
-        """Load the newest good checkpoint; returns where to begin, `start` without one."""
+        """Load the newest good checkpoint; return where to begin, `start` if there is none."""
         restored = self.checkpointer.restore(self.objects, self.on_attempt)
         position = start if restored is None else self._take_up(restored)
         self.save_interval.began(position.step)
@@ -63,7 +63,7 @@ class StepCheckpoints:
         return Position(step=restored.step, samples=restored.samples)
 
     def due(self, step: int) -> bool:
-        """Whether this rank would save before this step; also takes note of progress."""
+        """Return whether this rank would save before this step; also record progress."""
         if self._prove_at is not None and step >= self._prove_at:
             self.checkpointer.prove()
             self._prove_at = None
@@ -71,10 +71,10 @@ class StepCheckpoints:
         return self.save_interval.due(step) and not self.checkpointer.saving
 
     def save(self, position: Position, *, wait: bool, patience: timedelta | None = None) -> None:
-        """Save what the ranks agreed to save, unless that very step is safe already.
+        """Save what the ranks agreed to save, unless this step is already saved.
 
-        With `wait` it is the last save: raises UnsavedStateError where it fails for the whole of
-        the patience, which may be shorter than usual.
+        With `wait` it is the last save. Raises UnsavedStateError if it fails for the whole of the
+        patience, which may be shorter than usual.
         """
         if wait:
             self.end_flight()
@@ -93,15 +93,15 @@ class StepCheckpoints:
         self._tell(outcome)
 
     def holds(self, step: int) -> bool:
-        """Whether the state before this step is in a committed checkpoint."""
+        """Return whether the state before this step is in a committed checkpoint."""
         return self._saved_step == step
 
     def leave(self) -> None:
-        """Take note that the loop was left in order: this end speaks against no checkpoint."""
+        """Record that the loop was left in order; this end does not count against a checkpoint."""
         self.checkpointer.excuse()
 
     def end_flight(self) -> None:
-        """Wait for the save in flight; one that failed is made good by the next."""
+        """Wait for the save in flight; if it failed, the next save makes up for it."""
         try:
             self._tell(self.checkpointer.wait())
         except (FencedError, StateError):
@@ -128,7 +128,7 @@ class StepCheckpoints:
             )
 
     def _rhythm(self, duration: timedelta) -> str:
-        """Return how often is saved, and which share of the time goes into writing."""
+        """Return the time until the next save and the share of the time spent writing."""
         interval = self.save_interval.interval
         return f" next_in_s={interval.total_seconds():.0f} writing={duration / interval:.1%}"
 

@@ -1,23 +1,24 @@
-"""Children of a rank (data-loader workers, pools) do not die of a notice meant for the rank.
+"""Keep children of a rank (data-loader workers, pools) alive when the rank gets a notice.
 
-Slurm may send a notice to every process of a job (proctrack/linuxproc always does, `scancel
---full` everywhere), and torch raises in a rank whose data-loader worker was killed: the steps
-since the last save would be lost to a notice that was to save them.
+Slurm may send a notice to every process of a job (proctrack/linuxproc always does, `scancel --full`
+everywhere). Torch raises in a rank whose data-loader worker was killed, so the steps since the last
+save would be lost to the very notice that should save them.
 
-Responsible for processes that `multiprocessing` starts: SIGTERM, SIGUSR1 and SIGUSR2 from outside
-do nothing there, from their own family they do what they always did (`Process.terminate()`,
-`Pool.terminate()`). It must not touch the rank's own signals, nor end anybody.
+In processes that `multiprocessing` starts, SIGTERM, SIGUSR1 and SIGUSR2 from outside have no
+effect. From their own family they work as usual (`Process.terminate()`, `Pool.terminate()`). The
+rank's own signals are not touched, and this module ends no process.
 
-How: a child blocks these signals and takes them in a thread, which sees who sent each. Torch's
-workers install a C handler of their own; a blocked signal reaches none. Family is the child itself
-and all of its process group; an agent gives every rank a group. An orphan obeys everybody. A mask,
-unlike a handler, is inherited by programs: those that a child starts by `subprocess`, and its
-plain `os.fork()`s, get a free one (for that moment the child is without its shield). What C code
-starts on its own (`os.system`) does not.
+How it works: a child blocks these signals and receives them in a thread, which sees the sender of
+each. Torch's workers install their own C handler, which blocked signals never reach. The family is
+the child itself and its whole process group; an agent gives every rank its own group. An orphan
+obeys every sender. Unlike a handler, a mask is inherited by programs: those that a child starts
+with `subprocess`, and its plain `os.fork()`s, get a free mask (for that moment the child is
+unprotected). Programs that C code starts (`os.system`) keep the mask.
 
-Fork is covered wholly; forkserver where nobody else chose what it preloads; spawn in ranks that
-hpckit calls by name, not below `attach()`: there nothing of ours runs in the child. A spawned or
-forkserver child comes with a resource tracker that ignores SIGTERM, and at SIGUSR1 warns and leaks.
+Fork is covered completely; forkserver unless other code chose what it preloads; spawn only in ranks
+that hpckit calls by name, not below `attach()`, where none of our code runs in the child. A spawned
+or forkserver child comes with a resource tracker that ignores SIGTERM, and at SIGUSR1 warns and
+leaks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import functools
 import multiprocessing
 import os
 import signal
-import subprocess  # noqa: TID251  # starts nothing: lets those who do start it with a free mask
+import subprocess  # noqa: TID251  # starts nothing: lets programs start with a free mask
 import threading
 from dataclasses import dataclass
 from multiprocessing import util
@@ -44,20 +45,20 @@ _BY_PROCESSES = frozenset({0, -1, -6})
 
 @dataclass(slots=True, weakref_slot=True)
 class _Shield:
-    """What has been arranged in this process and, as it is inherited over fork, in its parents."""
+    """What has been set up in this process and, because fork inherits it, in its parents."""
 
     registered: bool = False
     program_starts_free: bool = False
     process: int = 0
 
     def raise_(self) -> None:
-        """Shield this process, a child; once is enough."""
+        """Shield this process, which is a child; a second call does nothing."""
         if self.process == os.getpid():
             return
         self.process = os.getpid()
         signal.pthread_sigmask(signal.SIG_BLOCK, RANK_NOTICES)
         for number in RANK_NOTICES:
-            # A rank's own handler, inherited over fork, would keep even the parent from ending it.
+            # With a rank's own handler, inherited through fork, not even the parent could end it.
             if _is_ours(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         signal.signal(_WAKE, ignore)
@@ -74,17 +75,17 @@ _SHIELD = _Shield()
 
 
 def shield_children() -> None:
-    """Let children that this process starts from now on survive notices from outside."""
+    """Protect children that this process starts from now on against notices from outside."""
     if _SHIELD.registered:
         return
     _SHIELD.registered = True
-    # Runs in the child, fork or not, before its target does.
+    # Runs in the child before its target, with fork and with the other start methods.
     util.register_after_fork(_SHIELD, _Shield.raise_)
     multiprocessing.set_forkserver_preload(["__main__", "hpckit.runtime.rank.forkserver"])
 
 
 def shield_this_child() -> None:
-    """Do the same in a child that was not forked by a rank, and for its own children."""
+    """Protect a child that was not forked by a rank, and its own children."""
     shield_children()
     _SHIELD.raise_()
 
@@ -98,7 +99,7 @@ def _is_ours(handler: object) -> bool:
 
 
 def _take_signals(parent: int) -> None:
-    """Judge every notice that reaches this process, for ever."""
+    """Receive every notice to this process, indefinitely, and obey those of the family."""
     while True:
         info = signal.sigwaitinfo(RANK_NOTICES)
         if _from_family(info, parent):
@@ -111,7 +112,7 @@ def _from_family(info: signal.struct_siginfo, parent: int) -> bool:
     if info.si_pid in {parent, os.getpid()}:
         return True
     try:
-        # 0: a sender outside of this PID namespace; to getpgid() it would mean ourselves.
+        # 0: a sender outside this PID namespace; getpgid(0) would mean this process.
         return info.si_pid > 0 and os.getpgid(info.si_pid) == os.getpgrp()
     except (ProcessLookupError, PermissionError):
         return False
@@ -122,14 +123,14 @@ def _obey(number: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     signal.raise_signal(number)
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    # Still here: it is ignored, or a Python handler waits for the main thread to run it.
+    # Still alive: the signal is ignored, or a Python handler waits for the main thread to run it.
     main = threading.main_thread().ident
     if main is not None:
         signal.pthread_kill(main, _WAKE)
 
 
 def _free() -> None:
-    """Undo the mask in a fork that `multiprocessing` may know nothing of: it has no such thread."""
+    """Clear the mask in a fork: one that `multiprocessing` did not make has no receiving thread."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_NOTICES)
 
 

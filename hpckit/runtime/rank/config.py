@@ -1,4 +1,4 @@
-"""The resolved configuration as the user's code sees it. It must not resolve or change anything."""
+"""The resolved, read-only configuration as the user's code sees it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any, NoReturn
 
 
 class Config(dict[str, Any]):
-    """A read-only dict whose keys are attributes too: `config.params.lr`, `config["seed"]`.
+    """A read-only dict whose keys are also attributes: `config.params.lr`, `config["seed"]`.
 
-    What is reached through it is a Config wherever it is a mapping, also in lists. `dict(config)`
-    and `**config` are plain all the way down, which is what OmegaConf takes; it refuses each
-    subclass of dict.
+    Every mapping inside it is a Config, too, also in lists. `dict(config)` and `**config` are plain
+    at all levels, which OmegaConf needs: it refuses every subclass of dict.
     """
 
     __slots__ = ()
@@ -21,7 +20,7 @@ class Config(dict[str, Any]):
         return _wrapped(super().__getitem__(key))
 
     def __getattr__(self, key: str) -> Any:
-        """Return the value of a key; raises AttributeError that lists the keys there are."""
+        """Return the value of a key; raises AttributeError that lists the existing keys."""
         try:
             return self[key]
         except KeyError:
@@ -44,7 +43,7 @@ class Config(dict[str, Any]):
         return f"Config({super().__repr__()})"
 
     def __reduce__(self) -> tuple[type[Config], tuple[dict[str, Any]]]:
-        """Copy and pickle by the plain values; dict's own way would set items."""
+        """Copy and pickle through the plain values; dict's own way would set items."""
         return Config, (dict(self),)
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:

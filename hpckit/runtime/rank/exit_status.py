@@ -1,8 +1,8 @@
-"""With which status this process ends, when its script failed.
+"""The exit status of this process when its script failed.
 
-Responsible for noting calls of `sys.exit` that really end the process, which Python tells nothing
-that runs at its end, and for leaving with a status within seconds; it must not decide what a
-status means. `raise SystemExit(1)` without `sys.exit` goes unnoticed.
+Notes calls of `sys.exit` that really end the process, because Python does not pass the status to
+code that runs at its end, and exits with a status within seconds. `raise SystemExit(1)` without
+`sys.exit` goes unnoticed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _asked: list[object] = []
 
 
 class NotedExit(SystemExit):
-    """A SystemExit that takes its note back when the script catches it and goes on."""
+    """A SystemExit that removes its note if the script catches it and continues."""
 
     def __del__(self) -> None:
-        """Forget the status while Python code still runs in this thread: it was caught there."""
+        """Forget the status if Python code still runs in this thread: the exit was caught there."""
         try:
             sys._getframe(1)  # noqa: SLF001  # a frame below is the only sign
         except ValueError:
@@ -32,10 +32,10 @@ class NotedExit(SystemExit):
 class ExitStatus:
     """How a rank leaves that did not return: soon, and with its own exit code.
 
-    A thread may keep Python from ending, while the peers wait in a collective for minutes; and a
-    process group that is torn down with the interpreter may abort it (torch 2.13 on gloo), so
-    that exit code 1 becomes SIGABRT. The handler runs after those that were registered later, and
-    others that were registered before do not run.
+    A thread may keep Python from ending while the peers wait in a collective for minutes; and a
+    process group that is torn down with the interpreter may abort it (torch 2.13 on gloo), so that
+    exit code 1 becomes SIGABRT. The handler runs after those that were registered later; handlers
+    that were registered before it do not run.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class ExitStatus:
         atexit.register(self._leave)
 
     def with_code(self, code: int) -> int:
-        """Return the code, and leave with it within seconds."""
+        """Return the code, and make sure the process exits with it within seconds."""
         self.code = code
         timer = threading.Timer(_LEAVE_S, self._leave)
         timer.daemon = True
@@ -58,12 +58,12 @@ class ExitStatus:
 
 
 def note_exits() -> None:
-    """Have calls of `sys.exit` in the main thread noted from now on."""
+    """Note calls of `sys.exit` in the main thread from now on."""
     sys.exit = _exit
 
 
 def failing_code() -> int | None:
-    """Return the exit code of a script that raised, or exited with a failure; else None."""
+    """Return the exit code of a script that raised or exited with a failure; None otherwise."""
     if getattr(sys, "last_value", None) is not None:
         return 1
     codes = [code for status in _asked if (code := exit_code(status)) != 0]

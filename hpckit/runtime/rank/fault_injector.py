@@ -1,8 +1,7 @@
-"""Faults inside a rank, as the config key `chaos` plans them: at a step boundary, once.
+"""Faults inside a rank, planned with the config key `chaos`: at a step boundary, once.
 
-Responsible for carrying out a planned fault in the rank it is planned for, and for the marks that
-keep a restarted rank from repeating it; it must not recover from anything, and it imports no
-torch. Without planned faults, `at()` is one look into an empty dictionary.
+Carries out a planned fault in its rank and writes the marks that keep a restarted rank from
+repeating it. Imports no torch. Without planned faults, `at()` is one look into an empty dictionary.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from hpckit.record.store import PRIVATE_FILE, make_folder
 from hpckit.runtime.clock import now
 
 FILL_FILE = "hpckit-chaos-fill"
-"""What a filled disk is full of."""
+"""Name of the file that fills a disk."""
 
 _FOR_EVER_S = 10 * 365 * 86400.0
 _MB = 1 << 20
@@ -37,12 +36,12 @@ _LEAK_MB = 16
 
 
 class InjectedFaultError(RuntimeError):
-    """What `raise` raises: an exception of the user's code, as far as hpckit can tell."""
+    """The exception of a `raise` fault; to hpckit it looks like one of the user's code."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FaultInjector:
-    """The planned faults of one rank. `poisoned` says that metrics are to come out as NaN."""
+    """The planned faults of one rank. `poisoned` means that metrics should come out as NaN."""
 
     marks: Path
     due: Mapping[int, tuple[tuple[int, Fault], ...]]
@@ -51,7 +50,7 @@ class FaultInjector:
     _leaked: list[mmap.mmap] = field(default_factory=list)
 
     def at(self, step: int) -> None:
-        """Let happen what is planned before this step; may not return, and may raise anything."""
+        """Run what is planned before this step; may not return, and may raise anything."""
         if self._leak_mb:
             self._leaked.append(_touched(self._leak_mb * _MB))
         for number, fault in self.due.get(step, ()):
@@ -61,9 +60,10 @@ class FaultInjector:
                 self._inject(fault)
 
     def _claim(self, number: int, fault: Fault) -> bool:
-        """Take one of the times a fault may happen.
+        """Use up one of the times a fault may happen.
 
-        A mark that cannot be written (full disk) forbids the fault: it would never stop.
+        If a mark cannot be written (full disk), skip the fault: otherwise it would repeat without
+        end.
         """
         if fault.times is None:
             return True
@@ -98,7 +98,7 @@ def open_injector(words: Iterable[str], marks: Path, rank: int) -> FaultInjector
 
 
 def _mark(path: Path, fault: Fault) -> bool:
-    """Make a mark; false where somebody has made it before. Raises OSError."""
+    """Make a mark; return False if it already exists. Raises OSError."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
     except FileExistsError:
@@ -131,7 +131,7 @@ class _Timespec(ctypes.Structure):
 def _hang_gil(fault: Fault) -> None:
     """Wait in C with the GIL held: no thread and no Python handler runs, nothing interrupts it.
 
-    A mutex locked twice by its owner; 64 zero bytes are an unlocked one on Linux.
+    Locks a mutex twice from the same thread; on Linux, 64 zero bytes are an unlocked mutex.
     """
     libc = ctypes.PyDLL(None)
     mutex = ctypes.create_string_buffer(64)
@@ -160,7 +160,7 @@ def _exit(fault: Fault) -> NoReturn:
 def _oom(fault: Fault) -> NoReturn:
     """Allocate until the kernel kills this process or, with a limit, until Python refuses."""
     if fault.limit_mb is None:
-        # Should the whole host run out, this process is the one to go.
+        # If the whole host runs out of memory, the kernel should kill this process.
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
         _allocate_for_ever()
@@ -171,7 +171,7 @@ def _oom(fault: Fault) -> NoReturn:
     try:
         _allocate_for_ever()
     finally:
-        # Whoever records this end needs memory to do so.
+        # Recording this end needs memory.
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
@@ -188,7 +188,7 @@ def _allocate_for_ever() -> NoReturn:
 
 
 def _touched(size: int) -> mmap.mmap:
-    """Return memory that is really there: a byte of every page is written. Raises OSError."""
+    """Return memory that is really allocated: one byte of every page is written. Raises OSError."""
     memory = mmap.mmap(-1, size)
     for at in range(0, size, mmap.PAGESIZE):
         memory[at] = 1
@@ -196,7 +196,7 @@ def _touched(size: int) -> mmap.mmap:
 
 
 def _fill_disk(fault: Fault) -> None:
-    """Take all the space of a file system, or `limit_mb` of it; give it back after `seconds`."""
+    """Take all space of a file system, or `limit_mb` of it; give it back after `seconds`."""
     assert fault.folder is not None, "the grammar asks for a folder"  # noqa: S101
     path = Path(fault.folder).expanduser() / f"{FILL_FILE}-{os.getpid()}"
     handle = os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE_FILE)
@@ -211,7 +211,7 @@ def _fill_disk(fault: Fault) -> None:
 
 
 def _take_space(handle: int, limit: int | None) -> None:
-    """Grow a file in halving pieces until nothing more fits."""
+    """Grow a file in pieces of halving size until nothing more fits."""
     taken, piece = 0, 64 * _MB
     while piece >= mmap.PAGESIZE and (limit is None or taken < limit):
         size = piece if limit is None else min(piece, limit - taken)

@@ -1,8 +1,8 @@
-"""Imported by a rank's forkserver, the process that forks children on its behalf, as it starts.
+"""Prepares a rank's forkserver, the process that forks children for it, on import.
 
-It keeps that process alive through a notice from outside, and shields what it forks (see
-hpckit.runtime.rank.child_signals). Importing it acts, so nothing else may import it.
-Nobody signals this process to end it; it ends when the last of its clients does.
+Keeps that process alive when a notice comes from outside, and shields its forks (see
+hpckit.runtime.rank.child_signals). Importing it has side effects, so nothing else may import it. No
+process ends it by a signal; it ends when its last client does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ from hpckit.runtime.signals import RANK_NOTICES
 
 for _number in RANK_NOTICES:
     signal.signal(_number, ignore)
-# At once: importing the main module, which a child does next, starts threads (OpenBLAS), and a mask
-# reaches only those that are started under it.
+# At once: a child next imports the main module, which starts threads (OpenBLAS), and a mask reaches
+# only threads that are started under it.
 os.register_at_fork(after_in_child=shield_this_child)

@@ -1,7 +1,6 @@
-"""What is recorded of logged values, and which are worth reporting to a study.
+"""What is recorded of logged values, and which values are reported to a study.
 
-Responsible for plain values and for the choice of steps: few, and the same ones in every run; it
-must not know who is told.
+Only a few steps are reported, the same ones in every run.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from typing import Any
 from hpckit.runtime.channel.messages import Reported
 
 _ALL_BELOW = 64
-"""Up to here every step counts; beyond, 32 to each doubling: 500 reports of a million steps."""
+"""Up to here every step counts; beyond, 32 per doubling: 500 reports for a million steps."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MetricReports:
-    """The reports of one rank: of the metric `name`, None where nothing is to be reported."""
+    """The reports of one rank, about the metric `name`; None if there is nothing to report."""
 
     name: str | None = None
     _last: int = -1
 
     def of(self, step: object, metrics: Mapping[str, object]) -> Reported | None:
-        """Return what to report of what is logged at a step, None where that is nothing.
+        """Return what to report of the values logged at a step; None if there is nothing.
 
-        A study compares runs at the same steps, so that no clock has a say in this.
+        A study compares runs at the same steps, so the choice does not depend on time.
         """
         value = metrics.get(self.name) if self.name is not None else None
         if not isinstance(step, int) or isinstance(value, bool):
@@ -42,7 +41,7 @@ class MetricReports:
 
 
 def _place(step: int) -> int:
-    """Return the step at which the stretch begins that a step is in."""
+    """Return the first step of the stretch that a step is in."""
     if step < _ALL_BELOW:
         return step
     width = step.bit_length() - _ALL_BELOW.bit_length() + 1
@@ -50,16 +49,17 @@ def _place(step: int) -> int:
 
 
 def plain_metric(name: str, value: Any) -> float | int | str | bool | None:
-    """Return what a row of metrics holds of a value; one that is not finite becomes a text.
+    """Return a metric value as a row holds it; a number that is not finite becomes a text.
 
-    Raises TypeError with the metric's name for what is no number, no text and no single element.
+    Raises TypeError with the metric's name unless the value is a number, a text or a single
+    element.
     """
     kind = type(value).__name__
     if hasattr(value, "item"):
         shape = tuple(getattr(value, "shape", ()))
         try:
             value = value.item()
-        except (RuntimeError, ValueError):  # of torch and of numpy: more than one element
+        except (RuntimeError, ValueError):  # from torch and numpy: more than one element
             kind = f"{kind} of shape {shape}"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

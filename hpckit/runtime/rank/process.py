@@ -1,8 +1,8 @@
 """The process of one rank, as its agent starts it: `python -P -m hpckit.runtime.rank.process`.
 
-Responsible for becoming the user's code: it enters the frozen code, initialises the process group
-and calls the entry point, or replaces itself by the user's command (then no torch is imported
-here). It must not decide what an end means; it leaves an exit record of what was raised.
+It enters the frozen code, initialises the process group and calls the entry point, or replaces
+itself with the user's command (no torch is imported here then). It does not decide what an end
+means, but leaves an exit record of what was raised.
 """
 
 from __future__ import annotations
@@ -55,13 +55,16 @@ def die_with_agent() -> None:
 
 
 def enter_code(launch: Launch, index: int, kind: WorkingFolder) -> None:
-    """Go where the run works; where the user stood, in the frozen code, is first on the path."""
+    """Enter the run's working folder.
+
+    The frozen counterpart of the directory that the user launched from comes first on the path.
+    """
     os.chdir(working_folder(launch, index, kind))
     sys.path.insert(0, launch.code.working_dir)
 
 
 def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the user's command; raises ConfigError where it cannot start."""
+    """Replace this process with the user's command; raises ConfigError if it cannot start."""
     words = command_words(settings.command)
     try:
         os.execvpe(words[0], words, dict(environ))  # noqa: S606  # no shell is the point
@@ -75,7 +78,7 @@ def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoRetu
 
 @dataclass(slots=True, kw_only=True)
 class RankProcess:
-    """What this process is. `run` is what the user's function was handed, once it was."""
+    """The state of this process. `run` is None until the user's function gets its Run."""
 
     environ: Mapping[str, str]
     info: RankInfo
@@ -84,11 +87,11 @@ class RankProcess:
 
     @property
     def is_self(self) -> bool:
-        """Whether this is the rank, and no child that the user's code forked from it."""
+        """Whether this is the rank itself, not a child that the user's code forked."""
         return os.getpid() == self.process
 
     def work(self) -> None:
-        """Do what this rank is for; raises whatever the user's code raises."""
+        """Do this rank's work; raises whatever the user's code raises."""
         launch = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"]))
         index = int(self.environ["HPCKIT_RUN_INDEX"])
         settings, _ = load_settings(launch, index)
@@ -132,7 +135,7 @@ class RankProcess:
         process_group.close()
 
     def record_end(self, error: BaseException) -> None:
-        """Leave the exception where the agent finds it; best effort, whatever the exception."""
+        """Record the exception for the agent; best effort for any kind of exception."""
         if not self.is_self:
             return
         told = traceback.TracebackException(type(error), error, _of_user(error.__traceback__))
@@ -172,7 +175,7 @@ def _is_ours(trace: TracebackType) -> bool:
 
 
 def main() -> int:
-    """Run this rank; returns its exit code. The user's own SystemExit keeps its code."""
+    """Run this rank and return its exit code. The user's own SystemExit keeps its code."""
     die_with_agent()
     take_terminal()
     allow_many_files()
@@ -185,12 +188,12 @@ def main() -> int:
         raise
     except BaseException as error:  # noqa: BLE001  # the user's code; CheckpointException is one
         return leaving.with_code(_tell(rank, error))
-    # In a child that the user's code forked, torch would wait for threads that it has not got.
+    # In a child that the user's code forked, torch would wait for threads that do not exist there.
     return 0 if rank.is_self else leaving.with_code(0)
 
 
 def _tell(rank: RankProcess, error: BaseException) -> int:
-    """Record what ended the rank and print what Python would print; returns the exit code."""
+    """Record what ended the rank and print what Python would print; return the exit code."""
     match error:
         case HpckitError():
             rank.record_end(error)

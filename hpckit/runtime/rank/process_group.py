@@ -1,9 +1,9 @@
-"""From a rank's identity to an initialised process group.
+"""Turn a rank's identity into an initialised process group.
 
-Responsible for the device, the store, the check that every rank is there exactly once, and
-`init_process_group`; it must not start or end processes. Rank 0 binds its store before anybody
-is told the address, so no port is ever guessed; and a missing or doubled rank is an error that
-names it, instead of a wait of ten or thirty minutes inside the first collective.
+This covers the device, the store, the check that every rank is present exactly once, and
+`init_process_group`. Rank 0 binds its store before the address is published, so no port is ever
+guessed. A missing or duplicate rank is an error that names it, instead of a wait of ten or thirty
+minutes inside the first collective.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _NOT_OURS = frozenset({errno.EADDRNOTAVAIL, socket.EAI_NONAME, socket.EAI_AGAIN}
 
 
 class Rendezvous(Protocol):
-    """How rank 0 tells the others where its store listens."""
+    """How the other ranks learn where rank 0's store listens."""
 
     def publish(self, port: int) -> None:
-        """Tell all ranks that rank 0's store listens on this port of this node."""
+        """Announce to all ranks that rank 0's store listens on this port of this node."""
 
     def address(self, timeout: timedelta) -> tuple[str, int]:
         """Return host and port of rank 0's store; raises RendezvousError at the timeout."""
@@ -49,33 +49,34 @@ class Rendezvous(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AgentRendezvous:
-    """Through the agent and the supervisor: nothing is written to any file system."""
+    """Rendezvous through the agent and the supervisor, without writing to any file system."""
 
     link: AgentLink
 
     def publish(self, port: int) -> None:
-        """Tell the supervisor, which tells every rank."""
+        """Send the port to the supervisor, which forwards it to every rank."""
         self.link.send(messages.StoreBound(port=port))
 
     def address(self, timeout: timedelta) -> tuple[str, int]:
-        """Wait for the supervisor's word."""
+        """Wait for the supervisor's message."""
         told = self.link.wait_for(messages.StoreAddress, timeout)
         return told.host, told.port
 
 
 @dataclass(frozen=True, slots=True)
 class FileRendezvous:
-    """Through a file all nodes see, for ranks that srun started without an agent.
+    """Rendezvous through a file that all nodes see, for ranks that srun started without an agent.
 
-    The file's name holds job, step and restart count, so that a dead incarnation's address is
-    never taken for a live one. `host` is what the others reach this node by.
+    The file name contains job, step and restart count, so that the address of a dead incarnation is
+    never mistaken for a live one. `host` is the name or address by which other ranks reach this
+    node.
     """
 
     file: Path
     host: str
 
     def publish(self, port: int) -> None:
-        """Write the address in one piece."""
+        """Write the address atomically."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.file, {"host": self.host, "port": port})
 
@@ -99,11 +100,14 @@ class FileRendezvous:
 def choose_device(
     kind: DeviceKind, info: RankInfo, visible: int, *, asked: int = 0
 ) -> torch.device:
-    """Return the device of this rank, given how many GPUs it sees and its node was `asked` for.
+    """Return the device of this rank.
 
-    One visible GPU is this rank's own whatever its number (`--gpus-per-task`, `--gpu-bind`); at
-    least one a rank means the GPU of its local rank. Raises DeviceError where a GPU was asked for
-    and there is none, RendezvousError where several ranks would share one.
+    `visible` is the number of GPUs that the rank sees, `asked` the number requested for its node.
+
+    A single visible GPU belongs to this rank, whatever its number (`--gpus-per-task`,
+    `--gpu-bind`). With at least one GPU per rank, it is the GPU with the number of the local rank.
+    Raises DeviceError if a GPU was requested and there is none, RendezvousError if several ranks
+    would share one.
     """
     if kind is DeviceKind.cpu or (kind is DeviceKind.auto and visible == asked == 0):
         return torch.device("cpu")
@@ -121,7 +125,10 @@ def choose_device(
 
 
 def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int) -> DeviceError:
-    """Say why torch sees no GPU: another node helps against a broken driver, and nothing else."""
+    """Return an error that says why torch sees no GPU.
+
+    Another node only helps against a broken driver.
+    """
     wanted = f"resources.gpus_per_node={asked}" if asked else f"runtime.device={kind.value}"
     shown = environment().get("CUDA_VISIBLE_DEVICES")
     if torch.version.cuda is None and torch.version.hip is None:
@@ -141,12 +148,12 @@ def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int) -> DeviceError:
 
 
 def backend_of(device: torch.device) -> str:
-    """Return the backends for a device: NCCL for GPU tensors with gloo beside it for CPU ones."""
+    """Return the backends for a device: NCCL for GPU tensors plus gloo for CPU tensors."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def make_store(info: RankInfo, rendezvous: Rendezvous, timeout: timedelta) -> Store:
-    """Bind (rank 0) or reach (all others) the store of this world."""
+    """Bind (rank 0) or connect to (all others) the store of this world."""
     if info.rank == 0:
         store = _serve(_listener(info), timeout)
         rendezvous.publish(store.port)
@@ -162,7 +169,7 @@ def make_store(info: RankInfo, rendezvous: Rendezvous, timeout: timedelta) -> St
 
 
 def make_store_at(info: RankInfo, timeout: timedelta) -> Store:
-    """Bind or reach the store at the address that this rank's environment states."""
+    """Bind or connect to the store at the address in this rank's environment."""
     host, port = str(info.master_addr), int(info.master_port or 0)
     if info.rank == 0:
         return _serve(_listener(info, port), timeout)
@@ -170,9 +177,10 @@ def make_store_at(info: RankInfo, timeout: timedelta) -> Store:
 
 
 def _listener(info: RankInfo, port: int = 0) -> socket.socket:
-    """Listen where the ranks of this world call, and nowhere else: a store asks for no secret.
+    """Listen only where the ranks of this world connect, because a store asks for no secret.
 
-    Where the address by which other nodes know this one is none of its own, on all interfaces.
+    If the address by which other nodes know this one is not an address of this machine, listen on
+    all interfaces.
     """
     backlog = info.world_size + 16
     host = LOOPBACK if info.num_nodes == 1 else info.master_addr
@@ -198,7 +206,7 @@ def _serve(bound: socket.socket, timeout: timedelta) -> TCPStore:
 
 
 def identity(info: RankInfo, device: torch.device) -> dict[str, Any]:
-    """Return who this rank is, for the others to check."""
+    """Return this rank's identity, for the others to check."""
     gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
     return {
         "rank": info.rank,
@@ -212,9 +220,10 @@ def identity(info: RankInfo, device: torch.device) -> dict[str, Any]:
 
 
 def check_in(store: Store, info: RankInfo, me: Mapping[str, Any], timeout: timedelta) -> None:
-    """Return once every rank has been seen exactly once; raises RendezvousError naming who not.
+    """Wait until every rank has been seen exactly once.
 
-    Every rank leaves its identity in the store; rank 0 reads all of them and gives the verdict.
+    Every rank puts its identity into the store; rank 0 reads all of them and publishes a verdict.
+    Raises RendezvousError that names the ranks at fault.
     """
     store.set(f"identity/{info.rank}/{_claim(store, info, me)}", json.dumps(dict(me)))
     store.set(f"here/{info.rank}", "")
@@ -228,7 +237,7 @@ def check_in(store: Store, info: RankInfo, me: Mapping[str, Any], timeout: timed
 
 
 def _claim(store: Store, info: RankInfo, me: Mapping[str, Any]) -> int:
-    """Take this rank's place in the world; raises RendezvousError where it is taken."""
+    """Claim this rank's place in the world; raises RendezvousError if it is taken."""
     claims: int = store.add(f"claims/{info.rank}", 1)
     if claims > 1:
         first = _identities(store, info.rank)[0] if store.check([f"here/{info.rank}"]) else {}
@@ -266,7 +275,7 @@ def _identities(store: Store, rank: int) -> list[dict[str, Any]]:
 
 
 def _contradiction(store: Store, info: RankInfo) -> str:
-    """Return what does not fit together in the full map of ranks, or nothing."""
+    """Return what is inconsistent in the full map of ranks; empty if nothing is."""
     everyone = [_identities(store, rank)[0] for rank in range(info.world_size)]
     owners: dict[str, int] = {}
     for one in everyone:
@@ -282,7 +291,7 @@ def _contradiction(store: Store, info: RankInfo) -> str:
 
 def _verdict(store: Store, info: RankInfo, timeout: timedelta) -> str:
     try:
-        # Rank 0 needs its whole timeout to say who is missing: wait a little longer than it does.
+        # Rank 0 needs its whole timeout to name the missing ranks, so wait a little longer.
         store.wait(["verdict"], timeout + timedelta(seconds=10))
         return str(store.get("verdict").decode())
     except (RuntimeError, OSError) as error:
@@ -292,8 +301,8 @@ def _verdict(store: Store, info: RankInfo, timeout: timedelta) -> str:
 def initialise(info: RankInfo, device: torch.device, store: Store, timeout: timedelta) -> None:
     """Check every rank's identity in `store`, then initialise the default process group.
 
-    Raises RendezvousError. The store is prefixed by the restart count, so that a rank of an
-    earlier round can never join this one.
+    The store is prefixed with the restart count, so that a rank of an earlier round can never join
+    this one. Raises RendezvousError.
     """
     world = PrefixStore(f"hpckit/{info.restart_count}", store)
     check_in(world, info, identity(info, device), timeout)
@@ -308,10 +317,10 @@ def initialise(info: RankInfo, device: torch.device, store: Store, timeout: time
 
 
 def close() -> None:
-    """Leave the process group, where the user's code has not done so itself.
+    """Leave the process group, unless the user's code has already done so.
 
-    DDP is a ring of references that keeps the group alive beyond its destruction; what gloo's
-    thread then drops while Python ends aborts the process (torch 2.13: 1 exit in 10). Hence the
+    DDP is a reference cycle that keeps the group alive after its destruction. What gloo's thread
+    then drops while Python ends aborts the process (torch 2.13: 1 exit in 10). Hence the garbage
     collection.
     """
     if dist.is_initialized():

@@ -1,7 +1,6 @@
-"""What the user's code is handed: `Run`.
+"""`Run`, the object that the user's code gets: identity, folders, steps and metrics of one rank.
 
-Responsible for identity, folders, steps and metrics of one rank; it must not start processes or
-decide anything.
+It starts no processes and makes no decisions.
 """
 
 from __future__ import annotations
@@ -43,16 +42,17 @@ if TYPE_CHECKING:
     from hpckit.runtime.rank.checkpointing import StepCheckpoints
 
 _STEP_INTERVAL_S = 0.1
-"""The agent is told of a new step at most this often; it needs liveness, not every number."""
+"""Minimum time between two step messages to the agent, which needs liveness, not every number."""
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Run:
     """One rank's view of its run.
 
-    `folder` is the run's, shared by all ranks and attempts; `attempt_folder` this attempt's;
-    `code_folder` the frozen code; `project_folder` where the code was launched from. `step` is
-    the step the loop is at, `samples` how many samples all ranks together had seen before it.
+    `folder` is the run's folder, shared by all ranks and attempts; `attempt_folder` belongs to this
+    attempt; `code_folder` holds the frozen code; `project_folder` is where the code was launched
+    from. `step` is the current step of the loop, `samples` the number of samples that all ranks
+    together had seen before it.
     """
 
     info: RankInfo
@@ -109,29 +109,30 @@ class Run:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, the one that writes what is written once."""
+        """Whether this is rank 0, which writes everything that is written only once."""
         return self.info.rank == 0
 
     @property
     def stage(self) -> str | None:
-        """Name of the stage this run is of; None where the launch has no stages."""
+        """Name of this run's stage; None if the launch has no stages."""
         return None if self._stage is None else self._stage.name
 
     def earlier(self, stage: str) -> tuple[EarlierRun, ...]:
-        """Return the runs of an earlier stage that this one belongs with: folder, checkpoint_dir.
+        """Return the runs of an earlier stage that this run belongs with: folder, checkpoint_dir.
 
-        Of a stage that is swept alike it is the run of the same point, else all runs there are.
-        Raises UsageError where there is no such stage.
+        If that stage has the same sweep, this is the run of the same point; otherwise all its runs.
+        Raises UsageError if there is no such stage.
         """
         if self._stage is None:
             raise UsageError("this launch has no stages", hint="an experiment names them: `stages`")
         return self._stage.earlier(stage)
 
     def state(self, **objects: Any) -> None:
-        """Register what makes up the training state, by name: model, optimizer, scheduler, ….
+        """Register the training state by name: model, optimizer, scheduler, ….
 
-        Every object needs `state_dict` and `load_state_dict`; raises TypeError for one without,
-        and for a name registered twice, UsageError when `steps()` has begun.
+        Every object needs `state_dict` and `load_state_dict`. Raises TypeError for an object
+        without them and for a name that is registered twice, UsageError if `steps()` has already
+        begun.
         """
         if self._loop is not None:
             raise begun_without(objects)
@@ -147,7 +148,7 @@ class Run:
         self.expect_steps()
 
     def expect_steps(self) -> None:
-        """Have this rank's silence judged from now on, before its first step, too (`hang_first_s`).
+        """Watch this rank for hangs from now on, even before its first step (`hang_first_s`).
 
         hpckit calls this itself for code that loops over `steps()`.
         """
@@ -155,12 +156,12 @@ class Run:
         self._tell(messages.Working(over=False))
 
     def steps(self, total: int, *, start: int = 0, samples_per_step: int = 0) -> Iterator[int]:
-        """Yield the numbers of the steps still to do, up to `total - 1`.
+        """Yield the numbers of the remaining steps, up to `total - 1`.
 
-        Where `state()` registered something, the newest good checkpoint is loaded first and the
-        steps go on from there, else from `start`. Between two steps lies a step boundary: there
-        state is saved, and there all ranks leave together after a notice (SystemExit is raised
-        out of the loop). `samples_per_step`, of all ranks together, keeps `run.samples` right.
+        If `state()` registered something, load the newest good checkpoint first and continue from
+        there; otherwise start at `start`. Between two steps is a step boundary: state is saved
+        there, and after a notice all ranks leave there together (SystemExit is raised out of the
+        loop). `samples_per_step`, counted over all ranks, keeps `run.samples` correct.
 
         Raises RuntimeError on a second loop over registered state, and CheckpointError.
         """
@@ -192,7 +193,7 @@ class Run:
             self._tell(messages.Working(over=True))
 
     def _begins_again(self) -> bool:
-        """Whether this is the first loop of ranks that follow others of the same run."""
+        """Whether this is the first loop of ranks that replace earlier ranks of the same run."""
         return self.step is None and (self.round > 0 or self.attempt > 1)
 
     def _new_loop(self, total: int, start: int, samples_per_step: int) -> StepLoop:
@@ -207,7 +208,7 @@ class Run:
         )
 
     def _leave_if(self, farewell: ExitStatement | None) -> None:
-        """Leave where that is what the ranks agreed on, and let the agent know why."""
+        """Leave if the ranks agreed to, and report the reason to the agent."""
         if farewell is None:
             return
         if self._non_finite and farewell.kept is StateKept.unsaved:
@@ -216,16 +217,16 @@ class Run:
         raise SystemExit(0 if farewell.reason is ExitReason.pruned else LEFT_CODE)
 
     def _vetoes_end(self) -> bool:
-        """Whether the last state is not to be saved: the last loss was not finite."""
+        """Whether to skip saving the last state because the last loss was not finite."""
         if self._non_finite and not self.nan_patience:
             self._warn("its last state is saved although its last loss was not finite")
         return self._non_finite > 0 and self.nan_patience > 0
 
     def finish(self) -> None:
-        """Say that the user's code came to its end; a loop that it broke off is ended and saved.
+        """Report that the user's code has finished; end and save a loop that it broke out of.
 
-        hpckit calls this itself. Raises UsageError where ranks broke off at different steps, and
-        where state was registered and no loop over `steps()` ever saved it.
+        hpckit calls this itself. Raises UsageError if ranks broke out at different steps, or if
+        state was registered and no loop over `steps()` ever saved it.
         """
         if self._farewell is not None:
             return
@@ -238,11 +239,11 @@ class Run:
         self._say(self._loop.farewell(ExitReason.returned))
 
     def give_up(self) -> None:
-        """Say that the user's code came to its end, and that its state could not be saved."""
+        """Report that the user's code has finished, but that its state could not be saved."""
         self._say(ExitStatement(reason=ExitReason.returned, kept=StateKept.unsaved, step=self.step))
 
     def promise(self) -> None:
-        """Say that this rank will tell when it has come to its end: not before, it has not."""
+        """Announce that this rank will report its end; without that report it has not finished."""
         if self._link is not None:
             self._link.note_farewell(ExitStatement(reason=ExitReason.exited))
 
@@ -254,13 +255,13 @@ class Run:
             self._link.note_farewell(farewell)
 
     def _checkpoints(self) -> StepCheckpoints | None:
-        """Return what saves and restores the state; None where nothing said where to keep it."""
+        """Return what saves and restores the state; None if no folder was named for it."""
         if not self._keeps_state:
             if self.is_main:
                 told = "state is not kept: attach(checkpoint_dir=...) names a folder outside hpckit"
                 self.logger.info(told)
             return None
-        # Imported here: runs that keep no state need none of it.
+        # Imported here because runs that keep no state need neither.
         from hpckit.runtime.checkpoint import checkpointer  # noqa: PLC0415
         from hpckit.runtime.rank.checkpointing import StepCheckpoints  # noqa: PLC0415
 
@@ -285,9 +286,9 @@ class Run:
         )
 
     def _owns_run(self) -> bool:
-        """Whether no later attempt or round has begun: a cut-off node may wake up again.
+        """Return whether no later attempt or round has begun: a cut-off node may wake up again.
 
-        Raises OSError where that cannot be read.
+        Raises OSError if that cannot be read.
         """
         if self.attempt == 0:
             return True
@@ -332,9 +333,9 @@ class Run:
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
-        """Do something that takes longer than steps do, such as an evaluation.
+        """Mark work that takes longer than a step, such as an evaluation.
 
-        Without this, a silence much longer than the run's steps is taken for a hang.
+        Without this, a silence much longer than the run's steps counts as a hang.
         """
         self._tell(messages.Watched(on=False))
         try:
@@ -343,12 +344,13 @@ class Run:
             self._tell(messages.Watched(on=True))
 
     def log(self, *, step: int | None = None, **metrics: Any) -> None:
-        """Record metrics: numbers, strings, or tensors of one element. Rank 0 writes, others not.
+        """Record metrics: numbers, strings or one-element tensors. Only rank 0 writes them.
 
-        `step` defaults to the step that `steps()` is at. The last value under a name is the
-        run's result under that name. A metric named `loss` is watched: while it is not finite no
-        checkpoint is saved, and NonFiniteLossError is raised once it was so
-        `recovery.nan_patience` times in a row. What the disk does not take is dropped, and said.
+        `step` defaults to the current step of `steps()`. The last value under a name is the run's
+        result under that name. A metric named `loss` is watched: while it is not finite, no
+        checkpoint is saved, and after `recovery.nan_patience` such values in a row
+        NonFiniteLossError is raised. Rows that cannot be written to disk are dropped, and a warning
+        reports them.
         """
         self._show_life()
         if not self.is_main:
@@ -367,14 +369,14 @@ class Run:
             self._judge(values["loss"])
 
     def _show_life(self) -> None:
-        """Let what is logged outside of a step loop count as a sign of life."""
+        """Count what is logged outside a step loop as a sign of life."""
         at = time.monotonic()
         if self._expecting and not self._stepping and at - self._told_at >= _STEP_INTERVAL_S:
             self._tell(messages.Working(over=self._loop is not None))
             self._told_at = at
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        """Append a row of metrics; what a full disk does not take is dropped, counted and said."""
+        """Append a row of metrics; if the disk is full, drop and count it, and send a warning."""
         if self._metrics is None:
             self._metrics = MetricsLog(paths=AttemptPaths(self.attempt_folder))
         try:
@@ -385,7 +387,7 @@ class Run:
                 self._warn(f"metrics are dropped for now: {error}")
 
     def _judge(self, loss: object) -> None:
-        """Count losses that are not finite (which are texts by now), and give up in the end."""
+        """Count losses that are not finite (already texts here); raise once there are too many."""
         self._non_finite = self._non_finite + 1 if isinstance(loss, str) else 0
         if self.nan_patience and self._non_finite >= self.nan_patience:
             raise NonFiniteLossError(

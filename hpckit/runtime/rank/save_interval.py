@@ -1,10 +1,10 @@
-"""When a save is due. Pure but for the clock it is handed.
+"""Decides when a save is due. Pure except for the clock it is given.
 
-Responsible for the interval between saves; it must not save. By default the interval follows from
-the measured cost of a save and the expected time between failures (Young 1974: the square root of
-2 * cost * time between failures keeps the sum of saving and of lost work lowest). What a save costs
-training is its stall; but what is written in the background costs the file system all the same, so
-that at most a tenth of the time is spent writing. An interval that the user states is kept.
+By default the interval follows from the measured cost of a save and the expected time between
+failures (Young 1974: the square root of 2 * cost * time between failures minimises the sum of
+saving and of lost work). The cost of a save to training is its stall. Writing in the background
+still loads the file system, so at most a tenth of the time is spent writing. An interval that the
+user sets is kept.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from hpckit.model.launch import Checkpoint
 from hpckit.model.save_cost import SaveCost
 
 _SHORTEST = timedelta(seconds=5)
-"""Also when a run's first save is due: it tells what a save costs, and whoever fails early, often
-in the first minute, has something to go on from."""
+"""Shortest interval, and the time of a run's first save.
+
+The first save measures what a save costs, and gives runs that fail early, often in the first
+minute, something to continue from.
+"""
 
 WRITING = 0.1
-"""The share of the time that is spent writing, at most: ten such runs keep a file system busy."""
+"""Maximum share of the time spent writing: ten such runs keep a file system busy."""
 
 
 def young(cost: timedelta, between_failures: timedelta) -> timedelta:
@@ -35,8 +38,8 @@ def young(cost: timedelta, between_failures: timedelta) -> timedelta:
 class SaveInterval:
     """The saves of one rank. `clock` gives monotonic seconds.
 
-    `known` is what the latest save cost: of this round, or handed over from an earlier one; null
-    before the run's first.
+    `known` is the cost of the latest save, of this round or passed on from an earlier one; None
+    before the run's first save.
     """
 
     settings: Checkpoint
@@ -49,24 +52,24 @@ class SaveInterval:
         self._at = self.clock()
 
     def began(self, step: int) -> None:
-        """Count from this step, and from now."""
+        """Restart the interval at this step and at the current time."""
         self._step, self._at = step, self.clock()
 
     def due(self, step: int) -> bool:
-        """Whether a save is due before this step."""
+        """Return whether a save is due before this step."""
         if self.settings.interval_steps is not None:
             return step - self._step >= self.settings.interval_steps
         return self.clock() - self._at >= self.interval.total_seconds()
 
     def steps_left(self, step: int) -> int | None:
-        """Return in how many steps a save is due, at least 1; None where steps do not count."""
+        """Return in how many steps a save is due, at least 1; None if the interval is a time."""
         if self.settings.interval_steps is None:
             return None
         return max(self._step + self.settings.interval_steps - step, 1)
 
     @property
     def interval(self) -> timedelta:
-        """The time from the beginning of a save to that of the next, where steps do not count."""
+        """Time between the starts of two saves, if the interval is not set in steps."""
         if self.settings.interval_min is not None:
             return timedelta(minutes=self.settings.interval_min)
         between_failures = timedelta(hours=self.settings.mtbf_hours)
@@ -76,5 +79,5 @@ class SaveInterval:
 
     @property
     def stated(self) -> bool:
-        """Whether the user has said how often to save."""
+        """Whether the user has set how often to save."""
         return not (self.settings.interval_steps is None and self.settings.interval_min is None)

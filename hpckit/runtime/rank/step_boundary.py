@@ -1,9 +1,9 @@
-"""What ranks agree on between two steps: whether to save, and whether to leave.
+"""Agreement of all ranks between two steps: whether to save, and whether to leave.
 
-Responsible for one small collective at step boundaries; it must not save or end anything itself.
-A notice reaches ranks at different moments and possibly only some of them; ranks that acted on it
-alone would save different steps, or leave their peers in a collective. So whoever has heard brings
-it to the next agreement, and all act at the same step (the maximum over all ranks decides).
+This is one small collective at step boundaries; it saves and ends nothing itself. A notice reaches
+ranks at different moments, and possibly only some of them. Ranks that acted on it alone would save
+different steps, or leave their peers in a collective. So every rank brings its notice to the next
+agreement, and all act at the same step (the maximum over all ranks decides).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hpckit.runtime.cpu_group import make_cpu_group
 from hpckit.runtime.signals import RANK_NOTICES
 
 _INTERVAL_S = 0.25
-"""Agreements are about this far apart: far less than any notice's time, and next to no cost."""
+"""Time between agreements: far shorter than any notice period, at almost no cost."""
 _MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where training stands: steps done, and samples seen by all ranks together."""
+    """The position of training: steps done, and samples seen by all ranks together."""
 
     step: int
     samples: int = 0
@@ -52,7 +52,10 @@ class Agreement:
 
 @dataclass(slots=True, kw_only=True)
 class StepBoundary:
-    """The step boundaries of one rank. Made on all ranks at once: it makes a group of its own."""
+    """The step boundaries of one rank.
+
+    All ranks create theirs at the same time, because it makes its own group.
+    """
 
     info: RankInfo
     link: AgentLink | None
@@ -70,7 +73,7 @@ class StepBoundary:
 
     @property
     def noticed(self) -> bool:
-        """Whether this rank has been told to leave; `told_by` says by whom."""
+        """Whether this rank was asked to leave; `told_by` says by whom."""
         return self.told_by is not None
 
     @property
@@ -79,10 +82,10 @@ class StepBoundary:
 
     @contextmanager
     def hearing(self) -> Iterator[None]:
-        """Take signals as notices while the step loop runs, where the user's code does not.
+        """Treat signals as notices while the step loop runs, unless the user's code handles them.
 
-        Slurm sends SIGTERM to whole process trees (proctrack/linuxproc): without a handler, a
-        rank would die of a notice that it is meant to act on.
+        Slurm sends SIGTERM to whole process trees (proctrack/linuxproc): without a handler, a rank
+        would die of a notice that it should act on.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -104,11 +107,11 @@ class StepBoundary:
     def agree(
         self, step: int, *, save: bool, veto: bool = False, within: int | None = None
     ) -> Agreement:
-        """Return what all ranks do before this step; `save` is what this rank would like.
+        """Return what all ranks do before this step; `save` is whether this rank wants to save.
 
-        Ranks that leave save, too, unless one of them has a `veto`: a state that is good for
-        nothing must not take the place of a good one. `within` is in how many steps to agree
-        again at the latest; it is the same on all ranks.
+        Ranks that leave also save, unless one of them has a `veto`: a useless state must not
+        replace a good one. `within` is the number of steps after which to agree again at the
+        latest; it is the same on all ranks.
         """
         self._poll()
         if not self._together:
@@ -119,16 +122,16 @@ class StepBoundary:
         ours = [self.noticed, save, veto, self.pruned, self._distance(step)]
         leave, asked, vetoed, pruned, distance = self._most(step, ours, over=False)
         self._next = step + (distance if within is None else min(distance, within))
-        # Never the other way: a signal may have come while the ranks were agreeing.
+        # Never reset it: a signal may have arrived while the ranks were agreeing.
         if leave and self.told_by is None:
             self.told_by = ToldBy.peer
         save = bool(asked or leave) and not vetoed
         return Agreement(save=save, leave=bool(leave), prune=bool(pruned))
 
     def agree_to_end(self, step: int, *, veto: bool) -> bool:
-        """Agree that the loop is over before this step; returns whether any rank has a `veto`.
+        """Agree that the loop ends before this step; return whether any rank has a `veto`.
 
-        Raises UsageError where the loop is not over for all.
+        Raises UsageError if the loop has not ended on all ranks.
         """
         if not self._together:
             return veto
@@ -136,9 +139,9 @@ class StepBoundary:
         return bool(vetoed)
 
     def _most(self, step: int, ours: list[int | bool], *, over: bool) -> list[int]:
-        """Return the maximum of each of all ranks' wishes, where the loop is over for all or none.
+        """Return the maximum of each vote over all ranks, if the loop is over for all or for none.
 
-        Raises UsageError otherwise, on all of them.
+        Raises UsageError on all ranks otherwise.
         """
         votes = torch.tensor([*ours, over, not over, step, -step], dtype=torch.int64)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
@@ -160,7 +163,7 @@ class StepBoundary:
                 self.pruned = True
 
     def _distance(self, step: int) -> int:
-        """Return in how many steps to agree again, by this rank's own speed; 1 at first."""
+        """Return in how many steps to agree again, from this rank's own speed; 1 at first."""
         now, passed = time.monotonic(), step - self._seen_step
         took = now - self._seen_at
         first = self._next is None

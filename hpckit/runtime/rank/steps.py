@@ -1,7 +1,7 @@
 """One loop over steps: where it begins, what happens at its boundaries, and how it ends.
 
-Responsible for joining a loop's boundary and the checkpoints of what is registered; it must not
-know the user's code, metrics, or who is told of a step.
+Joins a loop's step boundary with the checkpoints of the registered state. It knows nothing of the
+user's code, of metrics, or of the receivers of step messages.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class StepLoop:
-    """The steps up to `total`. `checkpoints` is null where nothing is registered.
+    """The steps up to `total`. `checkpoints` is None if nothing is registered.
 
-    `grace` is how long ranks that were told to leave try to save.
-
-    `begun` is the last step that began; `ended_at` the step before which all ranks ended the loop.
+    `grace` is how long ranks that were asked to leave try to save. `begun` is the last step that
+    began; `ended_at` the step before which all ranks ended the loop.
     """
 
     total: int
@@ -41,7 +40,7 @@ class StepLoop:
     ended_at: int | None = field(default=None, init=False)
 
     def restore(self) -> range:
-        """Load the newest good checkpoint, if there is one; returns the steps still to do."""
+        """Load the newest good checkpoint, if there is one; return the remaining steps."""
         if self.checkpoints is not None:
             self.start = self.checkpoints.restore(self.start)
             if self.start.step >= self.total and self.boundary.info.rank == 0:
@@ -54,9 +53,10 @@ class StepLoop:
         return self.start.samples + max(step - self.start.step, 0) * self.samples_per_step
 
     def cross(self, step: int, *, veto: bool) -> ExitStatement | None:
-        """Cross the boundary before a step: save as all ranks agree; what is returned is to leave.
+        """Cross the boundary before a step; save and leave as all ranks agree.
 
-        With a `veto` of any rank nothing is saved: the state is good for nothing.
+        Return the exit statement if the ranks leave, None if the loop continues. If any rank has a
+        `veto`, nothing is saved, because the state is useless.
         """
         checkpoints = self.checkpoints
         wanted = checkpoints is not None and checkpoints.due(step)
@@ -79,10 +79,10 @@ class StepLoop:
         return None
 
     def end(self, step: int, *, veto: bool) -> None:
-        """End the loop before this step, on all ranks at once, and save what they have come to.
+        """End the loop before this step, on all ranks at once, and save the final state.
 
-        Raises UsageError where ranks end it at different steps, and with a `veto` of any rank
-        NonFiniteLossError: nothing is saved then, and a run without its state has not completed.
+        Raises UsageError if ranks end it at different steps, and NonFiniteLossError if any rank has
+        a `veto`: nothing is saved then, and a run without its state has not completed.
         """
         if self.checkpoints is not None:
             if self.boundary.agree_to_end(step, veto=veto):
@@ -92,15 +92,15 @@ class StepLoop:
         self._close(step)
 
     def break_off(self, *, veto: bool) -> None:
-        """End the loop after the last step that began, where it was not ended: `break`, `return`.
+        """End the loop after the last step that began, unless it has ended: `break`, `return`.
 
-        Collective where something is registered; raises as `end` does.
+        Collective if something is registered. Raises the same errors as `end`.
         """
         if self.ended_at is None:
             self.end(self.start.step if self.begun is None else self.begun + 1, veto=veto)
 
     def farewell(self, reason: ExitReason) -> ExitStatement:
-        """Return what to say when the rank leaves for this reason."""
+        """Return the exit statement of a rank that leaves for this reason."""
         left = reason is ExitReason.left
         return ExitStatement(
             reason=reason,
@@ -139,7 +139,7 @@ def _diverged(step: int) -> NonFiniteLossError:
 
 
 def begun_without(names: Iterable[str]) -> UsageError:
-    """Return what to raise when these are registered while the loop runs, or after it."""
+    """Return the error for names that are registered during the loop or after it."""
     return UsageError(
         f"run.state({'=…, '.join(names)}=…) came after run.steps() had begun: checkpoints hold "
         "what was registered before, and are restored when the loop begins",
@@ -148,7 +148,7 @@ def begun_without(names: Iterable[str]) -> UsageError:
 
 
 def never_saved(names: Iterable[str]) -> UsageError:
-    """Return what to raise when these were registered, and no loop over steps ever saved them."""
+    """Return the error for registered names that no loop over steps ever saved."""
     return UsageError(
         f"run.state() registered {', '.join(names)}, but nothing of it was saved: the code came to "
         "its end without run.steps()",

@@ -1,7 +1,6 @@
-"""The user's function: found by its name, looked at, and called.
+"""Find the user's function by name, check it, and call it.
 
-Responsible for refusing what cannot be called as `function(config, run)`; it must not prepare the
-process for it, or judge what it raises.
+Refuses what cannot be called as `function(config, run)`.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
 
 _LAZY = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 _MOST = 1000
-"""Functions looked through for a step loop."""
+"""Maximum number of functions searched for a step loop."""
 
 
 def load_function(text: str) -> Callable[..., Any]:
-    """Import `module:function`; raises ConfigError where there is none, or none that runs.
+    """Import `module:function`; raises ConfigError if it does not exist or cannot run.
 
-    What the import of the user's module raises is the user's to see, as it is.
+    Errors raised by the import of the user's module pass through unchanged.
     """
     module_name, _, name = text.partition(":")
     module = importlib.import_module(module_name)
@@ -46,11 +45,11 @@ def load_function(text: str) -> Callable[..., Any]:
 
 
 def _check_parameters(function: Callable[..., Any]) -> None:
-    """Raise ConfigError where the function cannot take what it is called with."""
+    """Raise ConfigError if the function cannot take the arguments it is called with."""
     try:
         parameters = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # of C code, which does not say
+        return  # a C function without a signature
     try:
         parameters.bind(None, None)
     except TypeError as error:
@@ -63,7 +62,7 @@ def _check_parameters(function: Callable[..., Any]) -> None:
 
 
 def call(function: Callable[..., Any], run: Run) -> None:
-    """Call the user's function; raises ConfigError where that has run none of its lines."""
+    """Call the user's function; raises ConfigError if the call ran none of its lines."""
     result = function(run.config, run)
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise _not_run(function)
@@ -78,9 +77,9 @@ def _not_run(function: Callable[..., Any]) -> ConfigError:
 
 
 def loops_over_steps(function: Callable[..., Any], code: Path) -> bool:
-    """Whether a function, or what it names of the code below this folder, calls `….steps(…)`.
+    """Return whether a function, or what it uses from below this folder, calls `….steps(…)`.
 
-    By the names in it alone, without running any of it: false where that is well hidden.
+    Looks only at names and runs nothing; False if the call is well hidden.
     """
     seen, waiting = set[int](), [function]
     while waiting and len(seen) < _MOST:
@@ -97,7 +96,7 @@ def loops_over_steps(function: Callable[..., Any], code: Path) -> bool:
 
 
 def _functions(one: Any) -> Iterator[Any]:
-    """Yield the plain functions that something callable consists of."""
+    """Yield the plain functions that a callable consists of."""
     while isinstance(one, partial):
         one = one.func
     one = inspect.unwrap(one)
@@ -118,7 +117,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _named(globals_: dict[str, Any], names: set[str], code: Path) -> Iterator[Any]:
-    """Yield what these names are, as far as it is a function or class below the folder."""
+    """Yield the functions and classes below the folder that have one of these names."""
     found = [globals_[name] for name in names if name in globals_]
     modules = [one for one in found if isinstance(one, ModuleType)]
     found += [vars(module)[name] for module in modules for name in names if name in vars(module)]

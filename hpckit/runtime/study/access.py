@@ -1,4 +1,4 @@
-"""The way to the study of an adaptive sweep, for processes that may have no Optuna.
+"""Access to the study of an adaptive sweep, for processes that may not have Optuna.
 
 Few launches are adaptive sweeps, and importing Optuna takes a second.
 """
@@ -23,9 +23,9 @@ def ask(launch: Launch, index: int) -> None:
 
 
 def tell(launch: Launch, index: int) -> str:
-    """Tell the study how a run has ended, if it has; returns what the user should know.
+    """Report to the study how a run has ended, if it has; return what the user should know.
 
-    Nothing is lost if that fails: the next run that asks does it.
+    Nothing is lost if that fails: the next run that asks for values reports it.
     """
     try:
         warning: str = _study(launch).tell(launch, index)
@@ -35,7 +35,7 @@ def tell(launch: Launch, index: int) -> str:
 
 
 def open_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
-    """Return a run's trial, to report values to, and the steps that have one already.
+    """Return a run's trial, to report values to, and the steps that already have one.
 
     Raises RunError and OSError.
     """

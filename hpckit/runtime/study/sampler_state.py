@@ -1,7 +1,7 @@
-"""Where the random numbers of a study's sampler go on, from one process to the next.
+"""Continues the random numbers of a study's sampler from one process to the next.
 
-Responsible for keeping the state of the sampler's generators as JSON, for the trial after the one
-it was kept at; it must not ask the sampler for anything.
+Keeps the state of the sampler's generators as JSON, for the trial after the one at which it was
+stored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _FAR_APART = 1_000_003
 def restored_sampler(path: Path, seed: int, number: int, *, fresh: bool) -> BaseSampler:
     """Return a sampler for trial `number`, with its generators where trial `number - 1` left them.
 
-    Where that is not known (somebody was killed while he asked), or the trial is not `fresh`, they
-    begin anew from the seed and the number, so that no trial repeats another's.
+    If that is unknown (a process was killed while it asked), or the trial is not `fresh`, they
+    start again from the seed and the number, so that no trial repeats another's.
     """
     states = _states(path, number) if fresh and number else None
     if states is None and not (fresh and number == 0):
@@ -34,7 +34,7 @@ def restored_sampler(path: Path, seed: int, number: int, *, fresh: bool) -> Base
 
 
 def store_state(path: Path, sampler: BaseSampler, number: int) -> None:
-    """Keep where the generators stand after trial `number`."""
+    """Store the state of the generators after trial `number`."""
     states = {}
     for name, generator in _generators(sampler).items():
         kind, keys, *rest = generator.get_state()
@@ -43,19 +43,19 @@ def store_state(path: Path, sampler: BaseSampler, number: int) -> None:
 
 
 def is_stored(path: Path, number: int) -> bool:
-    """Whether it is kept where the generators stand after trial `number`."""
+    """Return whether the state of the generators after trial `number` is stored."""
     return _states(path, number + 1) is not None
 
 
 def skip_one(path: Path, number: int) -> None:
-    """Note that trial `number` has needed no random numbers."""
+    """Note that trial `number` needed no random numbers."""
     states = _states(path, number)
     if states is not None:
         write_json(path, {"v": VERSION, "after": number, "states": states})
 
 
 def _states(path: Path, number: int) -> dict[str, Any] | None:
-    """Return what is kept for trial `number`, None without it."""
+    """Return what is stored for trial `number`; None if nothing is."""
     try:
         kept = read_json(path)
         return dict(kept["states"]) if kept["after"] == number - 1 else None

@@ -1,11 +1,11 @@
-"""The study of an adaptive sweep: gives runs the values of trials, and tells Optuna how they ended.
+"""The study of an adaptive sweep: gives runs the values of trials, and reports ends to Optuna.
 
 No process has to stay alive for it: the study is a file in the launch folder, which every process
-that begins or ends an attempt opens. Our own record is the truth: what a process could not tell
-because it was killed, the next one that asks tells.
+that begins or ends an attempt opens. Our own record is the truth: what a process could not report
+because it was killed, the next one that asks for values reports.
 
-Optuna's random numbers are kept next to the study, so that runs one after another are given exactly
-the values that a study in one process would have asked for.
+Optuna's random numbers are kept next to the study, so that sequential runs get exactly the values
+that a study in one process would have asked for.
 
 Optuna is optional: import this module only through `runtime.study.access`.
 """
@@ -36,14 +36,14 @@ from hpckit.record.trials import read_search, read_trial, write_trial
 from hpckit.runtime.study.sampler_state import is_stored, restored_sampler, skip_one, store_state
 
 _RUN = "run"
-"""The attribute of a trial that says whose it is."""
+"""The attribute of a trial that holds its run."""
 _GRACE_S = 60
-"""So long a lock may stand without a change before its holder is taken to be dead."""
+"""Age without a change after which a lock's holder counts as dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStudy:
-    """The study of a launch, for as long as nobody else asks or tells."""
+    """The study of a launch, while no other process asks or reports."""
 
     launch: Launch
     search: Search
@@ -59,7 +59,7 @@ class OpenStudy:
         write_trial(path, self._asked(index) if trial is None else self._again(index, trial))
 
     def tell(self, record: RunRecord) -> str:
-        """Tell how a run ended, where that is not known yet; returns what is to be warned of."""
+        """Report how a run ended, if the study does not know yet; return a warning for the user."""
         trial = read_trial(self.launch.paths.run(record.index).trial)
         if trial is None or not record.state.ended or record.state in _MAY_GO_ON:
             return ""
@@ -85,14 +85,14 @@ class OpenStudy:
         return ""
 
     def _tell_others(self, index: int) -> None:
-        """Tell what those could not who ended before they could."""
+        """Report the ends of runs whose processes could not do it themselves."""
         open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         others = [one.user_attrs[_RUN] for one in open_trials if _RUN in one.user_attrs]
         for record in read_runs(self.launch, [other for other in others if other != index]):
             self.tell(record)
 
     def _value(self, record: RunRecord) -> float | None:
-        """Return the metric's last value, whichever attempt logged it."""
+        """Return the metric's last value, from whichever attempt logged it."""
         run = self.launch.paths.run(record.index)
         value = run_metrics(run, attempt_numbers(run.attempts)).get(self.search.metric)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -100,7 +100,7 @@ class OpenStudy:
         return float(value)
 
     def _asked(self, index: int) -> Trial:
-        """Ask for values, or go on with what somebody was killed over."""
+        """Ask for values, or continue a trial whose process was killed while it asked."""
         left = self._left_for(index)
         number = len(self.study.get_trials(deepcopy=False)) if left is None else left.number
         fresh = left is None or not left.params
@@ -115,13 +115,13 @@ class OpenStudy:
         return self._given(index, trial.number, values, ())
 
     def _left_for(self, index: int) -> optuna.trial.FrozenTrial | None:
-        """Return a trial that was begun and never written down: for this run, or for nobody yet."""
+        """Return a trial that was begun but never recorded: for this run, or for none yet."""
         open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         mine = [one for one in open_trials if one.user_attrs.get(_RUN, index) == index]
         return mine[-1] if mine else None
 
     def _again(self, index: int, trial: Trial) -> Trial:
-        """Begin a further trial with the same values: the run is tried again after a failure."""
+        """Begin another trial with the same values: the run is tried again after a failure."""
         before = self._trial(trial.number)
         left = self._left_for(index)
         if left is None:
@@ -181,7 +181,7 @@ def open_study(launch: Launch) -> Iterator[OpenStudy]:
 
 
 def load_study(launch: Launch, search: Search) -> optuna.Study:
-    """Return the study of a launch; made where it does not exist."""
+    """Return the study of a launch; create it if it does not exist."""
     path = str(launch.paths.journal)
     with _alone(launch.paths.journal):
         _end_line(launch.paths.journal)
@@ -198,18 +198,18 @@ def load_study(launch: Launch, search: Search) -> optuna.Study:
 
 @contextmanager
 def _alone(path: Path, grace_s: int = 30) -> Iterator[None]:
-    """Hold the lock file `path`.lock, as Optuna does: made with O_EXCL, which NFS 3 knows."""
+    """Hold the lock file `path`.lock, as Optuna does: made with O_EXCL, which NFS 3 supports."""
     lock = JournalFileOpenLock(str(path), grace_period=grace_s)
     lock.acquire()
     try:
         yield
     finally:
-        with suppress(RuntimeError):  # somebody took us for dead
+        with suppress(RuntimeError):  # another process took this one for dead
             lock.release()
 
 
 def _end_line(path: Path) -> None:
-    """Take away a last line that a full disk has torn: what is appended to it could not be read."""
+    """Remove a last line that a full disk cut off: what is appended to it would be unreadable."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         data = os.pread(handle, os.fstat(handle).st_size, 0)
@@ -226,7 +226,7 @@ def ask(launch: Launch, index: int) -> None:
 
 
 def tell(launch: Launch, index: int) -> str:
-    """Tell the study how a run has ended, if it has; returns what the user should know.
+    """Report to the study how a run has ended, if it has; return what the user should know.
 
     Raises RunError and OSError.
     """
@@ -238,11 +238,11 @@ def tell(launch: Launch, index: int) -> str:
 
 
 def open_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
-    """Return a run's trial, to report values to, and the steps that have one already."""
+    """Return a run's trial, to report values to, and the steps that already have one."""
     given = read_trial(launch.paths.run(index).trial)
     assert given is not None, "an attempt begins by asking"  # noqa: S101
     study = load_study(launch, read_search(launch.paths))
     frozen = study.get_trials(deepcopy=False)[given.number]
-    # What an earlier round reported stands: Optuna takes one value for a step.
+    # What an earlier round reported stands: Optuna accepts one value per step.
     trial = optuna.Trial(study, frozen._trial_id)  # noqa: SLF001  # as in OpenStudy
     return trial, set(frozen.intermediate_values)

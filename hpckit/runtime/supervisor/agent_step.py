@@ -1,8 +1,8 @@
 """The steps of agents: one process per node, started by the scheduler's launcher.
 
-Responsible for starting the first, for one more where an agent has ended and its node has not
-(killed, or its step was), and for ending those whose agents do not leave by themselves; it must not
-talk to agents (runtime.agents does), nor decide what their end means for the run.
+Starts the first step, and another one if an agent has ended and its node has not (the agent was
+killed, or its step was). Ends the steps whose agents do not leave by themselves. It does not talk
+to agents (runtime.supervisor.agents does), nor decide what their end means for the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpckit.runtime.supervisor.patience import patiently
 from hpckit.runtime.threads import aside
 
 _RETURN_S = 20.0
-"""How long an agent may take to come back, before its node counts as lost."""
+"""How long an agent may take to come back before its node counts as lost."""
 
 
 async def start_agents(command: AgentCommand, attempt: Attempt) -> Step:
@@ -54,7 +54,7 @@ def _on_supervisor_lost(command: AgentCommand, attempt: Attempt) -> dict[str, st
 
 
 async def end_step(step: Step, leave_s: float) -> None:
-    """Wait for the step to leave, and end it when it does not."""
+    """Wait for the step to leave; signal it if it does not."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -66,7 +66,7 @@ async def end_step(step: Step, leave_s: float) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Steps:
-    """What was started behind `command` in one attempt."""
+    """All steps that were started with `command` in one attempt."""
 
     command: AgentCommand
     attempt: Attempt
@@ -79,9 +79,9 @@ class Steps:
         return step
 
     async def bring_back(self, agents: Agents, noticed: asyncio.Event) -> tuple[str, ...]:
-        """Start the agents again that have left; returns the nodes of those that came.
+        """Restart the agents that have left; return the nodes of those that came.
 
-        It costs neither these nodes nor a place in the queue. The others count as lost.
+        This costs neither these nodes nor a place in the queue. The other nodes count as lost.
         """
         nodes, again = tuple(agents.left), self.command.again
         prefix = self.command.prefix if again is None else again(nodes)
@@ -91,7 +91,7 @@ class Steps:
             self._steps.append(step)
             await agents.returned(step, noticed, _RETURN_S)
         came = tuple(node for node in nodes if node not in agents.left)
-        # Told to stop, or given up by them: then it is not their nodes.
+        # Asked to stop, or given up by the agents: then the nodes are not to blame.
         agents.lose_left(blamed=not noticed.is_set())
         return came
 

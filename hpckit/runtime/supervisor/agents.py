@@ -1,6 +1,6 @@
-"""The supervisor's side of its agents: who has come, what they say, who is lost.
+"""The supervisor's side of its agents: which ones have come, their messages, which are lost.
 
-Responsible for the connections to the agents of one attempt; it must not run rounds.
+Holds the connections to the agents of one attempt; rounds run elsewhere.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from hpckit.runtime.supervisor.patience import patiently
 from hpckit.runtime.threads import aside
 
 _LEFT_S = 3 * BEAT_S
-"""Whose connection ends so soon after a sign of life has left: a node that is lost falls silent."""
+"""An agent whose connection ends this soon after a sign of life has left.
+
+A node that is lost falls silent instead.
+"""
 
 
 class AgentsError(Exception):
-    """The agents of an attempt did not come together; `failure` says who is missing."""
+    """Raised if the agents of an attempt do not all come; `failure` names the missing ones."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -42,7 +45,7 @@ class AgentsError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLost(messages.Message):
-    """Not sent by anybody: the connection to this node's agent ended, or it fell silent."""
+    """A local message, never sent: the connection to this node's agent ended, or it fell silent."""
 
     node_rank: int
     silent_s: float
@@ -52,8 +55,8 @@ class AgentLost(messages.Message):
 class Peer:
     """One agent that has come.
 
-    `heard_at` is when it last said anything, `told_at` when it was last given a sign of life, by
-    the loop's clock.
+    `heard_at` is the time of its last message, `told_at` the time of the last sign of life sent to
+    it, both by the loop's clock.
     """
 
     node: str
@@ -65,10 +68,11 @@ class Peer:
 
 @dataclass(slots=True, kw_only=True)
 class Agents:
-    """All agents of an attempt that are there. `inbox` carries what they say, with their rank.
+    """All agents of an attempt that are there. `inbox` holds their messages, with their rank.
 
-    `left` are the ranks of agents that are gone although their nodes still spoke, by node;
-    `given_up_s` is for how long those heard nothing of this very process that left for that.
+    `left` are the ranks, by node, of agents that are gone although their nodes were still sending
+    messages. If agents left because they received nothing from this process, `given_up_s` is how
+    long that lasted.
     """
 
     settings: LaunchConfig
@@ -99,13 +103,13 @@ class Agents:
         self._beating = asyncio.create_task(self._beat())
 
     async def _welcome(self, channel: tcp.Channel) -> None:
-        """Take in one caller that knows the secret."""
+        """Accept one caller that knows the secret."""
         try:
             hello = await channel.receive()
         except (ChannelError, OSError):
             hello = None
         if isinstance(hello, messages.Hello) and hello.node in self.left:
-            # Its new step counts its nodes anew; it takes the place it had.
+            # Its new step numbers its nodes from 0 again, but it takes its former place.
             hello = replace(hello, node_rank=self.left.pop(hello.node))
             await self._attend(channel, hello)
         elif isinstance(hello, messages.Hello) and hello.node_rank not in self._names:
@@ -154,7 +158,7 @@ class Agents:
     async def returned(self, step: Step, noticed: asyncio.Event, limit_s: float) -> None:
         """Wait for the agents of a step that take the places of those that have left.
 
-        Until all are there, the step ends, a notice comes, or the time is over.
+        Return when all are there, the step ends, a notice comes, or the time is over.
         """
         deadline = _clock() + limit_s
         over = {asyncio.ensure_future(step.wait()), asyncio.ensure_future(noticed.wait())}
@@ -168,12 +172,12 @@ class Agents:
             arrival.cancel()
         for one in over:
             one.cancel()
-        # What those that are gone said last is of a round that is over.
+        # The last messages of those that are gone belong to a round that is over.
         while not self.inbox.empty():
             self.inbox.get_nowait()
 
     def lose_left(self, *, blamed: bool) -> None:
-        """Expect agents that left no more; where their nodes are to be `blamed` these are lost."""
+        """Stop expecting agents that left; if their nodes are `blamed`, they count as lost."""
         for node in self.left:
             if blamed and not self.given_up_s:
                 self.record(events.NodeLost(at=now(), node=node, silent_s=0.0))
@@ -181,10 +185,11 @@ class Agents:
         self.given_up_s = 0.0
 
     async def _beat(self) -> None:
-        """Give signs of life and miss those of others.
+        """Send signs of life, and detect missing ones.
 
-        Where this very process was held up (a file system that does not answer), nobody else's
-        silence can be told from its own: then all get their time anew.
+        If this process itself was held up (a file system that does not answer), it cannot
+        distinguish the silence of the others from its own, so all of them get their full time
+        again.
         """
         before = _clock()
         while True:
@@ -198,10 +203,10 @@ class Agents:
             self._speak(at)
 
     def _lose_silent(self, at: float) -> None:
-        """Count as lost who is silent for too long.
+        """Count agents that are silent for too long as lost.
 
-        Many that fall silent together, while their kernels still take what they are told, are
-        held up: they get as much time as they give a supervisor.
+        Many that fall silent together, while their kernels still accept data, are held up: they get
+        as much time as they give a supervisor.
         """
         limit_s = self.settings.runtime.node_timeout_s
         patient = is_held_up([at - peer.heard_at for peer in self.peers.values()], limit_s)
@@ -213,7 +218,10 @@ class Agents:
                 self._lose(peer.node_rank)
 
     def _speak(self, at: float) -> None:
-        """Give those a sign of life whose turn it is: they wait longer than they may be silent."""
+        """Send signs of life to agents that are due.
+
+        They wait longer for one than they may be silent themselves.
+        """
         beat = messages.encode_message(messages.Beat())
         pace = pace_s(len(self.peers), PATIENCE * self.settings.runtime.node_timeout_s)
         for peer in self.peers.values():
@@ -229,7 +237,7 @@ class Agents:
         *,
         names: tuple[str, ...],
     ) -> None:
-        """Return once all agents have come; raises AgentsError naming those that have not."""
+        """Wait until all agents have come; raises AgentsError that names the missing ones."""
         if wanted > files_allowed() - SPARE_FILES:
             raise AgentsError(_too_many(wanted))
         deadline = _clock() + self.settings.runtime.agent_timeout_s
@@ -261,7 +269,7 @@ class Agents:
         stopped: asyncio.Future[Literal[True]],
         left: float,
     ) -> None:
-        """Raise AgentsError where waiting on makes no sense."""
+        """Raise AgentsError if waiting longer is pointless."""
         if len(self.peers) >= wanted or self._problem:
             return
         came = {peer.node for peer in self.peers.values()}
@@ -282,21 +290,21 @@ class Agents:
         return tuple(self.peers[rank] for rank in sorted(self.peers))
 
     async def broadcast(self, message: messages.Message) -> None:
-        """Send to every agent, and wait for none; one that is gone is noticed by its own reader."""
+        """Send to every agent without waiting; each connection's reader notices a lost agent."""
         body = messages.encode_message(message)
         for peer in list(self.peers.values()):
             with contextlib.suppress(OSError):
                 peer.channel.post_body(body)
 
     async def send(self, node_rank: int, message: messages.Message) -> None:
-        """Send to one agent; nothing where it is gone."""
+        """Send to one agent; do nothing if it is gone."""
         peer = self.peers.get(node_rank)
         if peer is not None:
             with contextlib.suppress(ConnectionError, OSError):
                 await peer.channel.send(message)
 
     async def close(self, leave_s: float) -> None:
-        """Tell all agents to leave and stop listening."""
+        """Ask all agents to leave and stop listening."""
         self._closing = True
         for task in filter(None, (self._accepting, self._beating)):
             task.cancel()

@@ -1,6 +1,6 @@
-"""What the step of agents printed, as an explanation of a failure.
+"""The output of the agents' step, as an explanation of a failure.
 
-It quotes the lines that help, and recognises one: the line of an agent that cannot read its folder.
+Quotes the helpful lines and recognises one: that of an agent that cannot read its folder.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _QUOTED = 12
 _READ_S = 10.0
 """How long to wait for a text that only explains something."""
 _IDLE = ("srun: cluster configuration lacks support for cpu binding",)
-"""What launchers print in every step, and says nothing."""
+"""What launchers print in every step and is of no help."""
 
 
 async def explained(failure: Failure, log: Path) -> Failure:
-    """Add what the agents printed: it names the node that cannot read its folder."""
+    """Add the agents' output, which names a node that cannot read its folder."""
     try:
         text = await asyncio.wait_for(aside(lambda: tail(log, _LINES)), _READ_S)
     except TimeoutError:

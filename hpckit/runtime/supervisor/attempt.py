@@ -1,8 +1,8 @@
 """An attempt's folder, as its supervisor keeps it.
 
-Responsible for taking an attempt's number, for its secret and for how it begins; it must
-not run anything, nor record what happens while it runs (runtime.journal does). An attempt that
-cannot even begin is an error.
+Takes an attempt's number, makes its secret and begins it. It runs nothing; what happens while the
+attempt runs is recorded by runtime.supervisor.journal. An attempt that cannot even begin is an
+error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from hpckit.runtime.supervisor.patience import patiently
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One attempt that has begun. `paths` is where its files lie."""
+    """One attempt that has begun. `paths` are the paths of its files."""
 
     launch: Launch
     index: int
@@ -49,7 +49,7 @@ class Attempt:
     secret: str
 
     def settle(self, *, completed: bool) -> None:
-        """See to what is left when the attempt has ended: the working folder, and the study."""
+        """Clean up when the attempt has ended: the working folder, and the study."""
         self._settle_files(completed=completed)
         if not self.launch.searched:
             return
@@ -62,7 +62,7 @@ class Attempt:
             append_event(self.paths.events, events.Warned(at=now(), message=message))
 
     def _settle_files(self, *, completed: bool) -> None:
-        """Take from the run's working folder what leads to the code, and look for what it wrote."""
+        """Remove what leads to the code from the working folder; warn of writes into the code."""
         if completed:
             strip_working_folder(self.launch, self.index)
         with contextlib.suppress(OSError):
@@ -71,9 +71,9 @@ class Attempt:
                 self._warn(_shared_code(written))
 
     def owns_run(self) -> bool:
-        """Whether no later attempt of the run has begun: a cut-off node may wake up again.
+        """Return whether no later attempt of the run has begun: a cut-off node may wake up again.
 
-        A listing that cannot be read says no: such a node is likely the one that is cut off.
+        False if the listing cannot be read: such a node is likely the one that is cut off.
         """
         try:
             return is_latest(self.launch.paths.run(self.index).attempts, self.number)
@@ -81,14 +81,14 @@ class Attempt:
             return False
 
     def past(self) -> Ledger:
-        """Return what failed in the attempts before this one; nothing where that is unreadable."""
+        """Return the failures of the attempts before this one; empty if they are unreadable."""
         try:
             return read_ledger(counted_events(self.launch, self.index, before=self.number))
         except OSError:
             return Ledger()
 
     def cancelled(self) -> bool:
-        """Whether the user has asked to cancel the run; an unreadable record says no."""
+        """Return whether the user asked to cancel the run; False if the record is unreadable."""
         try:
             return is_cancelled(self.launch, self.index)
         except OSError:
@@ -106,7 +106,7 @@ def _shared_code(written: list[str]) -> str:
 def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[str, str]) -> Attempt:
     """Begin the next attempt of a run, for a job of the launch.
 
-    Raises RunError where its folder cannot be written, for a minute where that may pass.
+    Raises RunError if its folder cannot be written; errors that may pass are retried for a minute.
     """
     run = launch.paths.run(index)
     try:
@@ -127,7 +127,7 @@ def open_attempt(launch: Launch, index: int, job_index: int, environ: Mapping[st
 
 
 def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
-    """Make the run's folder, where no attempt has yet."""
+    """Make the run's folder, unless an earlier attempt has."""
     make_folder(run.folder.parent)
     make_folder(run.folder)
     if launch.searched:
@@ -140,7 +140,7 @@ def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
 
 
 def _take_number(run: RunPaths) -> tuple[int, AttemptPaths]:
-    """Take the next number; making the folder is what takes it, so that nobody shares one."""
+    """Take the next number by making its folder, so that no two attempts share one."""
     make_folder(run.attempts)
     number = latest_attempt(run.attempts)
     while True:

@@ -1,7 +1,6 @@
-"""Who calls the supervisor: connections that have still to prove that they know the secret.
+"""Connections to the supervisor from callers that have not yet proved that they know the secret.
 
-Responsible for accepting connections and for how much strangers may hold of this process; it must
-not know what an authenticated caller says.
+Accepts connections and bounds how much of this process strangers may hold.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from hpckit.runtime.channel import tcp
 from hpckit.runtime.descriptors import files_allowed
 
 PENDING = 64
-"""So many may be in the handshake at a time; the others wait in the kernel's queue."""
+"""Maximum number of concurrent handshakes; other callers wait in the kernel's queue."""
 SPARE_FILES = 32
-"""Left for the record and for starting processes, however many call."""
+"""Left for the record and for starting processes, however many callers there are."""
 _PRESSED_S = 1.0
-"""How long a handshake may take where others wait: a thousand times what an agent needs."""
+"""How long a handshake may take if others wait: a thousand times what an agent needs."""
 _PAUSE_S = 0.1
 
 Attend = Callable[[tcp.Channel], Awaitable[None]]
@@ -28,7 +27,7 @@ Attend = Callable[[tcp.Channel], Awaitable[None]]
 
 @dataclass(slots=True, kw_only=True)
 class AgentListener:
-    """Those who call at the socket `bound`; `attend` is handed each that knows the secret."""
+    """The callers at the socket `bound`; `attend` is called for each that knows the secret."""
 
     bound: socket.socket
     secret: str
@@ -38,7 +37,7 @@ class AgentListener:
     _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def accept(self) -> None:
-        """Take in callers until this is cancelled, which closes the socket."""
+        """Accept callers until this is cancelled, which closes the socket."""
         loop = asyncio.get_running_loop()
         self.bound.setblocking(False)  # noqa: FBT003  # the socket's own signature
         with self.bound:
@@ -52,7 +51,7 @@ class AgentListener:
                 await self._take(connection)
 
     async def _take(self, connection: socket.socket) -> None:
-        # The lowest free number is given, so it says how many are left.
+        # The lowest free number is given, so it shows how many are left.
         if connection.fileno() >= files_allowed() - SPARE_FILES:
             connection.close()
             await asyncio.sleep(_PAUSE_S)
@@ -66,7 +65,7 @@ class AgentListener:
         self._room.set()
 
     async def _make_room(self) -> None:
-        """Wait for a handshake to end; end the oldest one that takes too long."""
+        """Wait for a handshake to end; cancel the oldest one if it takes too long."""
         while len(self._pending) >= PENDING:
             oldest, since = next(iter(self._pending.items()))
             left = since + _PRESSED_S - asyncio.get_running_loop().time()
@@ -79,7 +78,7 @@ class AgentListener:
                 continue
 
     async def _greet(self, connection: socket.socket) -> None:
-        """Have one caller prove itself; whoever does not know the secret is turned away."""
+        """Let one caller prove itself; turn it away if it does not know the secret."""
         reader, writer = await asyncio.open_connection(sock=connection, limit=tcp.LINE_LIMIT)
         try:
             channel = await tcp.accept(reader, writer, self.secret)

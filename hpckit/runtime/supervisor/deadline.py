@@ -1,8 +1,8 @@
-"""When an attempt leaves by itself, ahead of its time limit; and whether a notice leaves it time.
+"""When an attempt leaves by itself before its time limit, and whether a notice leaves it time.
 
-Responsible for this arithmetic, from what saves were measured to take; it must not stop anything.
-Slurm's own warning comes up to a minute early or not at all, and its time limit is no preemption:
-what it kills it does not start again. Moments are seconds of the monotonic clock.
+Calculates this from measured save durations. Slurm's own warning comes up to a minute early or not
+at all, and its time limit is no preemption: Slurm does not restart what it kills then. Moments are
+seconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from datetime import timedelta
 from hpckit.model.cluster.allocation import AttemptLimits
 
 _MARGIN = timedelta(seconds=5)
-"""For leaving Python, for the agents and for the record, beside the save itself."""
+"""Time for leaving Python, for the agents and for the record, in addition to the save itself."""
 _SAFETY = 2
-"""A save takes up to so many times what the longest one took: file systems have bad moments."""
+"""A save may take this many times as long as the longest one: file systems have bad moments."""
 _AHEAD = re.compile(r"@(\d+)\Z")
 _AHEAD_S, _EARLY_S = 60, 90
-"""`sbatch --signal` warns a minute ahead unless it says otherwise, and up to a minute too early."""
+"""`sbatch --signal` warns a minute ahead by default, and up to a minute too early."""
 _AT_THE_LIMIT_S = 5.0
-"""SIGTERM this close to the end of the job is the time limit's."""
+"""SIGTERM this close to the end of the job comes from the time limit."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Deadline:
-    """The end of an attempt. `lead` is what is taken until a save has been measured; 0: never.
+    """The end of an attempt. `lead` is used until a save has been measured; 0: never leave.
 
-    `known` is whether `limits` were told; `signal` is the job's own `--signal`, empty without one.
+    `known` is whether `limits` were received; `signal` is the job's own `--signal`, empty without
+    one.
     """
 
     lead: timedelta
@@ -41,7 +42,7 @@ class Deadline:
     _warned: bool = field(default=False, init=False)
 
     def saved(self, duration: timedelta) -> None:
-        """Take a save's duration into account; warns once where a notice would not leave time."""
+        """Take a save's duration into account; warn once if a notice leaves too little time."""
         self._longest_save = max(duration, self._longest_save or timedelta())
         window = self.limits.window
         if self._warned or _SAFETY * self._longest_save <= window:
@@ -59,7 +60,7 @@ class Deadline:
         return self._longest_save is not None
 
     def leave_at(self, usual_step: timedelta) -> float | None:
-        """Return when ranks have to be told to save and leave; None where there is no limit."""
+        """Return when ranks must be asked to save and leave; None if there is no limit."""
         if self.limits.end_s is None or not self.lead:
             return None
         lead = self.lead
@@ -68,12 +69,12 @@ class Deadline:
         return self.limits.end_s - lead.total_seconds()
 
     def is_far(self, at: float) -> bool:
-        """Whether it is known that Slurm does not warn of the time limit at this moment yet."""
+        """Return whether it is certain that Slurm does not warn of the time limit yet."""
         ahead = _AHEAD.search(self.signal)
         lead_s = _EARLY_S + (int(ahead[1]) if ahead else _AHEAD_S)
         end_s = self.limits.end_s
         return self.known and (end_s is None or end_s - at > lead_s)
 
     def reached(self, at: float) -> bool:
-        """Whether a signal to stop that came at this moment was the time limit's."""
+        """Return whether a signal to stop that came at this moment came from the time limit."""
         return self.limits.end_s is not None and at >= self.limits.end_s - _AT_THE_LIMIT_S

@@ -1,9 +1,10 @@
-"""Nodes that are being drained: asked for at a slow pace, and told of once.
+"""Nodes that are being drained: polled slowly, and reported once.
 
-Responsible for when to ask, and for what of an answer is news; it must not decide what follows
-(planning.decide does). The controller serves the whole cluster: one question for all nodes of an
-allocation, every few minutes, not at the same moment as everybody else, and less often where it is
-slow or away. No answer is no error: a run can do without.
+Decides when to ask, and which parts of an answer are news; what follows is decided in
+planning.recovery.decide. The controller serves the whole cluster, so there is one query for all
+nodes of an allocation, every few minutes, not at the same moment as other supervisors, and less
+often if the controller is slow or away. A missing answer is not an error, because a run can do
+without.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.threads import aside
 
 _SLOW_S = 5.0
-"""An answer that takes longer comes from a controller that has other worries."""
+"""An answer that takes longer comes from a controller that is overloaded."""
 _LONGEST_S = 3600.0
 _SHORTEST_S = 1.0
 _DOUBLINGS = 16
@@ -32,9 +33,9 @@ Drained = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainPoll:
-    """When to ask whom. `wanted` is whether the answer would be of use, `hear` what is done then.
+    """When and what to ask. `wanted` is whether an answer would be useful; `hear` processes it.
 
-    `ask` blocks, and returns None where there is no answer.
+    `ask` blocks, and returns None if there is no answer.
     """
 
     interval_s: float
@@ -43,7 +44,7 @@ class DrainPoll:
     hear: Callable[[Drained], Awaitable[None]]
 
     async def run(self) -> None:
-        """Ask until cancelled; never, where the interval is 0."""
+        """Poll until cancelled; never if the interval is 0."""
         bad = 0
         while self.interval_s:
             await asyncio.sleep(pause_s(self.interval_s, bad, secrets.randbelow(1000) / 1000))
@@ -58,7 +59,7 @@ class DrainPoll:
 
 
 def pause_s(interval_s: float, bad: int, chance: float) -> float:
-    """Return how long to ask nothing: the interval, doubled for each of the last bad answers.
+    """Return the pause before the next query: the interval, doubled for each recent bad answer.
 
     `chance`, between 0 and 1, makes it up to a quarter shorter or longer.
     """
@@ -69,18 +70,18 @@ def pause_s(interval_s: float, bad: int, chance: float) -> float:
 
 @dataclass(slots=True)
 class DrainNews:
-    """What is known of drained nodes, and what was told of it."""
+    """What is known of drained nodes, and which of it was already reported."""
 
     nodes: Drained = field(default_factory=dict, init=False)
     _told: dict[str, DrainAction] = field(default_factory=dict, init=False)
 
     def take(self, found: Drained) -> None:
-        """Take an answer; a node that is in use again is news when it is drained once more."""
+        """Process an answer; a node that was in use again is news when it is drained once more."""
         self.nodes = found
         self._told = {node: taken for node, taken in self._told.items() if node in found}
 
     def news(self, members: Sequence[str], action: Action | Stay) -> Iterator[Event]:
-        """Yield what to record of a round's drained nodes, if it was not told just so before."""
+        """Yield what to record of a round's drained nodes, unless the same was already reported."""
         taken = _drain_action(action)
         for node in members:
             if node not in self.nodes or self._told.get(node) is taken:

@@ -1,7 +1,6 @@
-"""The exit records of one round: which ranks have ended, how, and which have not been heard of.
+"""The exit records of one round: which ranks have ended, how, and which are still missing.
 
-Responsible for keeping account of them, at a cost for each that does not grow with their number,
-and for recording them; it must not wait for any, nor judge what the round died of.
+Keeps and records them, at a cost per record that does not grow with their number.
 """
 
 from __future__ import annotations
@@ -17,8 +16,11 @@ from hpckit.planning.recovery.ends import guilty_rank
 from hpckit.runtime.clock import now
 
 TOLD_SINGLY = 32
-"""So many ends of a round have an event of their own: where one of 8000 ranks fails, the others say
-the same 8000 times, a kilobyte each, and every reader of the record reads it all."""
+"""Number of rank ends of a round that get their own event.
+
+If one of 8000 ranks fails, the other events would say the same 8000 times, a kilobyte each, and
+every reader of the record reads all of it.
+"""
 
 
 _Alike = tuple[ExitReason, int | None, str | None, str | None, bool]
@@ -26,7 +28,7 @@ _Alike = tuple[ExitReason, int | None, str | None, str | None, bool]
 
 @dataclass(slots=True, kw_only=True)
 class RankExits:
-    """The exit records of a round with so many ranks. `failed` is whether any rank failed."""
+    """The exit records of a round with `world_size` ranks. `failed` is whether any rank failed."""
 
     round: int
     world_size: int
@@ -44,7 +46,7 @@ class RankExits:
         return len(self._exits)
 
     def take(self, exit_: RankExit) -> None:
-        """Take in the record of a rank that has ended."""
+        """Add the record of a rank that has ended."""
         self._exits[exit_.rank] = exit_
         self._owed.discard(exit_.rank)
         self.failed = self.failed or exit_.failed
@@ -77,7 +79,7 @@ class RankExits:
         return tuple(self._exits[rank] for rank in sorted(self._exits))
 
     def settle(self) -> None:
-        """Record what was not told singly: the rank that failed first, and the others by groups."""
+        """Record the remaining ends: the rank that failed first alone, the others in groups."""
         guilty = guilty_rank(self.in_order()) if self._untold else None
         if guilty is not None and self._untold.pop(guilty.rank, None) is not None:
             self._tell(guilty)

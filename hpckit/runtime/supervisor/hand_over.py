@@ -1,7 +1,7 @@
-"""What becomes of the allocation when an attempt has ended: the next attempt, or nothing.
+"""What happens to the allocation when an attempt has ended: the next attempt, or nothing.
 
-Responsible for asking for it and for recording the answer; it must not decide whether there is to
-be one (planning.decide does).
+Requests the next attempt and records the answer; whether there should be one is decided in
+planning.recovery.decide.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpckit.runtime.threads import aside
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """The last thing an attempt sees to."""
+    """The last action of an attempt."""
 
     assignment: Assignment
     attempt: Attempt
@@ -30,14 +30,14 @@ class HandOver:
     notices: Notices
 
     async def see_to(self, end: EndAttempt, standing: tuple[str, ...]) -> None:
-        """See to the next attempt, where there is to be one; nobody else does, where not.
+        """Arrange the next attempt if there should be one; otherwise make sure there is none.
 
         `standing` are the nodes that are there at the end.
         """
         allocation = self.assignment.allocation
         if allocation is None:
             return
-        # The next attempt reads what this one has come to.
+        # The next attempt reads the results of this one.
         await self.journal.settle()
         lost = tuple(sorted({*self.assignment.agents.nodes} - {*standing}))
         wish = AttemptRequest(excluded=end.excluded, lost=lost)

@@ -1,7 +1,6 @@
-"""What is known of a round that hangs: who found it out, and what all ranks were doing.
+"""What is known of a round that hangs: the agent's finding, and what all ranks were doing.
 
-Responsible for gathering it; it must not find a hang (runtime.stalls does), nor say who is guilty
-(planning.stall does).
+Hangs are detected in runtime.agent.hang_detector, and blamed in planning.recovery.hang.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ Told = messages.Hung | messages.StackSaved | messages.StacksSaved
 
 @dataclass(slots=True)
 class HangReport:
-    """The hang of a round, where there is one. `complete` are the nodes that have told all."""
+    """The hang of a round, if there is one. `complete` are the nodes that have sent all stacks."""
 
     found: messages.Hung | None = field(default=None, init=False)
     complete: set[int] = field(default_factory=set, init=False)
     _stacks: list[RankStack] = field(default_factory=list, init=False)
 
     def take(self, sender: int, message: Told) -> None:
-        """Take in what an agent says of it; the first to find it out counts."""
+        """Add an agent's message; the first finding counts."""
         match message:
             case messages.Hung():
                 self.found = self.found or message
@@ -35,11 +34,11 @@ class HangReport:
 
     @property
     def silent_s(self) -> float:
-        """For how long no step had begun."""
+        """How long no step had begun."""
         return 0.0 if self.found is None else self.found.silent_s
 
     def failure(self) -> Failure | None:
-        """Return what to call it."""
+        """Return the failure; None if no hang was found."""
         if self.found is None:
             return None
         hung = self.found

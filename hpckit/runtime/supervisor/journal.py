@@ -1,9 +1,8 @@
-"""What is recorded of a running attempt: its events and its progress, written by a thread.
+"""The record of a running attempt: its events and its progress, written by a thread.
 
-Responsible for the order of events, for what is left out where too much waits, and for the room
-that a final event needs on a full disk; it must not know what events mean. Training never ends, and
-the supervisor never waits, because a record cannot be written: that is said on standard error,
-which is the batch log.
+Keeps events in order, decides which to leave out if too many wait, and keeps the disk space that a
+final event needs on a full disk. Training never ends, and the supervisor never waits, because a
+record cannot be written: that is reported on standard error, which is the batch log.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
 
 _LEFT_OUT_FIRST = (events.Warned, events.CheckpointSaved, events.NodeDraining)
-"""What a reader can do without, where a file system does not answer for long. Never an exit."""
+"""What a reader can do without if a file system does not answer for long. Never an exit."""
 _KEPT = 1000
-"""So many events that could not be written are tried again, the latest."""
+"""Number of unwritten events, the latest ones, that are tried again."""
 _FINAL_EVENT_TRIES = 5
 _FINAL_EVENT_PAUSE_S = 1.0
 _FINAL_EVENT_S = 10.0
-"""How long the leave-taking waits for the final event; the process itself waits for longer."""
+"""How long the shutdown waits for the final event; the process itself waits longer."""
 _SETTLED_S = 600.0
 _RESERVE = 64 * 1024
 """Bytes kept on the disk for the final events of an attempt: some rounds' ends and its own."""
@@ -46,27 +45,27 @@ class Journal:
     _unwritten: list[events.Event] = field(default_factory=list, init=False)
 
     def record(self, event: events.Event) -> None:
-        """Have an event appended; what cannot be written is said, and the run goes on."""
+        """Append an event; if it cannot be written, that is reported, and the run continues."""
         droppable = isinstance(event, _LEFT_OUT_FIRST)
         if not self.files.put(partial(self._write, event), droppable=droppable):
             self._left_out += 1
 
     async def record_end(self, event: events.AttemptEnded) -> None:
-        """Have the final event on the attempt written, which is worth a few tries."""
+        """Write the final event of the attempt, with a few tries."""
         self.files.put(partial(self._write_end, event))
         await self.files.settled(_FINAL_EVENT_S)
 
     async def settle(self) -> None:
-        """Wait until everything is written: what comes next may read it."""
+        """Wait until everything is written, because the next action may read it."""
         if not await self.files.settled(_SETTLED_S):
             sys.stderr.write("hpckit: error: the record is incomplete: its files do not answer\n")
 
     def say(self, text: str) -> None:
-        """Have a line written to the batch log, which lies on a file system, too."""
+        """Write a line to the batch log through the thread: the log is on a file system, too."""
         self.files.put(lambda: say(text))
 
     def _write(self, event: events.Event) -> None:
-        """Append an event, and before it those that could not be written."""
+        """Append an event, after those that could not be written before."""
         waiting = [*self._unwritten, *self._confessed(), event]
         for place, one in enumerate(waiting):
             try:
@@ -78,7 +77,7 @@ class Journal:
         self._unwritten = []
 
     def _confessed(self) -> list[events.Event]:
-        """Return what says how much was left out since this was last said."""
+        """Return a warning about the events left out since the last such warning."""
         count, self._left_out = self._left_out, 0
         message = f"{count} events were left out: the file system did not answer for too long"
         return [events.Warned(at=now(), message=message)] if count else []
@@ -97,7 +96,7 @@ class Journal:
 
 
 def _fitting(told: Sequence[events.Event], size: int) -> list[events.Event]:
-    """Return the latest of some events whose lines take no more bytes than this."""
+    """Return the latest of some events whose lines take at most `size` bytes."""
     sizes = [len(json.dumps(events.encode_event(event))) for event in told]
     return [event for place, event in enumerate(told) if sum(sizes[place:]) <= size]
 
@@ -110,7 +109,7 @@ def say(text: str) -> None:
 
 
 def reserve(paths: AttemptPaths) -> None:
-    """Take room on the disk for an attempt's final events; what cannot be had is done without."""
+    """Reserve disk space for an attempt's final events; do without if there is none."""
     with contextlib.suppress(OSError):
         handle = os.open(paths.reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
         try:
@@ -121,6 +120,6 @@ def reserve(paths: AttemptPaths) -> None:
 
 
 def release_reserve(paths: AttemptPaths) -> None:
-    """Give that room back, to whoever writes next."""
+    """Free the reserved disk space."""
     with contextlib.suppress(OSError):
         paths.reserve.unlink(missing_ok=True)

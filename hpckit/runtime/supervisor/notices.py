@@ -1,7 +1,7 @@
-"""What an attempt is told of its end: signals, of its own process and of the step of agents.
+"""The notices of an attempt's end: signals to its own process and to the step of agents.
 
-Responsible for remembering the first notice and for finding out what it means; it must not act on
-it. Slurm tells different processes by cause, and sends the same signal for many.
+Remembers the first notice and finds out what it means; acting on it happens elsewhere. Which
+processes Slurm notifies depends on the cause, and it sends the same signal for many causes.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.threads import aside
 
 TIME_LIMIT = "the time limit"
-"""Stands for a signal's name where nobody sent one."""
+"""Stands for a signal's name if there was no signal."""
 
 _WARNING_NAMES = frozenset(number.name for number in WARNINGS)
 _GRACE_AT_MOST_S = 900.0
-"""How long to wait for a preemption that only the step has heard of; sites' GraceTime is less."""
+"""Longest wait for a preemption that only the step has noticed; sites' GraceTime is less."""
 _ANSWER_S = 3.0
-"""How long the scheduler may take to say what a signal meant: the time comes off KillWait."""
+"""How long the scheduler may take to explain a signal: the time comes off KillWait."""
 _AT_ONCE = timedelta(seconds=3)
-"""Within this, the step and the batch side were told of the same thing."""
+"""Within this time, signals to the step and to the batch side have the same cause."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Notices:
     """The notice of one attempt, if there is one.
 
-    `noticed` is set with the first one, `told` where this very process was told; `cancelled` is
-    whether the user wanted the end, by the scheduler or by the launch's record, which
-    `asked_to_cancel` reads: it may block. What comes once the attempt is `over` is no notice;
-    `dismissed` is what the ranks of the latest round were told for no reason: the job runs on.
+    `noticed` is set with the first notice, `told` if this process itself got it. `cancelled` is
+    whether the user wanted the end, according to the scheduler or to the launch's record, which
+    `asked_to_cancel` reads: it may block. What comes once the attempt is `over` is no notice.
+    `dismissed` is the notice that the ranks of the latest round got for no reason: the job
+    continues.
 
-    A warning far from the time limit was sent by hand: a wish to save now. The ranks do, and go on,
-    if they `can_save`.
+    A warning far from the time limit was sent by hand, as a request to save now. If they
+    `can_save`, the ranks do so and continue.
     """
 
     assignment: Assignment
@@ -63,7 +64,7 @@ class Notices:
     _heard_at: datetime = field(default=datetime.min.replace(tzinfo=UTC), init=False)
 
     def listen(self) -> None:
-        """Hear this process's own signals from now on."""
+        """Handle this process's own signals from now on."""
         loop = asyncio.get_running_loop()
         for number in NOTICES:
             loop.add_signal_handler(number, self.hear_self, number.name)
@@ -72,9 +73,10 @@ class Notices:
 
     @staticmethod
     def ignore() -> None:
-        """Ignore them from now on, as the process leaves: its exit code says how the attempt ended.
+        """Ignore signals from now on, so that the exit code shows how the attempt ended.
 
-        The event loop would hear them until it closes, by a pipe that it closes before.
+        Called when the process leaves. The event loop would otherwise handle signals until it
+        closes, through a pipe that it closes before.
         """
         loop = asyncio.get_running_loop()
         for number in NOTICES:
@@ -82,7 +84,7 @@ class Notices:
             signal.signal(number, signal.SIG_IGN)
 
     def hear(self, name: str) -> None:
-        """Remember a notice; the rounds look at it. Slurm sends the same one several times."""
+        """Remember a notice for the rounds to look at. Slurm sends the same one several times."""
         first = self.notice is None or (self._wished and name not in _WARNING_NAMES)
         if self.over or not first:
             return
@@ -100,7 +102,7 @@ class Notices:
         self.record(events.NoticeHeard(at=at, signal=name, cause=cause, deadline=end))
 
     def _end(self, cause: Cause, at: datetime) -> datetime | None:
-        """Return when the attempt will be ended, as far as that is known."""
+        """Return when the attempt will be ended, if that is known."""
         limits = self.deadline.limits
         if self._wished:
             return None
@@ -110,10 +112,10 @@ class Notices:
         return None if left_s is None else at + timedelta(seconds=left_s)
 
     def hear_self(self, name: str) -> None:
-        """Remember a notice that this very process was given."""
+        """Remember a notice that this process itself got."""
         at_once = now() - self._heard_at < _AT_ONCE
         if self.notice is not None and self.notice.cause is Cause.preempted and at_once:
-            # Both sides were told: that was no preemption with a grace period.
+            # Both sides got it, so it was no preemption with a grace period.
             self.notice = replace(self.notice, cause=Cause.notice)
         self.told.set()
         self.hear(name)
@@ -127,7 +129,7 @@ class Notices:
             return Cause.time_limit
         on_slurm = bool(self.assignment.agents.prefix)
         if on_slurm and name == signal.SIGTERM.name and not self.told.is_set():
-            # The step alone was told: so begins a preemption with a grace period.
+            # Only the step got it: this is how a preemption with a grace period begins.
             return Cause.preempted
         return Cause.notice
 
@@ -146,7 +148,7 @@ class Notices:
             self.cancelled = self.cancelled or asked
 
     async def _ask_scheduler(self) -> None:
-        """Ask the scheduler, which may be too busy."""
+        """Ask the scheduler, which may be too busy to answer."""
         allocation, notice = self.assignment.allocation, self.notice
         if allocation is None or notice is None or notice.cause is Cause.time_limit:
             return
@@ -159,14 +161,14 @@ class Notices:
                 self._dismiss(self.notice)
 
     def _dismiss(self, notice: StopNotice) -> None:
-        """Take back a notice that ends nothing; the next one is heard as if it were the first."""
+        """Withdraw a notice that ends nothing; the next one counts as the first."""
         self.dismissed, self.notice = notice, None
         self._wished = False
         self.noticed.clear()
         self.told.clear()
 
     async def await_preemption(self) -> None:
-        """Hold the allocation where only the step was told to stop, and Slurm is to requeue us.
+        """Hold the allocation if only the step was asked to stop and Slurm will requeue the job.
 
         Preemption with a grace period sends SIGTERM to the step at its beginning and to the batch
         side at its end (22.05). A job that leaves in between has ended by itself and is not

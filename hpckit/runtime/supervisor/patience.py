@@ -1,6 +1,6 @@
-"""File operations without which an attempt cannot begin, tried again where a moment later may do.
+"""Retries of file operations without which an attempt cannot begin.
 
-Responsible for that wait, which blocks; it must not be used once ranks train: they need no file.
+The wait blocks. Do not use it once ranks train: they need no file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _PASSING = _FULL | {
     *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR),
     *(errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.ENOBUFS, errno.EREMOTEIO, errno.ENOLINK),
 }
-"""What a busy or failing-over file server says, and a machine that is short of something."""
+"""Errors of a busy or failing-over file server, and of a machine that is short of something."""
 
 
 def patiently(work: Callable[[], T], patience_s: float | None = None) -> T:
-    """Return what the work returns, tried again for so long where its OSError may pass."""
+    """Return what the work returns; retry for `patience_s` if its OSError may pass."""
     limit_s = PATIENCE_S if patience_s is None else patience_s
     deadline, pause_s = time.monotonic() + limit_s, _FIRST_PAUSE_S
     while True:
@@ -41,5 +41,5 @@ def patiently(work: Callable[[], T], patience_s: float | None = None) -> T:
 
 
 def cause_of(error: OSError) -> Cause:
-    """Return what to call it when the supervisor itself failed of this."""
+    """Return the cause for a failure of the supervisor itself with this error."""
     return Cause.disk_full if error.errno in _FULL else Cause.launcher_lost

@@ -1,6 +1,6 @@
-"""How far an attempt is, for people to look at: a small file on a file system that others share.
+"""The progress of an attempt, for users: a small file on a shared file system.
 
-Responsible for how often it is replaced, by a thread; it must not decide by it.
+A thread replaces it at growing intervals. Do not base decisions on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHARE = 1 / 20
 
 @dataclass(slots=True, kw_only=True)
 class ProgressFile:
-    """The progress.json of one attempt: written ever more seldom, by a share of its age."""
+    """The progress.json of one attempt: its interval grows as a share of the attempt's age."""
 
     path: Path
     files: FileThread
@@ -30,7 +30,7 @@ class ProgressFile:
     _noted_at: float | None = field(default=None, init=False)
 
     def note(self, round_: int, step: int, total: int | None, *, last: bool = False) -> None:
-        """Have the latest step written, if it is time for that or the `last` of a round."""
+        """Write the latest step, if an update is due or it is the `last` of a round."""
         at = time.monotonic()
         pause_s = min(max(_SHORTEST_S, _SHARE * (at - self._began_at)), _LONGEST_S)
         if self._noted_at is not None and not last and at - self._noted_at < pause_s:

@@ -1,7 +1,7 @@
-"""Whether a run of an adaptive sweep is to end early, by what it reports.
+"""Whether a run of an adaptive sweep should end early, based on its reports.
 
-Responsible for passing reports on to the study, beside the event loop, and for its verdict; it must
-not end anything: the ranks agree on that at a step boundary.
+Passes reports on to the study, outside the event loop, and returns its verdict. It ends nothing
+itself: the ranks agree on that at a step boundary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class TrialPruner:
-    """The study's judge of one round of a run."""
+    """Asks the study about one round of a run."""
 
     launch: Launch
     index: int
@@ -34,13 +34,13 @@ class TrialPruner:
     _known: set[int] = field(default_factory=set, init=False)
 
     def hear(self, report: Reported) -> None:
-        """Take in a report."""
+        """Add a report."""
         self._reports.put_nowait(report)
 
     async def run(self, prune: Callable[[], Awaitable[None]]) -> None:
-        """Pass reports on as they come, and have the run ended where the study says so.
+        """Pass reports on as they come; call `prune` if the study says so.
 
-        A study that cannot be asked ends nothing: that is said, and the run goes on.
+        A study that cannot be asked ends nothing: a warning is printed, and the run continues.
         """
         try:
             while not await aside(self._asking(await self._heard())):
@@ -71,7 +71,7 @@ class TrialPruner:
 
 
 def judge_of(launch: Launch, index: int, settings: LaunchConfig) -> TrialPruner | None:
-    """Return the judge of a run, None where nothing is to end it early."""
+    """Return the judge of a run; None if nothing can end it early."""
     if not launch.searched or settings.sweep.pruner is Pruner.none:
         return None
     return TrialPruner(launch=launch, index=index)

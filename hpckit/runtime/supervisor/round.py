@@ -1,7 +1,4 @@
-"""One round: all ranks started, watched to their end, and what it came to.
-
-Responsible for one start of all ranks; it must not decide what follows.
-"""
+"""One round: starts all ranks, watches them to their end, and returns the outcome."""
 
 from __future__ import annotations
 
@@ -29,12 +26,12 @@ from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
 
 _NOTICE_WAIT_S = 1.0
-"""A rank that died of a signal may have died of a notice that we have not heard yet."""
+"""A rank that died of a signal may have died of a notice that has not arrived here yet."""
 _GRACE_OF_PEERS_S = 2.0
 _PATIENCE_S = 5.0
-"""For agents to report their ranks' ends, beyond the grace period, and since the latest came."""
+"""For agents to report their ranks' ends, after the grace period, and since the latest report."""
 _UNREAD_S = 0.2
-"""What came while this process was held up is read in such a time."""
+"""Messages that came while this process was held up are read within this time."""
 _NO_LONGER_S = 60.0
 _STACKS_S = 7.0
 """How long agents may take to save what a hung round was doing."""
@@ -44,9 +41,9 @@ _STACKS_S = 7.0
 class Round:
     """One start of all ranks, on the nodes of `members`, in that order.
 
-    `noticed` is set when the attempt will be stopped; `between_failures` is the mean time to be
-    expected, `save_cost` what a save costs, if known; `on_saved` hears of committed checkpoints;
-    `judge` may have the ranks leave early, `pruned`.
+    `noticed` is set when the attempt will be stopped; `between_failures` is the expected mean time
+    between failures, `save_cost` the cost of a save, if known; `on_saved` is called for committed
+    checkpoints; `judge` may have the ranks leave early, `pruned`.
     """
 
     number: int
@@ -67,7 +64,7 @@ class Round:
     _exits: RankExits = field(init=False)
     _failed_at: float = field(default=math.inf, init=False)
     _lost: dict[int, float] = field(default_factory=dict, init=False)
-    """By the place of a member that is lost: since when nothing had been heard of it."""
+    """By the place of a lost member: the time since which nothing had come from it."""
     _hang: HangReport = field(default_factory=HangReport, init=False)
     _silent_s: float = field(default=0.0, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
@@ -108,14 +105,14 @@ class Round:
     async def leave(self) -> None:
         """Have all ranks save and leave at their next boundary, however long that takes.
 
-        Unlike after a notice nothing will end them: hang detection stays active.
+        Unlike after a notice, nothing will end them: hang detection stays active.
         """
         if not self._asked:
             self._asked = True
             await self.agents.broadcast(messages.Notice())
 
     def view(self) -> RoundView:
-        """Return how the round stands now."""
+        """Return the current state of the round."""
         return RoundView(
             round=self.number,
             at=now(),
@@ -140,7 +137,7 @@ class Round:
         return self._tasks_per_node * len(self.members)
 
     async def _start(self) -> bool:
-        """Have every member start its ranks; false where the first one does not answer."""
+        """Have every member start its ranks; return False if the first one does not answer."""
         await self.agents.send(self.members[0].node_rank, messages.ReservePort())
         port = await self._reserved_port()
         if port is None:
@@ -170,10 +167,10 @@ class Round:
         return True
 
     def _master_host(self) -> str:
-        """Return by which address the nodes of the round reach the node of rank 0.
+        """Return the address by which the nodes of the round reach the node of rank 0.
 
-        The address its agent calls from is the one that routes between nodes. An agent on this
-        very host calls over loopback: there it is the address by which another one calls us.
+        The address from which its agent connects is the one that routes between nodes. An agent on
+        this host connects over loopback; then it is the address by which another agent reaches us.
         """
         first, *others = self.members
         if not others:
@@ -182,7 +179,7 @@ class Round:
         return next((one for one in addresses if not is_loopback(one)), first.node)
 
     async def _reserved_port(self) -> int | None:
-        """Return the port reserved on rank 0's node; None at a notice, or when it is lost."""
+        """Return the port reserved on rank 0's node; None at a notice, or if the node is lost."""
         deadline = time.monotonic() + self.agents.settings.runtime.agent_timeout_s
         stopped = asyncio.ensure_future(self.noticed.wait())
         try:
@@ -207,7 +204,7 @@ class Round:
         await self.agents.broadcast(messages.Prune())
 
     async def _watch(self) -> None:
-        """Follow the agents until all ranks ended, one failed or hangs, or a notice came."""
+        """Follow the agents until all ranks have ended, one fails or hangs, or a notice comes."""
         stopped = asyncio.ensure_future(self.noticed.wait())
         self._watching = True
         try:
@@ -220,9 +217,10 @@ class Round:
     async def _hear(
         self, stopped: asyncio.Future[Literal[True]] | None, limit_s: float | None
     ) -> messages.Message | None:
-        """Take in one message and return it; None at a notice or after the limit."""
+        """Process one message and return it; None at a notice or after the limit."""
         if not self.agents.inbox.empty():
-            # Thousands may wait here; yet beats, and the readers of connections, have their turn.
+            # Thousands may wait here, but beats and the readers of connections also need their
+            # turn.
             await asyncio.sleep(0)
             return await self._take(*self.agents.inbox.get_nowait())
         incoming = asyncio.ensure_future(self.agents.inbox.get())
@@ -306,7 +304,7 @@ class Round:
         return bool(self._lost) or self._exits.failed
 
     async def _let_leave(self) -> None:
-        """Pass the notice on, and give ranks that run a step loop the time to act on it."""
+        """Pass the notice on, and give ranks in a step loop the time to act on it."""
         await self.agents.broadcast(messages.Notice())
         await self._wait(
             self.agents.settings.runtime.notice_grace_s,
@@ -314,25 +312,25 @@ class Round:
         )
 
     async def _save_stacks(self) -> None:
-        """Have every member save what its ranks are doing, before they are killed for it."""
+        """Have every member save what its ranks are doing, before they are killed."""
         await self.agents.broadcast(messages.SaveStacks())
         await self._wait(
             _STACKS_S, lambda: len(self._hang.complete) >= len(self.members) - len(self._lost)
         )
 
     async def _stop(self) -> None:
-        """End what is left and take in every exit record that still comes."""
+        """End what is left and take every exit record that still comes."""
         grace_s = self.agents.settings.runtime.stop_grace_s
         if self._troubled() or self._hang.found is not None:
-            # The peers of a failed rank wait in a collective: nothing is gained by patience.
+            # The peers of a failed rank wait in a collective: patience gains nothing.
             grace_s = min(grace_s, _GRACE_OF_PEERS_S)
         await self.agents.broadcast(messages.StopRound(grace_s=grace_s))
         await self._hear_exits(grace_s + _PATIENCE_S)
 
     async def _hear_exits(self, limit_s: float) -> None:
-        """Take in exit records for so long, and on while they come: what is unread is not silent.
+        """Take exit records for `limit_s` seconds and while they come: unread is not silent.
 
-        A process that a file system held up finds all of them unread, and the time over.
+        A process that was held up by a file system finds all of them unread, and the time over.
         """
         began = time.monotonic()
         deadline = began + limit_s
@@ -344,16 +342,16 @@ class Round:
                 deadline = max(deadline, time.monotonic() + _PATIENCE_S)
 
     async def _wait(self, limit_s: float, enough: Callable[[], bool]) -> None:
-        """Take in messages until it is enough, or for so long."""
+        """Process messages until `enough` is true, or for `limit_s` seconds."""
         deadline = time.monotonic() + limit_s
         while not enough() and (left := deadline - time.monotonic()) > 0:
             await self._hear(None, left)
 
     async def _look_closer(self) -> None:
-        """Wait a little where what the ranks ended of may have a cause not heard of yet.
+        """Wait a little if the ranks' ends may have a cause that is not known yet.
 
-        A rank that a signal ended or told to leave may have had a notice; one that lost its
-        connection has lost it to a node that has fallen silent.
+        A rank that was ended by a signal, or asked to leave by one, may have had a notice; one that
+        lost its connection has lost it to a node that has fallen silent.
         """
         if self._hang.found is not None or self._lost or self.noticed.is_set():
             return

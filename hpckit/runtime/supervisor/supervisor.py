@@ -1,8 +1,8 @@
 """The supervisor: the one process of an attempt, on the batch host.
 
-Responsible for an attempt from its folder to its exit code: it starts the agents, hears notices,
-runs rounds and records what happened. It must not choose what follows a failure
-(planning.decide does), know about Slurm (it is handed what it may ask of it), or import torch.
+It takes an attempt from its folder to its exit code: starts the agents, handles notices, runs
+rounds and records what happened. What follows a failure is chosen in planning.recovery.decide. It
+knows nothing of Slurm (the assignment says what it may ask for) and does not import torch.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from hpckit.runtime.threads import aside
 _LEAVE_S = 3.0
 """How long agents may take to leave after Shutdown before their step is ended."""
 _OF_AGENTS = frozenset({Cause.node_lost, Cause.launcher_lost})
-"""What the agents' own words may explain."""
+"""Causes that the agents' own output may explain."""
 
 
 def supervise(assignment: Assignment) -> int:
-    """Run one attempt to its end and return its exit code (0 only where the run completed).
+    """Run one attempt to its end and return its exit code (0 only if the run completed).
 
-    Raises RunError where the attempt cannot even be recorded.
+    Raises RunError if the attempt cannot even be recorded.
     """
     allow_many_files()
     attempt = open_attempt(
@@ -113,7 +113,7 @@ class _Supervisor:
         self.notices.listen()
         await self.notices.learn_whether_cancelled()
         if self.notices.cancelled:
-            # Asked for before there was a process to tell.
+            # Cancelled before there was a process to notify.
             self.notices.hear_self(signal.SIGTERM.name)
         agents = Agents(
             settings=self.assignment.settings,
@@ -125,7 +125,7 @@ class _Supervisor:
         end = await self._work(agents)
         for task in beside:
             task.cancel()
-        # The final event comes before the leave-taking: after a notice, every second counts.
+        # The final event comes before the shutdown of agents: after a notice, every second counts.
         self.notices.over = True
         await self.journal.record_end(attempt_ended(end, now()))
         await agents.close(_LEAVE_S)
@@ -142,7 +142,7 @@ class _Supervisor:
         return end.exit_code
 
     async def _work(self, agents: Agents) -> EndAttempt:
-        """Start the agents and run rounds; what the system refuses is the attempt's failure."""
+        """Start the agents and run rounds; if the system refuses, that is the attempt's failure."""
         try:
             await agents.listen(self.attempt.paths, self._hosts())
             return await self._rounds(agents, await self.steps.start())
@@ -152,7 +152,7 @@ class _Supervisor:
             return action
 
     def _failed(self, error: OSError) -> RoundView:
-        """Return the round that the supervisor itself failed in, or before."""
+        """Return a view of the round in which, or before which, the supervisor itself failed."""
         cause = cause_of(error)
         message = with_hint(f"the supervisor failed: {error}")
         failure = Failure(cause=cause, message=message, signature=f"{cause} supervisor")
@@ -172,9 +172,9 @@ class _Supervisor:
         self.notices.hear(TIME_LIMIT)
 
     def _usual_step(self) -> timedelta | None:
-        """Return how long a step takes; only a step loop can save and leave.
+        """Return how long a step takes; None without a step loop, which alone can save and leave.
 
-        A command is left alone until its very limit.
+        A command is left alone until the limit itself.
         """
         if self.round is None or self.round.step is None:
             return None
@@ -197,7 +197,7 @@ class _Supervisor:
         return self.round is not None and self.round.stepping
 
     async def _hear_drains(self, found: Drained) -> None:
-        """Have the ranks leave nodes that are being drained, where that is to be."""
+        """Have the ranks leave nodes that are being drained, if the policy says so."""
         self.drains.take(found)
         if self.round is None or not self.round.stepping:
             return
@@ -214,7 +214,7 @@ class _Supervisor:
         self.journal.record(events.Warned(at=now(), message=message))
 
     def _hosts(self) -> list[str]:
-        """Return the names and addresses under which other nodes may reach this one, best first."""
+        """Return the names and addresses by which other nodes may reach this one, best first."""
         if not self.assignment.agents.prefix:
             return [LOOPBACK]
         name = self.assignment.environ.get("SLURMD_NODENAME")
@@ -222,7 +222,7 @@ class _Supervisor:
         return list(dict.fromkeys([*names, *own_addresses()]))
 
     async def _rounds(self, agents: Agents, step: Step) -> EndAttempt:
-        """Run rounds until the attempt is to end."""
+        """Run rounds until the attempt should end."""
         resources = self.assignment.settings.resources
         number = 0
         try:
@@ -252,7 +252,7 @@ class _Supervisor:
         return action
 
     async def _round(self, number: int, nodes: tuple[str, ...], agents: Agents) -> Action:
-        """Run one round on these nodes; those that are lost by now make it fail at once."""
+        """Run one round on those of these nodes that are left; it fails at once if none is."""
         there = {peer.node: peer for peer in agents.standing}
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
         if not members:
@@ -277,7 +277,7 @@ class _Supervisor:
         return await self._decided(view)
 
     async def _with_agents_back(self, view: RoundView, agents: Agents) -> RoundView:
-        """Start agents again that have ended although their nodes have not.
+        """Restart agents that have ended although their nodes have not.
 
         Then no node is lost, and none is to blame.
         """
@@ -308,7 +308,7 @@ class _Supervisor:
         self.past = replace(self.past, save_cost=SaveCost(stall=stall, duration=took))
 
     async def _decided(self, view: RoundView) -> Action:
-        """Decide on an ended round, and record it."""
+        """Decide what follows an ended round, and record it."""
         if view.failure is not None and view.failure.cause in _OF_AGENTS:
             failure = await explained(view.failure, self.attempt.paths.agents_log)
             view = replace(view, failure=failure)
@@ -321,7 +321,7 @@ class _Supervisor:
         return action
 
     def _known(self, view: RoundView) -> RoundView:
-        """Add to what a round knows of itself what is known beside it."""
+        """Add to a round's view what is known outside the round."""
         settings, allocation = self.assignment.settings, self.assignment.allocation
         ended = filter(None, map(ended_by_keyboard, view.exits))
         by_keyboard = next(ended, None) if TERMINAL in self.assignment.environ else None
@@ -345,7 +345,7 @@ def _failure(action: Action) -> Failure | None:
 
 
 def _word(action: Action) -> RoundAction:
-    """Return what `RoundEnded.action` says of a decision."""
+    """Return the `RoundEnded.action` for a decision."""
     if isinstance(action, NewRound):
         return RoundAction.new_round
     if action.state is RunState.completed:

@@ -1,9 +1,9 @@
-"""The time limit of an attempt, as its scheduler has it now: asked for now and then, and watched.
+"""The current time limit of an attempt: requested now and then from the scheduler, and watched.
 
-Responsible for when to ask and for when ranks have to leave; it must not tell them. A limit can be
-changed, and a suspended job gets its time back, so what was true once is asked again: seldom, not
-at the same moment as everybody else, and always before leaving for it. Between two answers the
-monotonic clock counts, never this node's idea of the time of day.
+Decides when to ask and when ranks have to leave; it does not notify them. A limit can be changed,
+and a suspended job gets its time back, so the limit is requested again: seldom, not at the same
+moment as other supervisors, and always before leaving because of it. Between two answers the
+monotonic clock counts, never this node's time of day.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from hpckit.runtime.threads import aside
 
 _INTERVAL_S = 600.0
 _UNKNOWN_S = 60.0
-"""Until there has been an answer."""
+"""Interval until there has been an answer."""
 _TICK_S = 1.0
 _LAST_ANSWER_S = 3.0
 """How long leaving waits for the last answer: it comes off the time to save."""
 _FRESH_S = 30.0
-"""An answer is as good as a new one for so long."""
+"""How long an answer is as good as a new one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TimeLimit:
-    """Watches the limit of one attempt. `ask` blocks; it returns None where there is no answer."""
+    """Watches the limit of one attempt. `ask` blocks; it returns None if there is no answer."""
 
     deadline: Deadline
     ask: Callable[[], AttemptLimits | None]
@@ -48,7 +48,7 @@ class TimeLimit:
         return limits is not None
 
     async def watch(self, usual_step: Callable[[], timedelta | None]) -> None:
-        """Return when ranks have to leave; `usual_step` is null while they do not loop."""
+        """Return when ranks have to leave; `usual_step` returns None while they do not loop."""
         asking = asyncio.create_task(self._ask_again())
         try:
             while not await self._is_time(usual_step()):  # noqa: ASYNC110  # time is waited for

@@ -1,7 +1,7 @@
-"""One of two ranks that take steps of one kind while another way of saving runs beside them.
+"""One of two ranks that take steps of one kind while each way of saving runs in the background.
 
-Prints, on rank 0, a line of JSON for every way: seconds of standstill, until all was on disk, and
-by which the steps took longer than without a save.
+Rank 0 prints a line of JSON for each way: seconds of standstill, seconds until all was on disk, and
+seconds by which the steps took longer than without a save.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSetti
 from hpckit.runtime.checkpoint.state import capture_state
 
 _STATES = {"few": 48, "many": 1024}
-"""Tensors that 256 MiB are made of; none so large that hpckit would cut it."""
+"""The number of tensors in 256 MiB; none is so large that hpckit would split it."""
 _FLOATS = 1 << 26
 _STEPS_AROUND = 100
 _STEP_S = 0.02
@@ -42,7 +42,7 @@ class Hpckit:
         self.checkpointer = Checkpointer(folder / "hpckit", CheckpointSettings(keep=2))
 
     def save(self) -> None:
-        """Begin a save."""
+        """Start a save."""
         self.checkpointer.save(self.objects, next(self.steps), 0, wait=False)
 
     def done(self) -> bool:
@@ -50,12 +50,12 @@ class Hpckit:
         return not self.checkpointer.saving
 
     def close(self) -> None:
-        """Let go."""
+        """Release resources."""
         self.checkpointer.close()
 
 
 class Torch:
-    """torch's async_save of what hpckit would write, by thread or process; without sums."""
+    """torch's async_save of what hpckit would write, by thread or process; without checksums."""
 
     def __init__(self, folder: Path, objects: dict[str, Any], kind: AsyncCheckpointerType) -> None:
         self.folder, self.objects, self.kind = folder / kind.value, objects, kind
@@ -66,9 +66,9 @@ class Torch:
         self.steps = itertools.count()
 
     def save(self) -> None:
-        """Begin a save; two are kept, as of hpckit's, and what is removed is so afterwards.
+        """Start a save; two are kept, as in hpckit, and the old one is removed after the save.
 
-        What was removed before would leave its place on the disk and in memory to the new one.
+        If it were removed before, the new save could reuse its space on disk and in memory.
         """
         step = next(self.steps)
         tensors = capture_state(
@@ -90,7 +90,7 @@ class Torch:
         return self.future is None or self.future.done()
 
     def close(self) -> None:
-        """Let go; raises what a save raised."""
+        """Release resources; raises what a save raised."""
         self.future.result()
         self.stager.close()
 
@@ -116,7 +116,7 @@ _KINDS: dict[str, Callable[[], None]] = {"idle": _idle, "compute": _compute, "py
 
 
 def _calibrate(kind: str) -> None:
-    """Let a step last as long as a step should; the same work on both ranks from then on."""
+    """Adjust the work of a step to its intended length; it is then the same on both ranks."""
     while kind in _COUNT:
         began = time.perf_counter()
         _KINDS[kind]()
@@ -129,7 +129,7 @@ def _calibrate(kind: str) -> None:
 
 
 def _watch(step: Callable[[], None], way: Any) -> tuple[float, float, float]:
-    """Return seconds of standstill, until done, and of all the steps around one save."""
+    """Return seconds of standstill, until done, and of all steps around one save."""
     stall = until = saved = 0.0
     began = time.perf_counter()
     for number in range(_STEPS_AROUND):
@@ -152,7 +152,7 @@ def _watch(step: Callable[[], None], way: Any) -> tuple[float, float, float]:
 
 
 def _first(way: Any) -> tuple[float, float]:
-    """Return standstill and seconds until done of the first save, nothing else going on."""
+    """Return standstill and seconds until done of the first save, with nothing else running."""
     began = time.perf_counter()
     way.save()
     stall = time.perf_counter() - began
@@ -171,7 +171,7 @@ def _report(kind: str, state: str, name: str, seen: list[tuple[float, float, flo
 
 
 def main(folder: Path, state: str) -> None:
-    """Compare all ways in all kinds of steps, each in turn, round after round."""
+    """Compare all ways with all kinds of steps, in turn, over several rounds."""
     torch.set_num_threads(1)
     torch.multiprocessing.set_sharing_strategy("file_system")
     dist.init_process_group("gloo")

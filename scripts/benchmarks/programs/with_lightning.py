@@ -20,11 +20,11 @@ class Module(LightningModule):
         self.network = work.network()
 
     def on_train_start(self) -> None:
-        """Say which rank this is."""
+        """Record which rank this is."""
         work.append("ranks.jsonl", rank=dist.get_rank())
 
     def training_step(self, batch: Any, _index: int) -> torch.Tensor:
-        """Do a step of the length that the settings say."""
+        """Do a step of the configured length."""
         work.time.sleep(work.SETTINGS["step_s"])
         loss: torch.Tensor = self.network(batch[0]).pow(2).mean()
         return loss
@@ -39,7 +39,7 @@ class Module(LightningModule):
 
 
 def main() -> None:
-    """Train from the last checkpoint that there is."""
+    """Train from the last checkpoint, if there is one."""
     width = work.SETTINGS["width"]
     keep = ModelCheckpoint(
         dirpath=work.HERE / "lightning", every_n_train_steps=work.SAVE_EVERY, save_last=True

@@ -10,10 +10,10 @@ import work
 
 
 class Training:
-    """Trains, saves every few steps, and saves again when submitit says that the end is near."""
+    """Trains, saves every few steps, and saves again when submitit announces the end."""
 
     def __call__(self) -> None:
-        """Train from what was saved last."""
+        """Train from the last save."""
         submitit.helpers.TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
         dist.init_process_group("gloo")
         self.model, self.optimizer = work.begin()
@@ -25,13 +25,13 @@ class Training:
                 work.save(self.model, self.optimizer, self.done)
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
-        """Save now, and have the job requeued."""
+        """Save now, and requeue the job."""
         work.save(self.model, self.optimizer, self.done)
         return submitit.helpers.DelayedSubmission(Training())
 
 
 def main() -> None:
-    """Submit with the parameters that are given as JSON, and print the job's id."""
+    """Submit with the parameters given as JSON, and print the job's id."""
     torch.set_num_threads(1)
     executor = submitit.SlurmExecutor(folder=work.HERE / "submitit", max_num_timeout=3)
     executor.update_parameters(**json.loads(sys.argv[1]))

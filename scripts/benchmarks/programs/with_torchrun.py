@@ -1,4 +1,4 @@
-"""The training as torchrun runs it: it loads what was saved and saves every few steps."""
+"""The training as torchrun runs it: loads the last save and saves every few steps."""
 
 import torch.distributed as dist
 import work

@@ -1,8 +1,8 @@
-"""What every contestant trains, and how it is seen from outside; it must not know who runs it.
+"""What every contestant trains, and its records for the benchmarks; independent of who runs it.
 
-A linear model under DistributedDataParallel, steps of a fixed least length, and after every step
-one line of JSON: when, which life of the program, which step. `settings.json` beside this file
-says how much of it.
+A linear model under DistributedDataParallel, with steps of a fixed minimum length, and after every
+step one line of JSON: the time, the process, the step. `settings.json` next to this file has the
+numbers.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LIFE = f"{os.getpid()}-{time.time():.3f}"
 
 
 def append(name: str, **values: object) -> None:
-    """Append one line, whole."""
+    """Append one line in a single write."""
     line = json.dumps({"at": time.time(), "life": _LIFE, "pid": os.getpid(), **values})
     with (HERE / name).open("a") as file:
         file.write(line + "\n")
 
 
 def begin() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """Say which rank this is, and return what is trained."""
+    """Record which rank this is, and return the model and its optimizer."""
     torch.manual_seed(0)
     append("ranks.jsonl", rank=dist.get_rank(), host=socket.gethostname())
     model = DistributedDataParallel(network())
@@ -42,13 +42,13 @@ def begin() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def network() -> torch.nn.Module:
-    """Return a model whose state, with Adam's, has about as many MiB as the settings say."""
+    """Return the model; the settings determine its size."""
     width = SETTINGS["width"]
     return torch.nn.Linear(width, width)
 
 
 def train_one(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> float:
-    """Do a step, which takes as long as the settings say, and record it."""
+    """Do a step of the configured length, and record it."""
     began = time.monotonic()
     loss = model(torch.ones(1, SETTINGS["width"])).pow(2).mean()
     optimizer.zero_grad()
@@ -60,13 +60,13 @@ def train_one(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: in
 
 
 def record(step: int) -> None:
-    """Record a step that is done."""
+    """Record a finished step."""
     if dist.get_rank() == 0:
         append("steps.jsonl", step=step)
 
 
 def save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, done: int) -> None:
-    """Save as tutorials do: rank 0, torch.save, rename."""
+    """Save as in tutorials: rank 0, torch.save, rename."""
     if dist.get_rank() != 0:
         return
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done}
@@ -75,7 +75,7 @@ def save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, done: int) ->
 
 
 def load(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Load what was saved last; returns how many steps are done."""
+    """Load the last save; return the number of steps done."""
     if not STATE.exists():
         return 0
     state: dict[str, Any] = torch.load(STATE)

@@ -1,7 +1,7 @@
-"""A sweep that waits, by hydra-submitit-launcher's own means; does what it reads, line by line.
+"""A sweep that waits, by hydra-submitit-launcher's own means; reads commands line by line.
 
-It waits for what it submitted by itself: an hour of the clock that submitit looks at, in which its
-questions are really asked. The arguments are the application's.
+It waits for its own submission: an hour of the clock that submitit uses, in which its queries are
+really made. The arguments are the application's.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ from submitit.core import core
 
 
 class ToldClock(Clock):
-    """A clock that first says that all has been submitted, and stands still until it is told."""
+    """A clock that first reports that all is submitted, and then stops until the next command."""
 
     started = False
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass once told to."""
+        """Advance the time, at the first call only after a command."""
         if not self.started:
             self.started = True
             print("submit", flush=True)

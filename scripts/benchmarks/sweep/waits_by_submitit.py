@@ -1,6 +1,6 @@
-"""A sweep that waits, by submitit's own means: FOLDER RUNS BEGIN; does what it reads, line by line.
+"""A sweep that waits, by submitit's own means: FOLDER RUNS BEGIN; reads commands line by line.
 
-An hour of waiting is an hour of the clock that submitit looks at; its questions are really asked.
+An hour of waiting is an hour of the clock that submitit uses; its queries are really made.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from submitit.core import core
 
 
 def main() -> None:
-    """Submit, look, wait and cancel, as told."""
+    """Submit, look, wait and cancel, as commanded."""
     folder, runs, begin = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     jobs = []
     for line in sys.stdin:
