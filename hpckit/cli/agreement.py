@@ -1,4 +1,4 @@
-"""Asks before something is removed: a person on a terminal, `--yes` elsewhere."""
+"""Asks for confirmation before something is removed: on a terminal, elsewhere by `--yes`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpckit.context import Context
 
 
 def is_agreed(arguments: argparse.Namespace, what: str, context: Context) -> bool:
-    """Whether `what` may be removed; without a person to ask, only `--yes` says so."""
+    """Whether `what` may be removed; if no user can be asked, only with `--yes`."""
     if arguments.dry_run:
         return False
     if arguments.yes:

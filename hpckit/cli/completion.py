@@ -1,7 +1,6 @@
-"""What a shell offers for the word that is being typed; the shell asks hpckit itself (argcomplete).
+"""Completions for the word being typed; the shell calls hpckit itself (argcomplete).
 
-Responsible for which words there are; it asks no scheduler and imports nothing that is slow. It is
-imported only when a shell asks.
+Asks no scheduler and imports nothing slow. Imported only for completion.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from hpckit.record.lookup import list_all, list_launches
 _MOST_RUNS = 500
 
 Words = Callable[[str, argparse.Namespace, Context], Iterable[str]]
-"""Takes what is typed of a word, and the words before it."""
+"""Takes the typed part of a word, and the words before it."""
 
 
 def answer_shell(context: Context) -> int:
-    """Offer words for the command line that the shell has put into the environment; never returns.
+    """Answer the command line that the shell has put into the environment; never returns.
 
-    It ends the process.
+    Ends the process.
     """
     line = context.environ.get("COMP_LINE", "")
     before = line[: int(context.environ.get("COMP_POINT") or len(line))].split()
@@ -47,7 +46,7 @@ def answer_shell(context: Context) -> int:
 
 
 class _Finder(CompletionFinder):
-    """Offers positional words after options, too: they may stand anywhere."""
+    """Completes positional words after options, too: they are allowed anywhere."""
 
     nothing = SuppressCompleter()
 
@@ -57,13 +56,13 @@ class _Finder(CompletionFinder):
         parsed_args: argparse.Namespace,
         cword_prefix: str,
     ) -> list[str]:
-        """Return the words for what is typed."""
+        """Return the completions for what is typed."""
         found: list[str] = super().collect_completions(active_parsers, parsed_args, cword_prefix)
         parser: Any = active_parsers[-1]
         takes_value = any(one.option_strings and one.nargs is None for one in parser.active_actions)
         if found or takes_value or cword_prefix.startswith("-"):
             return found
-        for action in parser._get_positional_actions():  # noqa: SLF001  # argcomplete does so, too
+        for action in parser._get_positional_actions():  # noqa: SLF001  # argcomplete does the same
             offer = getattr(action, "completer", None)
             if action.nargs in {"*", "+", "?"} and offer is not None:
                 words = offer(prefix=cword_prefix, parsed_args=parsed_args)
@@ -72,7 +71,7 @@ class _Finder(CompletionFinder):
 
 
 def _parser(verb: str, context: Context) -> argparse.ArgumentParser:
-    """Return a parser of the whole command line, with the options of one verb alone."""
+    """Return a parser of the whole command line, with the options of only one verb."""
     parser = argparse.ArgumentParser(prog="hpckit", allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="show the version")
     verbs = parser.add_subparsers()
@@ -95,20 +94,20 @@ def _attach(parser: argparse.ArgumentParser, context: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Completer:
-    """What argcomplete calls."""
+    """The callable that argcomplete expects."""
 
     offer: Words
     context: Context
 
     def __call__(self, prefix: str, parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
-        """Return the words; what cannot be read offers none."""
+        """Return the completions; empty if something cannot be read."""
         with contextlib.suppress(HpckitError, OSError):
             return list(self.offer(prefix, parsed_args, self.context))
         return []
 
 
 def _launches(prefix: str, arguments: argparse.Namespace, context: Context) -> Iterator[str]:
-    """Yield ids of launches, newest first: one's own, else everybody's."""
+    """Yield ids of launches, newest first: the user's own, or everyone's if there are none."""
     arguments.output_dir = getattr(arguments, "output_dir", None)
     folder = output_dir(arguments, context)
     found = list_launches(folder) or list_all(folder)
@@ -116,7 +115,7 @@ def _launches(prefix: str, arguments: argparse.Namespace, context: Context) -> I
 
 
 def _runs(prefix: str, arguments: argparse.Namespace, context: Context) -> Iterator[str]:
-    """Yield ids of launches, and those of runs: `.3`, `LAUNCH.3`, or of the only launch left."""
+    """Yield ids of launches, and of runs: `.3`, `LAUNCH.3`, or of the only matching launch."""
     if "/" in prefix:
         return
     name, dot, _ = prefix.rpartition(".")
@@ -132,12 +131,12 @@ def _runs(prefix: str, arguments: argparse.Namespace, context: Context) -> Itera
 
 
 def _size(folder: Path) -> int:
-    """Return how many runs a launch has: a line each in a small file."""
+    """Return how many runs a launch has: one line each in a small file."""
     return LaunchPaths(folder).signatures.read_bytes().count(b"\n")
 
 
 def _overrides(prefix: str, arguments: argparse.Namespace, context: Context) -> Iterator[str]:
-    """Yield `group=option` of the folders of configuration, and the keys that hpckit reads."""
+    """Yield `group=option` from the configuration folders, and the keys that hpckit reads."""
     folders = conf_folders(
         ComposeRequest(
             config_dir=getattr(arguments, "config_dir", None),
@@ -182,4 +181,4 @@ _OFFERS: dict[str, Words] = {
     "OVERRIDE": _overrides,
     "STATE[,STATE]": _states,
 }
-"""By the name that help shows for a word."""
+"""By the metavar of an argument."""

@@ -1,4 +1,4 @@
-"""The options that choose a configuration: the only ones that know Hydra."""
+"""The options that choose a configuration: the only ones that concern Hydra."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 
 CONFIG_NAME = "HPCKIT_CONFIG_NAME"
-"""The variable that names the primary configuration where --config-name does not."""
+"""Environment variable with the primary configuration, used without --config-name."""
 
 
 def add_composing(parser: argparse.ArgumentParser) -> None:
-    """Add what says which configuration is meant."""
+    """Add the arguments that select a configuration."""
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -50,15 +50,15 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         help="print where configuration comes from (searchpath, groups) and do nothing else",
     )
     add_json(parser)
-    parser.set_defaults(command=None)  # what stands behind `--`, which main takes off
+    parser.set_defaults(command=None)  # what follows `--`, which main removes
     parser.usage = f"{parser.prog} [OVERRIDE ...] [options] [-- COMMAND ...]"
 
 
 def show_instead(arguments: argparse.Namespace, context: Context) -> bool:
-    """Print what `--cfg` or `--info` ask for; returns whether they do."""
+    """Print what `--cfg` or `--info` ask for; return False if neither was given."""
     if arguments.cfg is None and arguments.info is None:
         return False
-    # Imported here: Hydra is slow to import, and `--help` does without it.
+    # Imported here: Hydra is slow to import, and `--help` does not need it.
     from hpckit.config.show import show_config, show_info  # noqa: PLC0415
 
     request = compose_request(arguments, context)
@@ -72,7 +72,7 @@ def show_instead(arguments: argparse.Namespace, context: Context) -> bool:
 def compose_request(
     arguments: argparse.Namespace, context: Context, *, more: Sequence[str] = ()
 ) -> ComposeRequest:
-    """Return the request for these words, and for `more` overrides behind them."""
+    """Return the request for these words, and for `more` overrides after them."""
     command = arguments.command
     if command is not None and not command:
         raise UsageError(
@@ -97,7 +97,7 @@ def _config_name(arguments: argparse.Namespace, context: Context) -> str | None:
 
 
 def recorded_words(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
-    """Return the words as they were typed, with what a variable has chosen instead of them."""
+    """Return the words as typed, plus the --config-name that came from the environment variable."""
     words: tuple[str, ...] = arguments.words
     name = _config_name(arguments, context)
     if name is None or arguments.config_name:
@@ -111,5 +111,5 @@ def _is_override(word: str | None) -> bool:
 
 
 def _topic(word: str) -> str:
-    # `job` is how Hydra's own --cfg names the whole of it.
+    # In Hydra's own --cfg, `job` means the whole configuration.
     return "" if _is_override(word) or word == "job" else word

@@ -1,6 +1,6 @@
-"""Python's collector of cycles, put aside while a verb reads and shows many runs.
+"""Pauses Python's cyclic garbage collector while a verb reads and shows many runs.
 
-Responsible for that switch; it must not be used by what lives long.
+Not for long-lived processes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Collect no cycles for a while: of ten thousand runs that takes a third of the time."""
+    """Pause the collection of cycles: with ten thousand runs it takes a third of the time."""
     before = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What the verbs that launch print alike: what starts, what is known already, what to do next."""
+"""Common output of the verbs that launch: what starts, what is already known, what to do next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hpckit.operations.next_step import reference
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
 
-if TYPE_CHECKING:  # they import Hydra, which --help does without
+if TYPE_CHECKING:  # they import Hydra, which --help does not need
     from hpckit.operations.deduplicate import KnownRun, KnownRuns
     from hpckit.operations.prepare import Prepared
     from hpckit.operations.started import Started
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # they import Hydra, which --help does without
 def nothing_left(
     prepared: Prepared, division: KnownRuns, context: Context, arguments: argparse.Namespace
 ) -> int:
-    """Say that there is nothing to launch; with --wait, wait for what was adopted."""
+    """Print that there is nothing to launch; with --wait, wait for the adopted runs."""
     count = len(prepared.plan.runs)
     what = "the run is" if count == 1 else f"all {count} runs are"
     if arguments.json:
@@ -45,14 +45,14 @@ def nothing_left(
 
 
 def left_out(prepared: Prepared, division: KnownRuns) -> dict[str, object]:
-    """Return the fields of JSON that say what is not launched, and what is not in the snapshot."""
+    """Return the JSON fields for what is not launched and what is not in the snapshot."""
     return {**division.documents, "left_out": prepared.snapshot.left_out}
 
 
 def wait_for_adopted(division: KnownRuns, context: Context, how: Waiting, *, code: int = 0) -> int:
     """Wait for the runs that were adopted from other launches, and return as `wait` does.
 
-    `code` is what waiting for the others has returned.
+    `code` is the exit code of the wait for the launch's own runs.
     """
     for folder, given in _by_launch(division.adopted).items():
         indices = [one.earlier for one in given]
@@ -61,7 +61,7 @@ def wait_for_adopted(division: KnownRuns, context: Context, how: Waiting, *, cod
 
 
 def say_known(division: KnownRuns, context: Context, *, dry: bool = False) -> None:
-    """Say on standard error what is not launched, and where it is; and what is, as code changed."""
+    """Note on standard error which runs are not launched, and which are because of changed code."""
     skip = "would be skipped" if dry else "skipped"
     for what, found in (
         (f"{skip}: completed already", division.skipped),
@@ -89,7 +89,7 @@ def _by_launch(found: Iterable[KnownRun]) -> Mapping[Path, list[KnownRun]]:
 def launch_document(
     launch: Launch | LaunchPlan, jobs: Mapping[int, str], main_jobs: Sequence[str]
 ) -> dict[str, object]:
-    """Return the object that `launch --json` prints; `jobs` names the Slurm job of a run."""
+    """Return the object that `launch --json` prints; `jobs` maps a run to its Slurm job."""
     runs = [
         {
             "run": run.id,
@@ -104,7 +104,7 @@ def launch_document(
 
 
 def script_paths(launch: Launch | LaunchPlan) -> list[str]:
-    """Return the rendered scripts' paths, by job."""
+    """Return the paths of the rendered scripts, by job."""
     paths = LaunchPaths(Path(launch.folder))
     return [str(paths.script(job.index)) for job in launch.jobs]
 
@@ -112,7 +112,7 @@ def script_paths(launch: Launch | LaunchPlan) -> list[str]:
 def script_documents(
     launch: Launch | LaunchPlan, scripts: Mapping[int, str]
 ) -> list[dict[str, str]]:
-    """Return what `--dry-run --json` prints of scripts, by job index."""
+    """Return the scripts as `--dry-run --json` prints them, by job index."""
     paths = LaunchPaths(Path(launch.folder))
     return [{"path": str(paths.script(index)), "text": text} for index, text in scripts.items()]
 
@@ -122,7 +122,8 @@ def print_scripts(
 ) -> None:
     """Print what would be submitted; `more` are further fields of the JSON object.
 
-    A script of a launch on this machine is for `sbatch` by hand: its text says little of the runs.
+    A local launch prints its runs instead of the script, which is for `sbatch` by hand and says
+    little about them.
     """
     if as_json:
         document = launch_document(prepared.plan, {}, ())
@@ -139,7 +140,7 @@ def print_scripts(
 
 
 def say_checked(checked: CheckReport, context: Context) -> bool:
-    """Say what speaks against a launch, and return whether it may start."""
+    """Print the findings about a launch; return whether it may start."""
     for reason in checked.unchecked:
         context.note(f"not checked: {reason}")
     for finding in (*checked.warnings, *checked.errors):
@@ -153,7 +154,7 @@ def say_checked(checked: CheckReport, context: Context) -> bool:
 def say_started(
     started: Started, context: Context, *, as_json: bool, more: Mapping[str, object]
 ) -> None:
-    """Say what was launched; `more` are further fields of the JSON object."""
+    """Print what was launched; `more` are further fields of the JSON object."""
     launch = started.launch
     if as_json:
         document = launch_document(launch, started.jobs, started.main_jobs)

@@ -1,8 +1,8 @@
 """The command line: picks the verb, imports only that, and turns errors into exit codes.
 
-Responsible for the table of verbs and for how an error is shown; it must not do a verb's work.
-Exit codes: 0 fine, 1 a run failed or standard output cannot be written, 2 usage or configuration,
-3 the scheduler refused or is away; 130 after Ctrl-C and 141 after a closed pipe, as shells have it.
+Exit codes: 0 fine, 1 a run failed or standard output cannot be written, 2 usage or configuration, 3
+the scheduler refused or does not answer; 130 after Ctrl-C and 141 after a closed pipe, as in
+shells.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from hpckit import __version__
 from hpckit.cli.option_slips import option_hint
+from hpckit.cli.optional_value import OptionalValue
 from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.cli.terminal.progress_bar import progress_bar
 from hpckit.context import Context
@@ -57,7 +58,7 @@ HIDDEN_VERBS = {
     "auto-resume": "resume what can be of a launch, once (auto-resume jobs call this)",
 }
 INTERRUPTED = 130
-"""After Ctrl-C, as shells have it. A view that was left so has said that the runs go on."""
+"""After Ctrl-C, as in shells. A view that was left this way has printed that the runs continue."""
 
 PIPE_CLOSED = 141
 
@@ -73,10 +74,10 @@ _MEANT = {
     "compare": "diff",
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
-"""What other tools call our verbs."""
+"""Names that other tools use for hpckit's verbs."""
 
 _UNRECOGNIZED = "unrecognized arguments: "
-"""What argparse says of options that it does not know."""
+"""How argparse reports unknown options."""
 
 _EPILOG = """\
 exit codes: 0 fine, 1 a run failed, 2 usage or configuration, 3 the scheduler refused or is away
@@ -86,7 +87,7 @@ exit codes: 0 fine, 1 a run failed, 2 usage or configuration, 3 the scheduler re
 
 
 def main(argv: Sequence[str] | None = None, context: Context | None = None) -> int:
-    """Run the command line and return its exit code; tests hand in words and world."""
+    """Run the command line and return its exit code; tests pass their own words and context."""
     words = sys.argv[1:] if argv is None else list(argv)
     context = context or process_context()
     if argv is None and "_ARGCOMPLETE" in context.environ and "COMP_LINE" in context.environ:
@@ -109,7 +110,7 @@ def main(argv: Sequence[str] | None = None, context: Context | None = None) -> i
 
 
 def process_context() -> Context:
-    """Return the context of this very process."""
+    """Return the context of this process."""
     stdout, stderr = open_standard_streams()
     return Context(
         environ=environment(),
@@ -123,14 +124,14 @@ def process_context() -> Context:
 
 
 def show_error(error: HpckitError, context: Context, words: Sequence[str]) -> None:
-    """Write an error and what to do about it to standard error, without secrets of the words."""
+    """Write an error and its hint to standard error, with secrets in the words masked."""
     known = known_secrets(context.environ)
     context.note(f"error: {masked_text(error.message, words, known)}")
     context.note_more(masked_text(error.hint, words, known))
 
 
 def verb_module(verb: str) -> ModuleType:
-    """Import a verb's module; raises UsageError for a word that is none."""
+    """Import a verb's module; raises UsageError for an unknown verb."""
     if verb not in VERBS and verb not in HIDDEN_VERBS:
         meant = _MEANT.get(verb)
         near = [meant] if meant else difflib.get_close_matches(verb, VERBS, n=1)
@@ -156,9 +157,9 @@ def verb_parser(verb: str) -> argparse.ArgumentParser:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong as every other error is said, and takes `--sort -loss` as people write it.
+    """Reports errors like all others, and accepts `--sort -loss` and `--watch LAUNCH`.
 
-    argparse would take `-loss` for an option.
+    argparse would take `-loss` for an option, and LAUNCH for the option's value.
     """
 
     words: tuple[str, ...] = ()
@@ -183,8 +184,13 @@ class _Parser(argparse.ArgumentParser):
         self.words = tuple(args)
         words: list[str] = []
         for word in args:
+            action = self._option_string_actions.get(words[-1]) if words else None
             if words and words[-1] == "--sort" and word.startswith("-"):
                 words[-1] = f"--sort={word}"
+            elif isinstance(action, OptionalValue) and not word.startswith("-"):
+                own = action.takes(word)
+                words[-1] = f"{words[-1]}={word if own else action.const}"
+                words += [] if own else [word]
             else:
                 words.append(word)
         return super().parse_known_intermixed_args(words, namespace)
@@ -200,13 +206,13 @@ def _dispatch(words: Sequence[str], context: Context) -> int:
     if getattr(module, "TAKES_COMMAND", False) and "--" in given:
         at = given.index("--")
         given, command = given[:at], list(given[at + 1 :])
-    # Overrides may stand anywhere among the flags: `launch a=1 --wait b=2`.
+    # Overrides may be anywhere among the options: `launch a=1 --wait b=2`.
     try:
         parser = verb_parser(words[0])
         intermixed = getattr(module, "INTERMIXED", True)
         parse = parser.parse_intermixed_args if intermixed else parser.parse_args
         arguments = parse(given)
-    except SystemExit as end:  # --help has been answered
+    except SystemExit as end:  # --help was printed
         return int(end.code or 0)
     arguments.words = tuple(words)
     if command is not None:
@@ -230,7 +236,7 @@ def _without_verb(words: Sequence[str], context: Context) -> int:
         verbs.add_parser(verb, help=help_line, add_help=False)
     try:
         parser.parse_args(words)
-    except SystemExit as end:  # --help or --version has been answered
+    except SystemExit as end:  # --help or --version was printed
         return int(end.code or 0)
     parser.print_help(context.stderr)
     return UsageError.exit_code

@@ -1,4 +1,4 @@
-"""What was meant by an option that a verb does not have. Pure."""
+"""Guesses what was meant by an option that a verb does not have. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection, Sequence
 
 _ALIKE = 0.75
-"""`--wiat` is that near to `--wait`; `--epochs` and `--detach` are not."""
+"""`--wiat` is that similar to `--wait`; `--epochs` and `--detach` are not."""
 
 
 def option_hint(
@@ -15,7 +15,7 @@ def option_hint(
 ) -> str:
     """Return what to write instead of the `unknown` option among these words.
 
-    `composes` is whether the verb takes overrides, and a command behind `--`.
+    `composes` is whether the verb takes overrides, and a command after `--`.
     """
     name, given, value = unknown.partition("=")
     opposite = name.replace("--no-", "--", 1)
@@ -37,7 +37,7 @@ def option_hint(
 
 
 def _behind(option: str, words: Sequence[str]) -> str:
-    """Return the word behind an option, if it can be its value."""
+    """Return the word after an option, if it can be its value."""
     place = list(words).index(option) + 1 if option in words else len(words)
     following = words[place] if place < len(words) else ""
     return "" if following.startswith("-") or "=" in following else following

@@ -1,7 +1,6 @@
-"""The options by which verbs choose runs and put them in order.
+"""The options by which verbs choose and sort runs, the same in every verb.
 
-Responsible for these options being alike in every verb; it must not know what they mean
-(report/selection does).
+Their meaning is in report/selection.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def filter_of(arguments: argparse.Namespace) -> Filter:
-    """Return what `add_filters` was given; raises UsageError."""
+    """Return the filter from the options of `add_filters`; raises UsageError."""
     return make_filter(arguments.state, arguments.override, failed=arguments.failed)
 
 
@@ -66,7 +65,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def limited(items: Sequence[T], limit: int) -> Sequence[T]:
-    """Return the first so many, all for 0; raises UsageError for fewer."""
+    """Return the first `limit` items, all for 0; raises UsageError if `limit` is negative."""
     if limit < 0:
         raise UsageError(f"--limit is {limit}; it has to be 0 (all) or more")
     return items[: limit or None]
@@ -75,9 +74,9 @@ def limited(items: Sequence[T], limit: int) -> Sequence[T]:
 def launches_of(
     arguments: argparse.Namespace, context: Context, *, all_of: str
 ) -> Iterator[Selection]:
-    """Yield the launch that is named, or with `--all` every one, newest first.
+    """Yield the named launch, or with `--all` every launch, newest first.
 
-    One that cannot be read is noted, and is none. Raises UsageError and NotFoundError.
+    Warns about launches that cannot be read and skips them. Raises UsageError and NotFoundError.
     """
     base = output_dir(arguments, context)
     if not arguments.all:
@@ -97,24 +96,13 @@ def launches_of(
             yield Selection(launch=launch, index=None)
 
 
-def is_word(arguments: argparse.Namespace, word: str, *, known: bool) -> bool:
-    """Whether what stands behind `--option [VALUE]` is no value, but the LAUNCH; then it is taken.
-
-    `known` is whether it is a value.
-    """
-    if known or arguments.reference is not None:
-        return False
-    arguments.reference = word
-    return True
-
-
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def add_output_dir(parser: argparse.ArgumentParser) -> None:
-    """Add `--output-dir`, where launches are looked for."""
+    """Add `--output-dir`, the folder to look for launches in."""
     parser.add_argument(
         "--output-dir",
         metavar="DIR",
@@ -123,7 +111,7 @@ def add_output_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reference(parser: argparse.ArgumentParser) -> None:
-    """Add the positional that names a launch or a run."""
+    """Add the positional argument that names a launch or a run."""
     parser.add_argument(
         "reference",
         nargs="?",
@@ -149,7 +137,7 @@ def add_fresh(parser: argparse.ArgumentParser) -> None:
 
 
 def add_launches(parser: argparse.ArgumentParser) -> None:
-    """Add the launches or runs that are meant, or the experiment."""
+    """Add the launches or runs to show, or the experiment."""
     parser.add_argument(
         "references",
         nargs="*",
@@ -179,7 +167,7 @@ def add_identity(parser: argparse.ArgumentParser) -> None:
 
 
 def add_judgement(parser: argparse.ArgumentParser) -> None:
-    """Add what says which runs count, and whether a change stands in the way."""
+    """Add the options for which runs count, and whether changed code is accepted."""
     parser.add_argument(
         "--cancelled",
         action="store_true",

@@ -1,6 +1,6 @@
 """The arguments by which `resume` and `rerun` choose runs of one launch.
 
-Responsible for these arguments; what the filters mean is in report/run_filter.
+The meaning of the filters is in report/run_filter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpckit.report.run_filter import RunFilter, causes_named, indices_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChoice:
-    """A launch, those of its runs that are named (null: none is), and the filters they pass."""
+    """A launch, its named runs (None if none is named), and the filters."""
 
     launch: Launch
     indices: tuple[int, ...] | None
@@ -49,7 +49,7 @@ def add_run_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def run_choice(arguments: argparse.Namespace, context: Context) -> RunChoice:
-    """Return what `add_run_choice` was given; raises UsageError."""
+    """Return the choice from the arguments of `add_run_choice`; raises UsageError."""
     basic, causes = filter_of(arguments), causes_named(arguments.cause)
     launch, named = _named(arguments, context)
     indices = None

@@ -1,7 +1,6 @@
-"""The standard streams of a process, such that no state of theirs ends in a traceback.
+"""The standard streams of the process, wrapped so that no state of theirs ends in a traceback.
 
-Responsible for streams that were closed from the start, that are full, or whose encoding lacks
-a character; it must not word anything that a verb says.
+Covers streams that were closed from the start, that are full, or whose encoding lacks a character.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ _STANDARD = 3
 def open_standard_streams() -> tuple[TextIO, TextIO]:
     """Return standard output and standard error of this process, ready for any text.
 
-    What was closed from the start becomes the null device: otherwise the first file that is
-    opened takes its number. A character that the encoding lacks is shown escaped. Writing to
-    a full standard output raises OutputError, to one whose reader has left BrokenPipeError; what
-    standard error does not take is dropped, since remarks must not end the work.
+    A stream that was closed from the start becomes the null device: otherwise the first opened file
+    would get its number. Characters that the encoding lacks are escaped. Writing to a full standard
+    output raises OutputError, and BrokenPipeError if its reader has gone; what cannot be written to
+    standard error is dropped, since messages must not end the work.
     """
     _fill_closed()
-    # Who has put something else in their place wants to hear what is written.
+    # If something else has replaced a stream (as tests do), it must receive the output.
     if sys.stdout is sys.__stdout__:
         sys.stdout = _Output.around(sys.stdout, fd=1)
     if sys.stderr is sys.__stderr__:
@@ -36,7 +35,7 @@ def open_standard_streams() -> tuple[TextIO, TextIO]:
 
 
 def forget_output() -> None:
-    """Keep Python from reporting an unwritable stream once more when it flushes at exit."""
+    """Keep Python from reporting an unwritable stream again when it flushes at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     for fd in (1, 2):
         os.dup2(null, fd)
@@ -49,17 +48,17 @@ def _fill_closed() -> None:
         if fd >= _STANDARD:
             os.close(fd)
             return
-        os.set_inheritable(fd, True)  # noqa: FBT003  # takes it by position only
+        os.set_inheritable(fd, True)  # noqa: FBT003  # positional-only
 
 
 class _Stream(io.TextIOWrapper):
-    """A standard stream with its own encoding, in which every text can be written."""
+    """A standard stream with its own encoding, to which any text can be written."""
 
     @classmethod
     def around(cls, stream: TextIO | None, *, fd: int) -> _Stream:
-        """Take over a stream that Python has opened; None is one that was closed."""
+        """Take over a stream that Python has opened; None if it was closed."""
         if stream is None:
-            raw = cast("BinaryIO", open(fd, "wb", closefd=False))  # noqa: SIM115  # as long as we live
+            raw = cast("BinaryIO", open(fd, "wb", closefd=False))  # noqa: SIM115  # stays open
             return cls(raw, encoding="utf-8", errors="backslashreplace")
         lines = bool(getattr(stream, "line_buffering", False))
         encoding = stream.encoding
@@ -68,10 +67,10 @@ class _Stream(io.TextIOWrapper):
 
 
 class _Output(_Stream):
-    """Standard output: what it does not take is an error."""
+    """Standard output: what cannot be written is an error."""
 
     def write(self, text: str) -> int:
-        """Write text; raises OutputError where it cannot be."""
+        """Write text; raises OutputError on failure."""
         try:
             return super().write(text)
         except BrokenPipeError:
@@ -80,7 +79,7 @@ class _Output(_Stream):
             raise _unwritable(error) from error
 
     def flush(self) -> None:
-        """Write what is held back; raises OutputError where it cannot be."""
+        """Write buffered text; raises OutputError on failure."""
         try:
             super().flush()
         except BrokenPipeError:
@@ -90,16 +89,16 @@ class _Output(_Stream):
 
 
 class _Remarks(_Stream):
-    """Standard error: what it does not take is dropped."""
+    """Standard error: what cannot be written is dropped."""
 
     def write(self, text: str) -> int:
-        """Write text, if it can be."""
+        """Write text, if possible."""
         with contextlib.suppress(OSError):
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is held back, if it can be."""
+        """Write buffered text, if possible."""
         with contextlib.suppress(OSError):
             super().flush()
 

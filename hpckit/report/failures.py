@@ -26,6 +26,11 @@ _SHOWN_SHORT, _SHORT = 3, 79
 
 _OUR_FRAME = re.compile(r'\s*File ".*[/\\]hpckit[/\\](?:runtime|cli|batch|operations)[/\\]')
 _FRAME = re.compile(r'\s*File "')
+_OWN_FRAME = re.compile(
+    r'\s*File "(?!<frozen)(?!.*[/\\](?:site|dist)-packages[/\\])(?!.*[/\\]lib[/\\]python3)'
+)
+"""A frame outside installed packages and Python's own library."""
+_NO_FILE = re.compile(r"No such file or directory: '([^/'][^']*)'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,17 @@ def _text(group: FailureGroup) -> str:
 def failure_words(failure: Failure) -> str:
     """Return a failure as text: its cause, its place, its message."""
     return f"{failure.cause}{_place(failure)}: {_message(failure)}"
+
+
+def _missing_file_hint(failure: Failure) -> str:
+    """Return a line about relative paths, the first failure of many a new project."""
+    missing = _NO_FILE.search(failure.message)
+    if missing is None:
+        return ""
+    return (
+        f"  {shortened(missing[1], _SHORT)} is looked for in the run's own folder, which has what "
+        "git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
+    )
 
 
 def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:
@@ -178,4 +194,19 @@ def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str
             kept.append(line)
     if not any(_FRAME.match(line) for line in kept):
         kept = lines
-    return tuple(kept if len(kept) <= shown else ["…", *kept[-shown:]])
+    if len(kept) <= shown:
+        return tuple(kept)
+    mine = _last_own_frame(kept[:-shown])
+    if mine and not any(_OWN_FRAME.match(line) for line in kept[-shown:]):
+        return ("…", *mine, "…", *kept[-shown:])
+    return ("…", *kept[-shown:])
+
+
+def _last_own_frame(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the last frame of the user's own code; empty if there is none."""
+    places = [place for place, line in enumerate(lines) if _OWN_FRAME.match(line)]
+    if not places:
+        return ()
+    own = lines[places[-1] :]
+    end = next((at for at, line in enumerate(own[1:], 1) if _FRAME.match(line)), len(own))
+    return tuple(own[:end])

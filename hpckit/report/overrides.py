@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hpckit.report.escape import shortened
 from hpckit.report.selection import assigned
 
-CELL_WIDTH = 32
+CELL_WIDTH = 60
 _KEY_WIDTH = 10
 _LEAST_VALUE = 8
 

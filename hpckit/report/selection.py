@@ -47,9 +47,16 @@ class Filter:
             return True
         given = assigned(overrides)
         return all(
-            key in given and any(_matches(given[key], glob) for glob in globs)
+            any(_matches(value, glob) for value in _values(given, key) for glob in globs)
             for key, globs in self.overrides.items()
         )
+
+
+def _values(given: Mapping[str, str], key: str) -> list[str]:
+    """Return the values of a key, or of keys that end in it: `lr` is also `params.lr`."""
+    if key in given:
+        return [given[key]]
+    return [value for name, value in given.items() if name.endswith(f".{key}")]
 
 
 def make_filter(

@@ -112,3 +112,12 @@ def test_ranges_of_very_many_runs_are_cut() -> None:
     """Every second run of a thousand is not listed."""
     assert shown_ranges([3, 4, 5, 9]) == "3-5, 9"
     assert shown_ranges(range(0, 1000, 2)).endswith("20, 22, …")
+
+
+@pytest.mark.parametrize(("path", "hinted"), [("data/x.pt", True), ("/data/x.pt", False)])
+def test_failures_say_where_a_relative_path_is_looked_for(path: str, hinted: bool) -> None:  # noqa: FBT001  # parametrized
+    """The first failure of many a project: its data are not in the run's folder."""
+    message = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+    lost = Failure(cause=Cause.exception, message=message, signature="a")
+    text = "\n".join(failure_texts(rows(lost)))
+    assert ("runtime.cwd=project" in text) is hinted

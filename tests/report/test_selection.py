@@ -28,6 +28,8 @@ from hpckit.report.selection import make_filter, ordered, sort_key
         ("name=A*", "name=ab", False),
         ("opt=~", "~opt", True),
         ("seed=x", "seed=1", False),
+        ("lr=0.1", "+params.lr=0.1", True),
+        ("r=0.1", "+params.lr=0.1", False),
     ],
 )
 def test_filter_takes_overrides_by_letter_glob_and_number(

@@ -191,3 +191,36 @@ def test_text_imports_rich_only_to_draw() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.split() == ["False", "False"]
+
+
+LIBRARY = [
+    line
+    for number in range(8)
+    for line in (
+        f'  File "/opt/lib/python3.12/site-packages/torch/x{number}.py", line 1, in f',
+        "    g()",
+    )
+]
+
+
+def test_user_traceback_keeps_the_last_frame_of_the_users_own_code() -> None:
+    """However deep in a library the error was raised: the reader needs the line of theirs."""
+    text = "\n".join(
+        [
+            "Traceback (most recent call last):",
+            '  File "/x/outputs/a/runs/00000/work/train.py", line 9, in main',
+            "    x = torch.load(path)",
+            "        ^^^^^^^^^^^^^^^^",
+            *LIBRARY,
+            "FileNotFoundError: [Errno 2] No such file or directory: 'data/x.pt'",
+        ]
+    )
+    lines = user_traceback(text)
+    assert lines[:4] == (
+        "…",
+        '  File "/x/outputs/a/runs/00000/work/train.py", line 9, in main',
+        "    x = torch.load(path)",
+        "        ^^^^^^^^^^^^^^^^",
+    )
+    assert lines[-1].startswith("FileNotFoundError")
+    assert len(lines) == 17

@@ -14,12 +14,12 @@ from hpckit.record.launches import load_launch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what a batch script passes."""
+    """Add the arguments that a batch script passes."""
     parser.add_argument("folder", type=Path, help="the launch folder")
     parser.add_argument("--job", type=int, required=True, help="index of this job in the launch")
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Resume what may be resumed, once; 0 also if there was nothing to do."""
+    """Resume what may be resumed, once; returns 0 also if there was nothing to do."""
     auto_resume.resume_once(load_launch(arguments.folder), arguments.job, context)
     return 0

@@ -1,4 +1,4 @@
-"""`hpckit cancel`: stops runs, waiting or running; safe to repeat."""
+"""`hpckit cancel`: stops waiting or running runs; safe to repeat."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `cancel` understands."""
+    """Add the arguments of `cancel`."""
     add_reference(parser)
     parser.add_argument(
         "--all", action="store_true", help="of all launches there are, instead of one"
@@ -48,11 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Cancel runs of a launch, or of all; 0 also where they had ended already."""
+    """Cancel runs of a launch, or of all launches; returns 0 also if they had already ended."""
     wanted = filter_of(arguments)
     some = arguments.all or not wanted.all
     selections = list(launches_of(arguments, context, all_of="cancel"))
-    # Among all launches, most have completed long ago: Slurm need not be asked about those.
+    # With --all, most launches completed long ago: Slurm need not be asked about those.
     questions = [(one.launch, None if one.index is None else [one.index]) for one in selections]
     views = launch_views(questions, context, ask=Ask.open_runs)
     cancellations = [
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
-    """Say beforehand which runs a filter has found."""
+    """Print, before cancelling, which runs a filter has found."""
     for asked in cancellations:
         launch, targets = asked.launch, asked.targets
         counts = states_text(count_states(one.state for one in targets))
@@ -83,7 +83,7 @@ def _announce(cancellations: Sequence[Cancellation], context: Context) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """What `cancel --json` prints of a run: `state` is the state before."""
+    """A run as `cancel --json` prints it: `state` is the state before."""
 
     run: str
     index: int

@@ -1,8 +1,7 @@
-"""`hpckit chaos`: injects faults into a running run, by name or at random, to see it survive.
+"""`hpckit chaos`: injects faults into a running run, by name or at random, to test its recovery.
 
-Responsible for whose run it is and that it runs, for when faults strike and for the record of
-what was done (`chaos.jsonl` in the run's folder); it must not carry them out (cli/strikes does),
-nor know what survives.
+Selects the run, schedules the faults and records them in `chaos.jsonl` in the run's folder;
+operations/inject_fault carries them out.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `chaos` understands."""
+    """Add the arguments of `chaos`."""
     add = parser.add_argument
     add(
         "given",
@@ -68,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Inject; 1 where a fault that was named found nothing to hit."""
+    """Inject faults; raises MissedError (exit code 1) if a named fault found nothing to hit."""
     reference, texts = _split(arguments)
     faults = outside_faults(texts)
     selection = _find(reference, texts, arguments, context)
@@ -85,7 +84,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _split(arguments: argparse.Namespace) -> tuple[str | None, Sequence[str]]:
-    """Return the reference, where one was given, and one text per fault."""
+    """Return the reference, if one was given, and one text per fault."""
     given = list(arguments.given)
     named = bool(given) and given[0].replace(",", " ").split()[:1] not in _KINDS
     reference = given.pop(0) if named else None
@@ -129,13 +128,13 @@ def _find(
 def _running(
     selection: Selection, faults: Sequence[Fault], arguments: argparse.Namespace, context: Context
 ) -> int:
-    """Return the run that is meant: one that runs now."""
+    """Return the index of the selected run, which must be running now."""
     launch = selection.launch
     indices = None if selection.index is None else [selection.index]
     views = launch_view(launch, context, ask=Ask.open_runs, indices=indices).runs
     running = [view for view in views if view.state is RunState.running]
     anyhow = arguments.dry_run or all(fault.kind in MENDING for fault in faults)
-    # A rehearsal that goes on for hours may well begin between two attempts.
+    # Random faults over hours may well begin between two attempts.
     open_still = [view for view in views if arguments.mtbf is not None and not view.settled]
     candidates = running or ([*views] if anyhow else open_still)
     if len(candidates) != 1:
@@ -160,7 +159,7 @@ def _not_one(launch: Launch, views: Sequence[RunView], some: Sequence[RunView]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """What is printed and recorded of one fault. `after_s` is since the start, at random only."""
+    """A fault as printed and recorded. `after_s` is since the start, for random faults only."""
 
     at: str
     run: str
@@ -175,7 +174,7 @@ class _Line:
 
     @property
     def text(self) -> str:
-        """The line for people."""
+        """The line as text."""
         places = {"attempt": self.attempt, "round": self.round, "step": self.step}
         where = ", ".join(f"{name} {at}" for name, at in places.items() if at is not None)
         at = local_clock(datetime.fromisoformat(self.at))
@@ -184,7 +183,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
-    """One run, and faults to strike it."""
+    """One run and the faults to inject into it."""
 
     launch: Launch
     index: int
@@ -192,7 +191,7 @@ class _Stage:
     context: Context
 
     def strike_all(self, faults: Sequence[Fault]) -> int:
-        """Inject these faults, one after another; the first that fails is raised."""
+        """Inject these faults one after another; raises the first error."""
         for fault in faults:
             error = self._strike(fault, self._scene(), after=None)
             if error is not None:
@@ -200,7 +199,7 @@ class _Stage:
         return 0
 
     def strike_at_random(self, faults: Sequence[Fault]) -> int:
-        """Inject faults at random times until the run is over; what misses is only said."""
+        """Inject faults at random times until the run is over; misses are only printed."""
         began, scene = self.context.now(), self._scene()
         resources = scene.settings.resources
         targets = FaultTargets(
@@ -240,7 +239,7 @@ class _Stage:
     def _strike(
         self, fault: Fault, scene: FaultScene, *, after: timedelta | None
     ) -> HpckitError | None:
-        """Inject a fault, print and record what came of it; returns its error where it failed."""
+        """Inject a fault, print and record the result; return its error if it failed."""
         try:
             done, error = strike(fault, scene), None
         except HpckitError as caught:
@@ -278,7 +277,7 @@ class _Stage:
             self.context.say(line.text)
 
     def _wait(self, due: datetime) -> bool:
-        """Sleep until then; false once the run is over for good."""
+        """Sleep until `due`; False once the run is over and nothing will restart it."""
         while (left := (due - self.context.now()).total_seconds()) > 0:
             if self._over():
                 return False
@@ -286,7 +285,7 @@ class _Stage:
         return not self._over()
 
     def _over(self) -> bool:
-        """Whether the run has ended and nothing will start it again; Slurm is asked only then."""
+        """Whether the run has ended and nothing will restart it; Slurm is asked only then."""
         (record,) = read_runs(self.launch, [self.index])
         if not record.state.ended:
             return False

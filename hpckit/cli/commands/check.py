@@ -1,6 +1,6 @@
 """`hpckit check`: whether a launch could run, without launching it.
 
-Responsible for what is printed of it; it must not write or submit anything.
+Writes and submits nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpckit.context import Context
 from hpckit.report.checked import check_document, check_lines
 
 TAKES_COMMAND = True
-"""Words behind `--` are a command to run, and no overrides."""
+"""Words after `--` are a command to run, not overrides."""
 
 
 EPILOG = """\
@@ -28,12 +28,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says which configuration is meant: the words of `launch`."""
+    """Add the arguments that select a configuration, as for `launch`."""
     add_composing(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Check, and say what was found: 2 where the launch would be refused."""
+    """Check and print the findings; returns 2 if the launch would be refused."""
     if show_instead(arguments, context):
         return 0
     from hpckit.operations import check, prepare  # noqa: PLC0415  # they import Hydra

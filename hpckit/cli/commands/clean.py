@@ -1,7 +1,7 @@
-"""`hpckit clean`: removes what nobody needs any more, after showing what and how much.
+"""`hpckit clean`: removes what is no longer needed, after showing what and how much.
 
-Responsible for asking first, and for looking again before it removes: nothing goes that was not
-agreed to, and nothing of a run that may be alive by then. What may go says cli/clearing.
+Asks first and checks again before removing: only what the user agreed to is removed, and nothing of
+a run that may be alive by then. operations/cleanup decides what may be removed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from hpckit.cli.agreement import is_agreed
+from hpckit.cli.optional_value import OptionalValue
 from hpckit.cli.options import (
     add_filters,
     add_json,
     add_output_dir,
     add_reference,
     filter_of,
-    is_word,
     launches_of,
 )
 from hpckit.cli.terminal.pager import show_page
@@ -44,7 +44,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `clean` understands."""
+    """Add the arguments of `clean`."""
     add_reference(parser)
     parser.add_argument("--all", action="store_true", help="all launches there are, not one")
     add_filters(parser)
@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--checkpoints",
-        nargs="?",
+        action=OptionalValue,
+        takes=lambda word: word in RetentionExtent.__members__,
         const=RetentionExtent.unproved.value,
         metavar="EXTENT",
         help="unproved (the default): what no load would take; old: also what is older than the "
@@ -69,9 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show what may go, ask, and remove it; 0 also where there was nothing, or the answer was no.
+    """Show what may be removed, ask, and remove it.
 
-    Raises RunError where something that was to go is still there.
+    Returns 0 also if there was nothing to remove or the answer was no. Raises RunError if something
+    could not be removed.
     """
     request = _request(arguments)
     found = look(list(launches_of(arguments, context, all_of="clean")), request, context)
@@ -105,8 +107,6 @@ def _request(arguments: argparse.Namespace) -> CleanupRequest:
 
 def _extent(arguments: argparse.Namespace) -> RetentionExtent:
     word = arguments.checkpoints or RetentionExtent.unproved.value
-    if is_word(arguments, word, known=word in RetentionExtent.__members__):
-        return RetentionExtent.unproved
     if word not in RetentionExtent.__members__:
         raise UsageError(
             f"--checkpoints is {word!r}; it has to be {', '.join(RetentionExtent)}",
@@ -118,14 +118,14 @@ def _extent(arguments: argparse.Namespace) -> RetentionExtent:
 def _remove(
     found: Sequence[Cleanup], request: CleanupRequest, context: Context, failed: list[str]
 ) -> Iterator[Item]:
-    """Remove what was found and still may go, and yield it; say in `failed` what is still there."""
+    """Remove what was found, if still allowed, and yield it; append failures to `failed`."""
     with ExitStack() as locks:
         held: list[tuple[Cleanup, Selection]] = []
         for cleanup in (one for one in found if one.items):
             with _noted(failed):
                 fresh = locks.enter_context(alone(cleanup.launch, context))
                 held.append((cleanup, Selection(launch=fresh, index=cleanup.selection.index)))
-        # Looked at anew: a run may have been resumed while somebody thought about it.
+        # Check again: a run may have been resumed while the user was thinking about it.
         again = look([selection for _, selection in held], request, context)
         for (cleanup, _), now in zip(held, again, strict=True):
             yield from _gone(now.items, {item.path for item in cleanup.items}, failed)
@@ -155,7 +155,7 @@ def _amount(items: Sequence[Item]) -> str:
 
 
 def _page(found: Sequence[Cleanup]) -> Page:
-    """Return how much of what may go of which launch, and what is left alone."""
+    """Return how much may be removed of each launch, and what is left alone."""
     cells = [
         (cleanup.launch.id, category.value, *_sums(cleanup.items, category))
         for cleanup in found

@@ -1,4 +1,4 @@
-"""`hpckit completion`: the lines by which a shell completes words after `hpckit`."""
+"""`hpckit completion`: prints the lines that enable completion of hpckit's words in a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from argcomplete.shell_integration import shellcode
 from hpckit.context import Context
 
 _IN_ORDER = "$([[ ${BASH_VERSINFO[0]:-0}${BASH_VERSINFO[1]:-0} -ge 44 ]] && echo -o nosort)"
-"""Newest first, where bash knows how to leave words in order (4.4)."""
+"""Newest first, if bash can keep the given order (from 4.4)."""
 
 EPILOG = """\
 put one of these into the shell's own file:
@@ -20,14 +20,14 @@ put one of these into the shell's own file:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `completion` understands."""
+    """Add the arguments of `completion`."""
     parser.add_argument(
         "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
     )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Print the lines; always 0."""
+    """Print the lines; always returns 0."""
     code = shellcode(
         ["hpckit"],
         shell=arguments.shell,

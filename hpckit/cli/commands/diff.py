@@ -1,4 +1,4 @@
-"""`hpckit diff`: what differs between two runs, or two launches."""
+"""`hpckit diff`: the differences between two runs or two launches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ The exit code is 0 whether or not they differ; `--json` has the differences for 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `diff` understands."""
+    """Add the arguments of `diff`."""
     for name, which in (("old", "one"), ("new", "other")):
         parser.add_argument(
             name, metavar="LAUNCH|RUN", help=f"the {which} run or launch: id, name, .3, @-2, folder"
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show what differs; always 0."""
+    """Show the differences; always returns 0."""
     base = output_dir(arguments, context)
     old, new = (
         find_evidence(reference, base, cwd=context.cwd)

@@ -1,4 +1,4 @@
-"""`hpckit doctor`: finds submissions of unknown outcome, and settles them."""
+"""`hpckit doctor`: finds submissions of unknown outcome and settles them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `doctor` understands."""
+    """Add the arguments of `doctor`."""
     parser.add_argument(
         "reference", nargs="?", metavar="LAUNCH", help="one launch (default: all there are)"
     )
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show unconfirmed jobs and, where asked to, settle them; always 0 where Slurm answered."""
+    """Show unconfirmed jobs and, if asked to, settle them; returns 0 if Slurm answered."""
     settled = [
         (found, _settled(found, arguments, context))
         for found in find_unconfirmed(_launches(arguments, context), context)

@@ -29,13 +29,13 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.planning.checks.foreground import check_foreground
 
-if TYPE_CHECKING:  # they import Hydra, which --help does without
+if TYPE_CHECKING:  # they import Hydra, which --help does not need
     from hpckit.operations.deduplicate import KnownRuns
     from hpckit.operations.prepare import Prepared
 
 
 TAKES_COMMAND = True
-"""Words behind `--` are a command to run, and no overrides."""
+"""Words after `--` are a command to run, not overrides."""
 
 
 _CLUSTER = re.compile(r"\+{0,2}cluster(\.kind)?=")
@@ -50,7 +50,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says which configuration is meant, and what becomes of it."""
+    """Add the arguments that select a configuration, and the options of `launch`."""
     add_composing(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="print the batch scripts, and leave nothing behind"
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_options(arguments: argparse.Namespace, context: Context) -> None:
-    """Raise UsageError where options contradict each other, or need a terminal."""
+    """Raise UsageError if options contradict each other, or need a terminal."""
     if arguments.auto_resume and arguments.wait:
         raise UsageError(
             "--auto-resume and --wait contradict each other: who is to resume?",
@@ -120,7 +120,7 @@ def _check_options(arguments: argparse.Namespace, context: Context) -> None:
 
 
 def _implied(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the overrides that options stand for: in the foreground is on this machine."""
+    """Return the overrides that options imply: --foreground implies this machine."""
     chosen = any(_CLUSTER.match(word) for word in arguments.overrides)
     return ("cluster=local",) if arguments.foreground and not chosen else ()
 
@@ -130,14 +130,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if show_instead(arguments, context):
         return 0
     _check_options(arguments, context)
-    # Imported here: they import Hydra, which --help does without.
+    # Imported here: they import Hydra, which --help does not need.
     from hpckit.operations import deduplicate, launch, prepare  # noqa: PLC0415
 
     request = compose_request(arguments, context, more=_implied(arguments))
     words = recorded_words(arguments, context)
     whole = prepare.prepare(request, words, context, quiet=arguments.json)
     division = deduplicate.KnownRuns()
-    if arguments.foreground:  # who wants to look at a run wants it also if it is known
+    if arguments.foreground:  # the user wants to see the run even if its result is known
         check_foreground(whole.plan, request.overrides)
     elif not arguments.rerun:
         division = deduplicate.divide(whole, context, any_code=arguments.any_code)
@@ -159,7 +159,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _launch(
     prepared: Prepared, division: KnownRuns, arguments: argparse.Namespace, context: Context
 ) -> int:
-    """Check, start, and wait if that was asked for."""
+    """Check, start, and wait if asked to."""
     from hpckit.operations import check, deduplicate, launch  # noqa: PLC0415  # they import Hydra
 
     if not arguments.no_check:

@@ -1,4 +1,4 @@
-"""`hpckit local`: the local executor, which works through a launch on this machine.
+"""`hpckit local`: the local executor, which runs the jobs of a launch on this machine.
 
 Hidden from `--help`: `launch` starts it.
 """
@@ -14,7 +14,7 @@ from hpckit.record.launches import load_launch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `launch` passes."""
+    """Add the arguments that `launch` passes."""
     parser.add_argument("folder", type=Path, help="the launch folder")
     parser.add_argument(
         "--job", type=int, action="append", help="a job to work through (default: those frozen)"
@@ -22,6 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Work through jobs of a launch; returns 0 if every run of them completed, else 1."""
+    """Run jobs of a launch; returns 0 if every run of them completed, else 1."""
     launch = load_launch(arguments.folder)
     return local_executor.run_jobs(launch, tuple(arguments.job or ()), context, arguments.program)

@@ -1,8 +1,7 @@
-"""`hpckit logs`: what a run printed, as a whole or as it comes.
+"""`hpckit logs`: prints what a run printed, either all of it or as it comes.
 
-Responsible for choosing the logs worth reading; it must not interpret them. By default that is
-rank 0 of the latest round, or the rank a failure is blamed on; where no rank ever started, what
-the agents, the batch script or the local executor said instead.
+By default that is the log of rank 0 of the latest round, or of the rank that caused a failure; if
+no rank ever started, those of the agents, the batch script or the local executor.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ POLL_S = 0.5
 _BACKOFF = PollBackoff(
     first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=5)
 )
-"""Slurm knows of ends our record never sees, and of a requeue after an end that it did see."""
+"""Slurm knows of ends missing from the record, and of a requeue after a recorded end."""
 
 _SHOWN = 8
 
@@ -48,7 +47,7 @@ agents, the batch script or the local executor.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `logs` understands."""
+    """Add the arguments of `logs`."""
     add_reference(parser)
     parser.add_argument("--rank", metavar="N|all", help="this rank, or all (default: see below)")
     parser.add_argument("--attempt", metavar="N", type=int, help="this attempt, from 1")
@@ -63,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Print logs; 0 where there are any, or nothing yet."""
+    """Print logs; returns 0, also if there are none yet."""
     base = output_dir(arguments, context)
     selection = find_evidence(arguments.reference, base, cwd=context.cwd)
     choice = _Choice(
@@ -98,7 +97,7 @@ def _rank(text: str | None) -> int | str | None:
 
 
 def _index(selection: Selection, context: Context) -> int:
-    """Return the one run that is meant: named, the only one, or the only one that failed."""
+    """Return the index of the named run, of the only one, or of the only one that failed."""
     launch = selection.launch
     if selection.index is not None or len(launch.runs) == 1:
         return selection.index or 0
@@ -118,7 +117,7 @@ def _index(selection: Selection, context: Context) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """What was asked for. `rank` is a number, `all`, or None for the one worth reading."""
+    """The selected logs. `rank` is a number, `all`, or None for the most useful one."""
 
     launch: Launch
     index: int
@@ -134,7 +133,7 @@ class _Choice:
         return read_runs(self.launch, [self.index])[0]
 
     def check(self) -> None:
-        """Raise NotFoundError for an attempt or a round there is not."""
+        """Raise NotFoundError if the attempt or the round does not exist."""
         there = attempts(self.launch, self.index)
         if self.attempt is not None and self.attempt not in there:
             raise NotFoundError(
@@ -151,7 +150,7 @@ class _Choice:
             )
 
     def logs(self) -> Sequence[LogFile]:
-        """Return the logs to read as things stand; raises NotFoundError for a missing rank."""
+        """Return the logs that exist now; raises NotFoundError if the rank has none."""
         ranks = rank_logs(self.launch, self.index, self.attempt, self.round)
         if not ranks:
             job = self.record().job
@@ -169,7 +168,7 @@ class _Choice:
         return [ranks[int(wanted)]]
 
     def _worth_reading(self, ranks: Mapping[int, LogFile]) -> int:
-        """Return the rank a failure of this very attempt is blamed on, else the first."""
+        """Return the rank that caused the failure of this very attempt, else the first rank."""
         record = self.record()
         shown = next(iter(ranks.values())).attempt
         blamed = record.failure.rank if record.failure and shown == record.attempt else None
@@ -177,7 +176,7 @@ class _Choice:
 
 
 def _document(choice: _Choice, logs: Iterable[LogFile]) -> dict[str, Any]:
-    """Return what `logs --json` prints: the texts as a whole."""
+    """Return what `logs --json` prints: the full texts."""
     return {
         "run": choice.run_id,
         "logs": [
@@ -187,9 +186,9 @@ def _document(choice: _Choice, logs: Iterable[LogFile]) -> dict[str, Any]:
 
 
 def _follow(choice: _Choice, printer: LogPrinter, context: Context) -> None:
-    """Print what comes until the run has ended, through its rounds and attempts."""
+    """Print new lines until the run has ended, through its rounds and attempts."""
     watch = Poller(launch=choice.launch, context=context, indices=[choice.index], rhythm=_BACKOFF)
-    # At once: what has ended is not to be waited for.
+    # Ask Slurm at the first look: do not wait for a run that has ended.
     watch.asked_at -= _BACKOFF.first
     waiting = False
     while True:
@@ -204,7 +203,7 @@ def _follow(choice: _Choice, printer: LogPrinter, context: Context) -> None:
 
 
 def _follow_logs(choice: _Choice) -> Sequence[LogFile]:
-    """Return the logs to read now; a rank that is not there may still come."""
+    """Return the logs to read now; a missing rank may still appear."""
     try:
         return choice.logs()
     except NotFoundError:

@@ -1,6 +1,6 @@
-"""`hpckit ls`: the launches there are, newest first, by our own record alone.
+"""`hpckit ls`: lists launches, newest first, from the record alone.
 
-Responsible for the list; it must not ask the scheduler, however many launches there are.
+Never asks the scheduler, however many launches there are.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `ls` understands."""
+    """Add the arguments of `ls`."""
     parser.add_argument(
         "names",
         nargs="*",
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @gc_paused()
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """List launches; always 0, also where there are none."""
+    """List launches; always returns 0, also if there are none."""
     if arguments.count < 0:
         raise UsageError(f"-n is {arguments.count}; it has to be 0 (all) or more")
     base = output_dir(arguments, context)
@@ -95,9 +95,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _is_named(launch: str, names: Sequence[str]) -> bool:
-    """Whether a launch's id begins with one of these names, or matches it; any if there are none.
+    """Whether a launch's id begins with or matches one of these names; True if there are none.
 
-    The name of a launch is what its id begins with.
+    The name of a launch is the beginning of its id.
     """
     return not names or any(
         launch.startswith(name) or fnmatchcase(launch, name) or fnmatchcase(name_of(launch), name)
@@ -108,7 +108,7 @@ def _is_named(launch: str, names: Sequence[str]) -> bool:
 def _chosen(
     folders: Sequence[Path], arguments: argparse.Namespace, context: Context
 ) -> tuple[list[LaunchLine], int]:
-    """Return the launches to show, and how many are not: without an order, older ones go unread."""
+    """Return the launches to show, and how many are left out; unsorted, older ones are not read."""
     wanted, count = filter_of(arguments), arguments.count or len(folders)
     lines = (line for folder in folders if (line := _line(folder, wanted, context)) is not None)
     if arguments.sort:
@@ -122,7 +122,7 @@ def _chosen(
 
 
 def _line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
-    """Return a launch's line where a run of it is meant; one that cannot be read is noted."""
+    """Return a launch's line if a run matches; warn if the launch cannot be read."""
     try:
         launch = load_evidence(folder)
         runs = launch_view(launch, context, ask=Ask.nothing, freshness=Freshness()).runs

@@ -1,6 +1,6 @@
-"""`hpckit render`: the same frozen folder and scripts as `launch`, without submitting.
+"""`hpckit render`: writes the same frozen folder and scripts as `launch`, without submitting.
 
-Responsible for saying how to go on by hand; it must not start anything.
+Prints how to submit by hand and starts nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpckit.model.plan import JobSpec
 from hpckit.planning.jobs.dependencies import stage_dependency
 
 TAKES_COMMAND = True
-"""Words behind `--` are a command to run, and no overrides."""
+"""Words after `--` are a command to run, not overrides."""
 
 
 EPILOG = """\
@@ -32,12 +32,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says which configuration is meant."""
+    """Add the arguments that select a configuration."""
     add_composing(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Write the launch folder and say where its scripts are."""
+    """Write the launch folder and print the paths of its scripts."""
     if show_instead(arguments, context):
         return 0
     from hpckit.operations import prepare  # noqa: PLC0415  # it imports Hydra
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _command(job: JobSpec, script: str, *, chained: bool) -> str:
-    """Return what submits a script; where stages follow each other, with what each waits for."""
+    """Return the command that submits a script; for stages, with the job's dependencies."""
     if not chained:
         return f"sbatch {script}"
     waits = stage_dependency(job)

@@ -1,4 +1,4 @@
-"""`hpckit rerun`: runs of a launch again, in a new launch, as they were configured."""
+"""`hpckit rerun`: starts runs again in a new launch, with their frozen configurations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `rerun` understands."""
+    """Add the arguments of `rerun`."""
     add_run_choice(parser)
     parser.add_argument(
         "--exact",
@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Launch runs again, and say what of code and environment is not what it was."""
-    # Imported here: they import Hydra, which --help does without.
+    """Launch runs again, and print what has changed in code and environment."""
+    # Imported here: they import Hydra, which --help does not need.
     from hpckit.operations import check, launch, rerun  # noqa: PLC0415
 
     chosen = run_choice(arguments, context)
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _indices(chosen: RunChoice, context: Context) -> tuple[int, ...]:
-    """Return the runs that are meant: which of several has to be said."""
+    """Return the selected runs; with several runs in the launch, a choice is required."""
     launch, indices = chosen.launch, chosen.indices
     if not chosen.wanted.all:
         return _filtered(chosen, context)
@@ -95,7 +95,7 @@ def _indices(chosen: RunChoice, context: Context) -> tuple[int, ...]:
 
 
 def _filtered(chosen: RunChoice, context: Context) -> tuple[int, ...]:
-    """Return the runs that pass the filters, and say which those are."""
+    """Return the runs that match the filters, and print which those are."""
     launch = chosen.launch
     view = launch_view(launch, context, ask=Ask.open_runs, indices=chosen.indices)
     if view.scheduler is Scheduler.unreachable:
@@ -107,7 +107,7 @@ def _filtered(chosen: RunChoice, context: Context) -> tuple[int, ...]:
 
 
 def _say_differences(found: PreparedRerun, context: Context) -> None:
-    """Say where the code is from and what of the environment is not what it was."""
+    """Print where the code is from and what has changed in the environment."""
     context.note(f"code: {found.code}")
     for line in found.differences or ():
         context.note(f"environment: {line}")

@@ -1,7 +1,4 @@
-"""`hpckit results`: a table of what came out of runs, beside what differed.
-
-Responsible for choosing the form (table, CSV, JSON); it must not change anything.
-"""
+"""`hpckit results`: a table of the results of runs and the overrides in which they differ."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `results` understands."""
+    """Add the arguments of `results`."""
     add_launches(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="print comma-separated values")
@@ -84,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What is to be shown, in each of its forms; `shown` of `total` rows."""
+    """The output in each of its forms; `shown` of `total` rows."""
 
     page: Page
     document: Mapping[str, object]
@@ -95,7 +92,7 @@ class _Answer:
 
 @gc_paused()
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show the results of launches, or of some of their runs; always 0."""
+    """Show the results of launches, or of some of their runs; always returns 0."""
     freshness = Freshness(now=arguments.fresh)
     query = RunsQuery(references=arguments.references, experiment=arguments.experiment)
     chosen = chosen_runs(query, output_dir(arguments, context), context, freshness)
@@ -141,7 +138,7 @@ def _each(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Na
 
 
 def _over(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Namespace) -> _Answer:
-    """Return a row for runs that differ in nothing but some keys."""
+    """Return a row for each group of runs that differ only in some keys."""
     words = [one.record.overrides for _, runs in chosen for one in runs]
     known = dict.fromkeys(key for given in words for key in assigned(given))
     keys, key = over_keys(arguments.over, known, results.overrides), _key(arguments)
@@ -166,7 +163,7 @@ def _key(arguments: argparse.Namespace) -> SortKey | None:
 
 
 def _search(chosen: Sequence[ChosenRuns]) -> Search | None:
-    """Return what was searched, where all runs are of one such launch."""
+    """Return the search, if all runs belong to one launch with a search."""
     launches = [view.launch for view, _ in chosen]
     if len(launches) != 1 or not launches[0].searched:
         return None
@@ -184,7 +181,7 @@ def _counts(chosen: Sequence[ChosenRuns], results: Results) -> dict[str, object]
 
 
 def _results(chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, now: datetime) -> Results:
-    """Return the results of the runs that were asked for."""
+    """Return the results of the selected runs."""
     wanted = filter_of(arguments)
     rows: list[RunRow] = []
     for view, runs in chosen:
@@ -200,7 +197,7 @@ def _results(chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, now: d
 
 
 def _elsewhere(chosen: Sequence[ChosenRuns]) -> dict[str, tuple[int, ...]]:
-    """Return the runs of other launches that stand for some of this one, by launch."""
+    """Return the runs of other launches that replace some of this one's, by launch."""
     return read_launch_history(chosen[0][0].launch).known
 
 
@@ -214,7 +211,7 @@ def _rest_line(
 
 
 def _csv(results: Results) -> Iterable[Sequence[Any]]:
-    """Yield a header and one line per run; numbers in full, `time` in seconds, nothing as empty."""
+    """Yield a header and a line per run: full numbers, `time` in seconds, no value as empty."""
     yield (*map(escaped, header(results)), *ACCOUNT_COLUMNS)
     for line, row in zip(cells(results), results.rows, strict=True):
         account = account_values(row.goodput)

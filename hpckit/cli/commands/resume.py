@@ -1,7 +1,6 @@
-"""`hpckit resume`: submits again just what failed or is missing, into the same run folders.
+"""`hpckit resume`: submits only what failed or is missing, again, into the same run folders.
 
-Responsible for the order of these steps and for what is said of them. It must not compose, freeze
-or change what was frozen: the code, the configurations and the template are those of the launch.
+Does not change what was frozen: code, configurations and template are those of the launch.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `resume` understands."""
+    """Add the arguments of `resume`."""
     add_run_choice(parser)
     add_judgement(parser)
     parser.add_argument(
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Resume, or show what would be submitted; 0 also where there is nothing to do."""
+    """Resume, or show what would be submitted; returns 0 also if there is nothing to do."""
     chosen = run_choice(arguments, context)
     named = chosen.indices is not None or chosen.wanted.names_cancelled
     order = Order(
@@ -84,7 +83,7 @@ def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
 
 
 def _show(resuming: Resuming, context: Context, *, as_json: bool) -> None:
-    """Say what would be resumed, then print the scripts that Slurm would be given."""
+    """Print what would be resumed, then the scripts that would be submitted to Slurm."""
     launch = resuming.launch
     scripts = resuming.scripts if launch.cluster.kind is ClusterKind.slurm else {}
     if as_json:
@@ -122,7 +121,7 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
 
 
 def _tell_frozen_code(resuming: Resuming, context: Context) -> None:
-    """Say that what was edited since is not what runs: who mended a bug expects it to be."""
+    """Note that edits since the launch do not apply: a user who fixed a bug expects them to."""
     edited = edited_since(resuming.launch.paths)
     if not edited or not resuming.choice.resumed:
         return

@@ -1,7 +1,6 @@
-"""`hpckit rm`: deletes whole launches, after showing what goes and how much.
+"""`hpckit rm`: deletes whole launches, after showing what is removed and how much.
 
-Responsible for naming, showing and asking; what goes with a launch, and when it may, says
-operations/remove_launches.
+operations/remove_launches decides what belongs to a launch and when it may be removed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `rm` understands."""
+    """Add the arguments of `rm`."""
     parser.add_argument(
         "references",
         nargs="+",
@@ -51,9 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show what goes, ask, and remove it; 2 if a launch may not go. Raises RunError.
+    """Show what will be removed, ask, and remove it.
 
-    A launch that is refused does not hold up the others.
+    Returns 2 if a launch must not be removed; the others are removed anyway. Raises RunError if
+    something could not be removed.
     """
     found = list(_look(arguments, context))
     free = [one for one in found if one.refused is None]
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _look(arguments: argparse.Namespace, context: Context) -> Iterator[LaunchRemoval]:
-    """Yield each launch once: those whose removal was cut off, then the others."""
+    """Yield each launch once: those with an interrupted removal first, then the others."""
     base = output_dir(arguments, context)
     launches: dict[Path, Launch] = {}
     begun: dict[Path, None] = {}
@@ -108,7 +108,7 @@ def _whole(reference: str, base: Path, context: Context) -> Launch:
 
 
 def _check_place(named: Path, launch: Launch) -> None:
-    """Raise UsageError for a folder that is named and is only part of a launch, or leads to it."""
+    """Raise UsageError if the named folder is only part of a launch, or a link to it."""
     for place in (named, launch.folder):
         if place.is_symlink():
             raise UsageError(
@@ -125,7 +125,7 @@ def _check_place(named: Path, launch: Launch) -> None:
 def _remove(
     agreed: Sequence[LaunchRemoval], refused: dict[str, str], context: Context
 ) -> tuple[list[LaunchRemoval], list[str]]:
-    """Remove launches; return which are gone, and what went wrong with others."""
+    """Remove launches; return which are removed, and the errors of the others."""
     removed, failed = [], []
     for one in agreed:
         try:

@@ -1,4 +1,4 @@
-"""`hpckit sandbox`: a real Slurm of several nodes on this machine, with faults to order."""
+"""`hpckit sandbox`: a real Slurm with several nodes on this machine, with faults on demand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpckit.context import Context
 from hpckit.sandbox.actions import add_actions, run_action
 
 INTERMIXED = False
-"""Options belong to an action, and stand behind it."""
+"""Options belong to an action and follow it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,5 +17,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:  # noqa: ARG001  # as every verb
-    """Start, break, mend, show or remove the sandbox."""
+    """Start, break, repair, show or remove the sandbox."""
     return run_action(arguments)

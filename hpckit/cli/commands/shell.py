@@ -12,7 +12,7 @@ from hpckit.operations.enter_run import enter_run, find_entrance
 from hpckit.record.lookup import find
 
 TAKES_COMMAND = True
-"""Words after `--` are a command of the user's, and not ours to parse."""
+"""Words after `--` are a command of the user and are not parsed."""
 
 EPILOG = """\
 examples:
@@ -26,7 +26,7 @@ shares their CPUs, memory and GPUs, and ends with the job. The exit code is that
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `shell` understands."""
+    """Add the arguments of `shell`."""
     add_reference(parser)
     parser.add_argument(
         "--node", metavar="NAME", help="one of the run's nodes (default: that of rank 0)"
@@ -37,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Become a shell or the command in the run's place; raises HpckitError where that fails."""
+    """Replace this process by a shell or the command, next to the run.
+
+    Raises HpckitError on failure.
+    """
     command = arguments.command
     if command == []:
         raise UsageError("no command stands behind --", hint="leave -- out for a shell")

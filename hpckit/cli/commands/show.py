@@ -22,7 +22,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `show` understands."""
+    """Add the arguments of `show`."""
     add_reference(parser)
     parser.add_argument(
         "--config", action="store_true", help="print its configuration as YAML, and nothing else"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show a run, or what the runs of a launch have in common; always 0."""
+    """Show a run, or what the runs of a launch have in common; always returns 0."""
     base = output_dir(arguments, context)
     selection = find_evidence(arguments.reference, base, cwd=context.cwd)
     if arguments.config:

@@ -1,7 +1,7 @@
-"""`hpckit status`: how the runs of a launch stand, by our record and by Slurm.
+"""`hpckit status`: the state of the runs of a launch, from the record and from Slurm.
 
-Responsible for that page; it must not change anything. It exits 0 whenever it could read the
-launch, whatever became of the runs: `launch --wait` is the verb whose exit code says that.
+Exits with 0 whenever the launch could be read, however its runs ended: for an exit code that
+reports that, use `launch --wait`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from hpckit.cli.gc_pause import gc_paused
+from hpckit.cli.optional_value import OptionalValue
 from hpckit.cli.options import (
     add_filters,
     add_fresh,
@@ -21,7 +22,6 @@ from hpckit.cli.options import (
     add_reference,
     add_sort,
     filter_of,
-    is_word,
     limited,
     output_dir,
 )
@@ -45,10 +45,10 @@ from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import LaunchView, launch_view, local_executors, unconfirmed
 
 _FEW = 50
-"""Of so many runs at most every attempt is read for a line on goodput, without being asked."""
+"""For at most this many runs, every attempt is read for the line on goodput by default."""
 
 _STARTING = timedelta(seconds=90)
-"""By then a launcher has heard of its local executor, or has given it up and said so."""
+"""By then the launcher has seen its local executor start, or has reported that it did not."""
 
 
 EPILOG = """\
@@ -60,7 +60,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `status` understands."""
+    """Add the arguments of `status`."""
     add_reference(parser)
     parser.add_argument(
         "--goodput",
@@ -69,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--watch",
-        nargs="?",
+        action=OptionalValue,
+        takes=_is_number,
         const="",
         metavar="SECONDS",
         help="show it again and again until all has ended: the states, how far, until when",
@@ -83,10 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Show the runs of a launch, or one run; always 0."""
-    word = arguments.watch
-    if word and is_word(arguments, word, known=_is_number(word)):
-        arguments.watch = ""
+    """Show the runs of a launch, or one run; always returns 0."""
     with gc_paused():
         base = output_dir(arguments, context)
         selection = find_evidence(arguments.reference, base, cwd=context.cwd)
@@ -124,7 +122,7 @@ def _show_once(selection: Selection, arguments: argparse.Namespace, context: Con
 
 
 def _never_given(view: LaunchView, now: datetime) -> int:
-    """Return how many runs wait for a local executor that is not to come."""
+    """Return how many runs wait for a local executor that will never start."""
     launch = view.launch
     local = launch.cluster.kind is ClusterKind.local and launch.stranger is None
     if not local or now - launch.created_at < _STARTING:
@@ -159,7 +157,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
     single, now = len(view.runs) == 1, context.now()
     rows = _rows(view, arguments, now)
     shown = list(limited(rows, arguments.limit))
-    # It reads every attempt of a run: a glance at a thousand runs must not wait for that.
+    # This reads every attempt of a run: with a thousand runs, status must not wait for that.
     few = len(shown) <= (0 if arguments.json else _FEW)
     kept = _accounts(view, shown, now) if few or single or arguments.goodput else {}
     if arguments.goodput or arguments.json:
@@ -193,7 +191,7 @@ def _accounts(view: LaunchView, rows: Sequence[RunRow], now: datetime) -> Mappin
 def _goodput(
     rows: Sequence[RunRow], kept: Mapping[int, Goodput], *, single: bool, whole: bool
 ) -> Page:
-    """Return what stands below the table: of a single run also its warnings and its history."""
+    """Return what follows the table; for a single run also its warnings and its history."""
     known = [kept[row.index] for row in rows if row.index in kept]
     if single and known:
         return run_page(rows[0], known[0], whole=whole)
@@ -201,13 +199,13 @@ def _goodput(
 
 
 def _age(view: LaunchView, now: datetime) -> list[str]:
-    """Return the line that says how old Slurm's answer is, where that matters."""
+    """Return the line with the age of Slurm's answer, if that answer is old."""
     age = timedelta() if view.asked_at is None else now - view.asked_at
     return [f"queue as of {age.total_seconds():.0f} s ago"] if age > TOLD else []
 
 
 def _rows(view: LaunchView, arguments: argparse.Namespace, now: datetime) -> list[RunRow]:
-    """Return the rows that were asked for, in order."""
+    """Return the selected rows, in order."""
     wanted = filter_of(arguments)
     rows = [run_row(one) for one in view.runs if wanted.takes(one.state, one.record.overrides)]
     return sort_rows(rows, sort_key(arguments.sort), now) if arguments.sort else rows

@@ -14,7 +14,7 @@ from hpckit.record.launches import load_launch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what an agent passes."""
+    """Add the arguments that an agent passes."""
     parser.add_argument("folder", type=Path, help="the launch folder")
     parser.add_argument("--job", type=int, required=True, help="index of the job in the launch")
     parser.add_argument("--run", type=int, required=True, help="index of the run")
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Start the run again, or end its job; 0 also if there was nothing to do."""
+    """Start the run again, or end its job; returns 0 also if there was nothing to do."""
     launch = load_launch(arguments.folder)
     supervisor_lost.rescue(launch, arguments.job, arguments.run, arguments.attempt, context)
     return 0

@@ -1,8 +1,7 @@
-"""`hpckit watch`: waits for a launch and resumes what can be, until all of it is done.
+"""`hpckit watch`: waits for a launch and resumes what can be resumed, until all of it is done.
 
-Responsible for when to resume and when to give up; it must not stop anything: after Ctrl-C the
-runs go on. How often a run is resumed is bounded by its own budgets (recovery), as its supervisor
-is.
+Stops nothing: after Ctrl-C the runs continue. As in the supervisor, the runs' own budgets
+(recovery) limit how often they are resumed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from hpckit.report.standing import standing_text
 
 LOOK = timedelta(seconds=15)
 LONGEST_LOOK = timedelta(seconds=60)
-"""How often the launch is looked at: soon after something changed, then ever more rarely."""
+"""The longest pause between two looks; pauses are short after a change and then get longer."""
 
 
 EPILOG = """\
@@ -47,7 +46,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `watch` understands."""
+    """Add the arguments of `watch`."""
     parser.add_argument(
         "reference", nargs="?", metavar="LAUNCH", help="the launch (default: the latest)"
     )
@@ -57,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
-    """Watch a launch until nothing more is to be done: 0 where every run completed, else 1."""
+    """Watch a launch until nothing is left to do; returns 0 if every run completed, else 1."""
     selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
     if selection.index is not None:
         raise UsageError(
@@ -80,7 +79,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Watching:
-    """A launch that is watched; `counts` is how often each run was resumed."""
+    """A watched launch; `counts` is how often each run was resumed."""
 
     launch: Launch
     context: Context
@@ -92,7 +91,7 @@ class Watching:
     said: str = field(default="", init=False)
 
     def follow(self) -> None:
-        """Look, resume, and look again, until no run goes on and none is to be resumed."""
+        """Look and resume repeatedly, until no run continues and none can be resumed."""
         pause = LOOK
         while True:
             before = self.said
@@ -102,7 +101,7 @@ class Watching:
             self.context.sleep(pause.total_seconds())
 
     def _step(self) -> bool:
-        """Look once and resume what is to be resumed; returns whether all is over."""
+        """Look once and resume what can be resumed; return whether all is over."""
         try:
             seen = prepare_resume(load_launch(self.launch.folder), self.order, self.context)
             self._see(seen)

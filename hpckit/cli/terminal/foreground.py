@@ -1,8 +1,8 @@
-"""A run in the foreground: what it prints and what is typed, between two terminals.
+"""A run in the foreground: copies its output and the user's input between two terminals.
 
-Responsible for a terminal of the run's own behind the person's, and for copying between them and
-into the run's log; it must not start the run. The run is the leader of a session on that terminal:
-Ctrl-C reaches it alone, as the character it is, and not its supervisor or this process.
+The run has its own terminal behind the user's and is the leader of a session on it: Ctrl-C reaches
+only the run, as a character, and not its supervisor or this process. The output is also copied to
+the run's log.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _ATTACH_S = 0.02
 _CHUNK = 65536
 _INTERRUPTED = 130
 _TERMINATED = 143
-"""Exit codes, as shells have them."""
+"""Exit codes, as in shells."""
 
 
 @contextmanager
 def foreground(context: Context) -> Iterator[Foreground]:
-    """Give a terminal for a run, behind the one this process has (`require_terminal`)."""
+    """Give a terminal for a run, behind the terminal of this process (`require_terminal`)."""
     outer, (inner, slave) = sys.stdin.fileno(), pty.openpty()
     termios.tcsetattr(slave, termios.TCSANOW, termios.tcgetattr(outer))
     _copy_size(outer, slave)
@@ -53,7 +53,7 @@ def foreground(context: Context) -> Iterator[Foreground]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        # The run, if it is still there, finds its terminal closed.
+        # If the run still exists, its terminal is now closed.
         os.close(slave)
         os.close(inner)
 
@@ -63,7 +63,7 @@ def _leave(*_: object) -> None:
 
 
 def require_terminal(context: Context) -> None:
-    """Raise UsageError where nobody could type, or read what is printed."""
+    """Raise UsageError if no user could type, or read the output."""
     for name, there in (
         ("input", sys.stdin is not None and sys.stdin.isatty()),
         ("output", context.terminal),
@@ -87,7 +87,7 @@ def _copy_size(outer: int, slave: int) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Foreground:
-    """Two terminals: `outer` is the person's, `inner` this end of the run's, at `device`."""
+    """Two terminals: `outer` is the user's, `inner` this end of the run's, which is at `device`."""
 
     context: Context
     outer: int
@@ -98,7 +98,7 @@ class Foreground:
     in_line: bool = field(default=False, init=False)
 
     def attend(self, launch: Launch) -> int:
-        """Copy until the run has ended; returns 0 if it completed, 130 after Ctrl-C, else 1."""
+        """Copy until the run has ended; returns 0 if it completed, 130 if cancelled, else 1."""
         self.context.note(f"{launch.runs[0].id} in {launch.folder}; Ctrl-C goes to your code")
         poller = Poller(launch=launch, context=self.context)
         before = termios.tcgetattr(self.outer)
@@ -126,8 +126,8 @@ class Foreground:
             pass
 
     def _copy(self, launch: Launch, wait_s: float) -> bool:
-        """Copy what there is, after waiting for it; returns whether the run has printed."""
-        # Until the run can hear Ctrl-C it is this process that does, and typing waits.
+        """Wait for data and copy it; return whether the run has printed."""
+        # Until the run can receive Ctrl-C, this process does, and typed input waits.
         listened = [self.inner, self.outer] if self.attached else [self.inner]
         ready, _, _ = select.select(listened, [], [], wait_s if self.attached else _ATTACH_S)
         if not self.attached and os.tcgetpgrp(self.inner) > 0:
@@ -147,7 +147,7 @@ class Foreground:
         return True
 
     def _record(self, launch: Launch, printed: bytes) -> None:
-        """Append to the rank's log, which a full disk may prevent."""
+        """Append to the rank's log; a full disk may prevent that."""
         with contextlib.suppress(OSError):
             if self.log is None:
                 logs: Any = rank_logs(launch, 0)
@@ -161,7 +161,7 @@ class Foreground:
         record = view.record
         cause = f" ({record.failure.cause})" if record.failure is not None else ""
         named = reference(poller.launch, self.context)
-        if self.in_line:  # such as behind a prompt
+        if self.in_line:  # for example after a prompt
             _write(self.context.stdout.fileno(), b"\n")
         self.context.note(f"{record.id} {view.state}{cause}; hpckit status {named}   (also: logs)")
         if view.state is RunState.cancelled:

@@ -1,7 +1,4 @@
-"""Single keys of a person at a terminal, while something is shown again and again.
-
-Responsible for reading them and for leaving the terminal as it was; it must not know what they do.
-"""
+"""Reads single keys from the terminal during a live view, and restores the terminal afterwards."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ PREVIOUS_PAGE = frozenset({"p", "b", "\x1b[5~"})
 QUIT = frozenset({"q"})
 
 _SEQUENCE_BYTES = 8
-"""What one key sends at the most, as PgDn does."""
+"""The most bytes that one key sends, as PgDn does."""
 
 Wait = Callable[[float], str]
-"""Waits so many seconds for a key, and returns it; empty when none came."""
+"""Waits this many seconds for a key and returns it; empty if none was pressed."""
 
 
 @contextmanager
 def keys(context: Context) -> Iterator[Wait]:
-    """Hear keys for a while, where somebody is there; who is not, and no terminal, only sleeps."""
+    """Give what waits for a key; without a user at the terminal it only sleeps."""
     if not (context.terminal and sys.stdin is not None and sys.stdin.isatty()):
         yield partial(_sleep, context)
         return
     terminal = sys.stdin.fileno()
     if os.tcgetpgrp(terminal) != os.getpgrp():
-        # Behind a shell's `&`: who touches the terminal then is stopped.
+        # In the background (a shell's `&`): a process that touches the terminal then is stopped.
         yield partial(_sleep, context)
         return
     before = termios.tcgetattr(terminal)

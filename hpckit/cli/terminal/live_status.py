@@ -1,7 +1,7 @@
-"""`hpckit status --watch`, and --wait on a terminal: a launch as it is, until all has ended.
+"""`hpckit status --watch`, and --wait on a terminal: a live view of a launch until all has ended.
 
-Responsible for how often to look and to show. Our own record is read at every look, the scheduler
-is asked rarely; it must not change anything: after Ctrl-C the runs go on.
+The record is read at every look, the scheduler is asked rarely. Changes nothing: after Ctrl-C the
+runs continue.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ POLL_BACKOFF = PollBackoff(
     first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=30)
 )
 
-"""Somebody may leave this open for days: Slurm is asked twice a minute at most, then ever less."""
+"""A view may stay open for days: Slurm is asked at most twice a minute, then less often."""
 
 _TERMINAL_S = 2.0
 _LINES_S = 30.0
 _SHORTEST_S = 0.5
 _SHARE = 10
-"""Of ten parts of the time at most one is spent reading."""
+"""At most one part in ten of the time is spent reading."""
 
 _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What is to be shown: the runs of `indices` (None: all); by name those that `wanted` takes.
+    """What to show: the runs of `indices` (None: all); by name only those that match `wanted`.
 
-    `interval_s` None is what suits the output; `limit` 0 is as many runs as suit a screen; `rhythm`
-    is how often Slurm is asked. With `until_over` the end counts: then to quit is to leave the
-    view, as by Ctrl-C, and the page vanishes at the end, in favour of what is shown then.
+    `interval_s` None and `limit` 0 stand for defaults that suit the output and the screen; `rhythm`
+    is how often Slurm is asked. `until_over` is for waiting: then to quit means to leave the view,
+    as with Ctrl-C, and the page vanishes at the end, because the result is shown then.
     """
 
     indices: Sequence[int] | None
@@ -65,7 +65,7 @@ class Look:
 
 
 def interval(text: str) -> float | None:
-    """Return the seconds that `--watch [SECONDS]` was given, None for none; raises UsageError."""
+    """Return the seconds of `--watch [SECONDS]`, None if not given; raises UsageError."""
     if not text:
         return None
     try:
@@ -81,9 +81,10 @@ def interval(text: str) -> float | None:
 
 
 def follow(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:
-    """Show how a launch stands, again and again, until nothing more will happen.
+    """Show the state of a launch repeatedly, until nothing more will happen.
 
-    Returns how its runs stood then. Ctrl-C raises LeftView, after saying that they continue.
+    Returns the views of its runs at that point. Ctrl-C raises LeftView, after a message that the
+    runs continue.
     """
     live = _Live(launch=launch, look=look, context=context)
     with only_a_view(launch, context), keys(context) as wait, _display(live) as show:
@@ -102,7 +103,7 @@ def follow(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:
 
 
 def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]) -> bool:
-    """Wait until the next look, turning pages meanwhile; False where somebody has had enough."""
+    """Wait until the next look, turning pages meanwhile; False if the user quits."""
     until = live.context.now() + pause
     while key := wait(max((until - live.context.now()).total_seconds(), 0)):
         if key in QUIT:
@@ -115,10 +116,10 @@ def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]
 
 @dataclass(slots=True, kw_only=True)
 class _Live:
-    """A launch while it is looked at, and the `page` of its runs.
+    """A launch in a live view, and the `page` of its runs.
 
-    `mark` is that of its events when it was last read whole, `auto_resume_at` when a job that
-    resumes runs was last seen.
+    `mark` is that of its events when it was last read in full, `auto_resume_at` when an auto-resume
+    job was last seen.
     """
 
     launch: Launch
@@ -138,7 +139,7 @@ class _Live:
 
     @property
     def interval_s(self) -> float:
-        """How long to wait between two looks."""
+        """How many seconds to wait between two looks."""
         if self.look.interval_s is not None:
             return self.look.interval_s
         lines = self.look.as_json or not self.context.terminal
@@ -146,14 +147,14 @@ class _Live:
 
     @property
     def rows(self) -> list[RunRow]:
-        """All runs that are looked at."""
+        """The rows of all runs in the view."""
         return [run_row(view) for view in self.watch.views]
 
     def see(self) -> None:
-        """Look once: first at our record alone, so that there is something to see at once."""
+        """Look once; the first look reads only the record, so that something is visible at once."""
         mark = self._events_mark
         if mark != self.mark:
-            # Somebody has resumed, cancelled or submitted runs: those that had ended may go on.
+            # Runs were resumed, cancelled or submitted: those that had ended may continue.
             self.mark = mark
             self.watch.launch = load_evidence(self.launch.folder)
             self.watch.settled.clear()
@@ -163,7 +164,7 @@ class _Live:
         self.looks += 1
 
     def goes_on(self) -> bool:
-        """Whether more may happen: a run is open, or a job waits that will resume one."""
+        """Whether more may happen: a run is open, or an auto-resume job waits."""
         if not self.watch.over:
             return True
         views = self.watch.views
@@ -179,7 +180,7 @@ class _Live:
         return waits or self._events_mark != self.mark
 
     def progress(self, rows: Sequence[RunRow]) -> Progress:
-        """Return how far these runs are."""
+        """Return the progress of these runs."""
         now = self.context.now()
         found = estimate_completion(
             [RunDuration(state=row.state, elapsed=row.elapsed(now)) for row in rows]
@@ -194,7 +195,7 @@ class _Live:
         )
 
     def listed(self, rows: Sequence[RunRow], room: int) -> Listed:
-        """Return a page of the runs to show by name: of those asked for, else of those that run."""
+        """Return a page of the runs to show by name: those in the wanted states, else running."""
         wanted, key = self.look.wanted, self.look.key
         states = wanted.states or {RunState.running}
         some = [row for row in rows if row.state in states]
@@ -208,7 +209,7 @@ class _Live:
 
     @property
     def _indices(self) -> Sequence[int] | None:
-        """The runs with the overrides asked for: unlike states these do not change."""
+        """The runs with the wanted overrides: unlike states, these do not change."""
         wanted = Filter(overrides=self.look.wanted.overrides)
         every = range(len(self.launch.runs)) if self.look.indices is None else self.look.indices
         heads = [self.launch.runs[index] for index in every]
@@ -246,7 +247,7 @@ def _display(live: _Live) -> Iterator[Callable[[], None]]:
 
 @dataclass(slots=True, kw_only=True)
 class _Lines:
-    """A line for each look at which anything has changed."""
+    """Prints a line for each look at which anything has changed."""
 
     live: _Live
     said: tuple[RunState, ...] | None = None

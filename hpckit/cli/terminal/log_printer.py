@@ -1,4 +1,4 @@
-"""Prints what is new in logs, again and again, and says on standard error which it reads."""
+"""Prints new lines of logs repeatedly; names each log once on standard error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hpckit.report.escape import escaped
 
 @dataclass(slots=True, kw_only=True)
 class LogPrinter:
-    """Prints the lines that logs have got since the last time.
+    """Prints the lines added to logs since the last call.
 
-    `own` is whether the launch is the caller's; `run` stands before each line, if several runs are
+    `own` is whether the launch is the caller's; `run` is put before each line if several runs are
     shown at a time.
     """
 
@@ -26,7 +26,7 @@ class LogPrinter:
     tails: dict[Path, LogTail] = field(default_factory=dict)
 
     def print(self, logs: Sequence[LogFile], *, last: bool = False) -> None:
-        """Print the lines that are new; `last`: nothing more is expected after them."""
+        """Print the new lines; `last`: no more lines are expected after these."""
         for log in logs:
             if log.path not in self.tails:
                 self.tails[log.path] = LogTail(log.path)
@@ -45,7 +45,7 @@ class LogPrinter:
             line = self.context.json_line({**record, "round": log.round, "line": line})
         elif prefixed:
             line = f"{who}| {line}"
-        # What one's own program printed is passed on as it is: bars redraw, colours stay.
+        # Output of the user's own program is passed on unchanged: progress bars and colours work.
         own = self.own or self.as_json
         self.context.stdout.write(self.run + (line if own else escaped(line)) + "\n")
 

@@ -1,7 +1,4 @@
-"""Puts a page before whoever reads it: coloured tables on a terminal, plain lines elsewhere.
-
-Responsible for choosing between the two; it must not word anything (report/text does).
-"""
+"""Shows a page to the user: coloured tables on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from hpckit.report.text import Page, plain
 def show_page(page: Page, context: Context, *, paged: bool = False) -> None:
     """Write a page to standard output.
 
-    On a terminal that it is too long for, a page that may be `paged` goes through $PAGER.
+    A page that may be `paged` and is too long for the terminal goes through $PAGER.
     """
     if not context.terminal:
         context.say(plain(page))
@@ -25,12 +22,12 @@ def show_page(page: Page, context: Context, *, paged: bool = False) -> None:
 
 
 def _needs_pager(page: Page, height: int, context: Context) -> bool:
-    """Whether a person could leaf through a page that does not fit the terminal."""
+    """Whether a page does not fit the terminal and a user is there to page through it."""
     own = context.stdout is sys.stdout and sys.stdin is not None and sys.stdin.isatty()
     return own and plain(page).count("\n") + 1 >= height
 
 
 def note_unshown(total: int, shown: int, context: Context) -> None:
-    """Say how much a limit has left out."""
+    """Note how many rows a limit has left out."""
     if total > shown:
         context.note(f"{total - shown} more not shown; --limit 0 shows all")

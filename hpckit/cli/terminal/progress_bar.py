@@ -1,4 +1,4 @@
-"""How far a long step is: a line on a terminal that vanishes at the end.
+"""The progress of a long step: a line on a terminal that vanishes at the end.
 
 It is drawn only if the step takes longer than a second.
 """
@@ -22,7 +22,7 @@ _REDRAWN = timedelta(seconds=0.1)
 
 @contextmanager
 def progress_bar(what: str, context: Context) -> Iterator[Tell]:
-    """Give what takes the progress of `what`, drawn on standard error once it takes a second."""
+    """Give a callback for the progress of `what`, drawn on standard error after one second."""
     line = _Line(what=what, context=context, began=context.now())
     try:
         yield line.tell
@@ -32,7 +32,7 @@ def progress_bar(what: str, context: Context) -> Iterator[Tell]:
 
 @dataclass(slots=True, kw_only=True)
 class _Line:
-    """The line: drawn by rich, which is imported only once somebody has waited."""
+    """The line, drawn by rich, which is imported only once the step has taken a second."""
 
     what: str
     context: Context
@@ -54,7 +54,7 @@ class _Line:
             self.bar.update(self.task, completed=done, total=total, refresh=True)
 
     def _new(self) -> Progress:
-        # Imported here: most launches are faster than its import.
+        # Imported here: most launches take less time than this import.
         from rich import console, progress  # noqa: PLC0415
 
         return progress.Progress(

@@ -1,6 +1,6 @@
-"""Pages drawn on a terminal by rich: once, through a pager, or again and again.
+"""Draws pages on a terminal with rich: once, through a pager, or repeatedly.
 
-It imports rich, which is slow: import it only once a terminal draws.
+It imports rich, which is slow: import it only to draw on a terminal.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hpckit.report.text import Page
 
 
 def draw(page: Page, stdout: TextIO, may_page: Callable[[int], bool]) -> None:
-    """Draw a page; it goes through $PAGER if it may, given the height of the terminal in lines."""
+    """Draw a page; it goes through $PAGER if `may_page`, given the terminal's height in lines."""
     console = Console(file=stdout, highlight=False)
     if may_page(console.height):
-        # Without colours: what a pager makes of them depends on its options.
+        # Without colours: how a pager shows them depends on its options.
         with console.pager(styles=False):
             _print(page, console)
     else:
@@ -31,13 +31,13 @@ def draw(page: Page, stdout: TextIO, may_page: Callable[[int], bool]) -> None:
 def _print(page: Page, console: Console) -> None:
     for part in parts(page):
         verbatim = isinstance(part, Text) and is_verbatim(part, console.width)
-        # The terminal itself breaks a path that is too long: it is then copied in one piece.
+        # The terminal itself wraps a path that is too long, so that it can be copied in one piece.
         console.print(part, soft_wrap=verbatim)
 
 
 @contextmanager
 def live_screen(stdout: TextIO, *, stays: bool = True) -> Iterator[LiveScreen]:
-    """Give a screen that shows one page after the other; the last one `stays`, or vanishes."""
+    """Give a screen that shows one page after another; the last one `stays`, or vanishes."""
     console = Console(file=stdout, highlight=False)
     with Live(console=console, auto_refresh=False, transient=not stays) as live:
         yield LiveScreen(console, live)
@@ -51,9 +51,9 @@ class LiveScreen:
 
     @property
     def height(self) -> int:
-        """How many lines the terminal has."""
+        """The height of the terminal in lines."""
         return self._console.height
 
     def show(self, page: Page) -> None:
-        """Draw a page in place of the one before."""
+        """Draw a page in place of the previous one."""
         self._live.update(drawn(page), refresh=True)

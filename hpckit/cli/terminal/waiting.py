@@ -1,7 +1,6 @@
-"""Waits for a launch: follows its record closely and asks the scheduler rarely.
+"""Waits for a launch: reads its record often and asks the scheduler rarely.
 
-Responsible for what is shown meanwhile and for the exit code; it must not change anything: after
-Ctrl-C the runs continue, on Slurm and on this machine.
+Changes nothing: after Ctrl-C the runs continue, on Slurm and on this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from hpckit.views.poller import POLL_BACKOFF, Poller
 
 _RECORD_S = 0.5
 _SHARE = 10
-"""Of ten parts of the time at most one is spent reading: sweeps on slow file systems."""
+"""At most one part in ten of the time is spent reading: sweeps on slow file systems."""
 
 _REMARK = timedelta(seconds=30)
 _SHOWN_AT_END = 20
@@ -36,10 +35,10 @@ _SHOWN_AT_END = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What is waited for, and shown meanwhile.
+    """What to wait for, and what to show meanwhile.
 
-    `indices` are the runs, all by default; with `quiet` nothing is shown; with `follow` what they
-    print, and their states as single lines on standard error.
+    `indices` are the runs, all by default. With `quiet` nothing is shown; with `follow` the output
+    of the runs is shown, and their states as single lines on standard error.
     """
 
     indices: Sequence[int] | None = None
@@ -50,7 +49,7 @@ class Waiting:
 def wait(launch: Launch, context: Context, how: Waiting) -> int:
     """Wait until nothing more will happen; returns 0 if every run completed, else 1.
 
-    Ctrl-C ends the waiting with LeftView, after saying so; the runs continue.
+    Ctrl-C ends the wait and raises LeftView, after a message; the runs continue.
     """
     if context.terminal and not how.quiet and not how.follow:
         views = _watch(launch, context, how)
@@ -68,7 +67,7 @@ def wait(launch: Launch, context: Context, how: Waiting) -> int:
 
 
 def _watch(launch: Launch, context: Context, how: Waiting) -> Sequence[RunView]:
-    """Show what `status --watch` does, until the end."""
+    """Show what `status --watch` shows, until the end."""
     look = Look(
         indices=how.indices,
         wanted=Filter(),
@@ -94,7 +93,7 @@ def _poll(watch: Poller, show: Callable[[], None]) -> None:
 
 
 def _show_end(launch: Launch, rows: Sequence[RunRow], context: Context) -> None:
-    """Show how it ended; of many runs on a terminal only those that did not complete."""
+    """Show the result; of many runs on a terminal, only those that did not complete."""
     told = rows
     if context.terminal and len(rows) > _SHOWN_AT_END:
         told = [row for row in rows if row.state is not RunState.completed][:_SHOWN_AT_END]
@@ -116,7 +115,7 @@ def _display(watch: Poller, how: Waiting) -> Iterator[Callable[[], None]]:
 
 @dataclass(slots=True, kw_only=True)
 class _Lines:
-    """Plain lines: one for each change of state, and a sign of life now and then."""
+    """Plain lines: one for each change of state, and a summary now and then."""
 
     watch: Poller
     say: Callable[[str], None]
@@ -132,7 +131,7 @@ class _Lines:
             self._remark(rows)
 
     def tell(self, row: RunRow) -> None:
-        """Say the state of a run, if it is another than before."""
+        """Print the state of a run if it has changed."""
         if self.states.get(row.index) is not row.state:
             self.states[row.index] = row.state
             self.say(_line(row))
@@ -150,7 +149,7 @@ class _Lines:
 
 @dataclass(slots=True, kw_only=True)
 class _Output:
-    """What the runs print, as `logs --follow` shows it, and their states on standard error."""
+    """The output of the runs, as `logs --follow` shows it, and their states on standard error."""
 
     watch: Poller
     printers: dict[int, LogPrinter] = field(default_factory=dict)
@@ -161,7 +160,7 @@ class _Output:
         self.lines = _Lines(watch=self.watch, say=self.watch.context.note)
 
     def show(self) -> None:
-        """Show the beginning of a run before its lines, and its end behind them."""
+        """Show the start of a run before its lines, and its end after them."""
         for view in self.watch.views:
             index, row = view.record.index, run_row(view)
             if index in self.ended:
@@ -187,9 +186,9 @@ class _Output:
 
 
 def _logs(launch: Launch, view: RunView) -> Sequence[LogFile]:
-    """Return the log of a run's first rank; before there is one and after the end, what says why.
+    """Return the log of the run's first rank; if it has none and failed, the logs that say why.
 
-    What the local executor says concerns all runs, and is none of the output of one.
+    Output of the local executor concerns all runs, and is not that of one run.
     """
     index = view.record.index
     ranks = rank_logs(launch, index)

@@ -376,3 +376,12 @@ def test_clean_takes_a_launch_behind_checkpoints(desk: Any, completed: Any) -> N
     assert clean(desk, "--checkpoints", completed.id)["launches"][0]["launch"] == completed.id
     with pytest.raises(UsageError, match="unproved, old, all"):
         clean(desk, "--checkpoints=some", completed.id)
+
+
+def test_clean_refuses_an_extent_that_is_none(desk: Any) -> None:
+    """What stands behind `=` is the value, and never a launch."""
+    launch = desk.freeze()
+    with pytest.raises(UsageError, match="--checkpoints is 'foo'; it has to be unproved, old, all"):
+        desk.say("clean", "--checkpoints=foo", "--dry-run")
+    for words in (("--checkpoints", launch.id), ("--checkpoints", "old", launch.id)):
+        assert launch.id in desk.say("clean", *words, "--dry-run").out
