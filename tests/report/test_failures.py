@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
