@@ -98,7 +98,8 @@ def _text(group: FailureGroup) -> str:
     if len(group.rows) > 1:
         head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
     traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
-    return "\n".join([*head, *traceback, f"  whole log: hpckit logs {example.run}"])
+    log = f"{_missing_file_hint(failure)}  whole log: hpckit logs {example.run}"
+    return "\n".join([*head, *traceback, log])
 
 
 def failure_words(failure: Failure) -> str:

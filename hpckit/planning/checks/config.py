@@ -48,7 +48,8 @@ def check_settings(settings: LaunchConfig) -> None:
     _check_task(settings)
     if settings.resources.tasks_per_node == 0 and settings.cluster.gpus_per_node == 0:
         raise ConfigError(
-            "resources.tasks_per_node is 0: it follows cluster.gpus_per_node, which is 0 here",
+            "resources.tasks_per_node is 0; in groups such as one_node it follows "
+            "cluster.gpus_per_node, which is 0 here",
             hint="state what the nodes have (cluster.gpus_per_node=N), or choose resources=cpu",
         )
     for key, value, least in _counts(settings):

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from hpckit.model.cluster.gres import read_gres
 from hpckit.model.cluster.site import Site
+from hpckit.model.counted import counted
 from hpckit.model.finding import CostEstimate, Finding, error
 from hpckit.model.launch import Budget, ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
@@ -57,7 +58,7 @@ def over_budget(plan: LaunchPlan, expected: CostEstimate) -> Iterator[Finding]:
         yield error(
             "budget.gpu_hours",
             f"{allowed:g}",
-            f"{len(plan.runs)} runs may take {expected.gpu_hours:g} GPU-hours (nodes x GPUs x "
+            f"{counted(len(plan.runs), 'run')} may take {expected.gpu_hours:g} GPU-hours (nodes x GPUs x "
             f"time limit); budget.gpu_hours allows {allowed:g}",
             "sweep fewer points, lower resources.timeout_min, or raise budget.gpu_hours",
         )
