@@ -58,8 +58,8 @@ def over_budget(plan: LaunchPlan, expected: CostEstimate) -> Iterator[Finding]:
         yield error(
             "budget.gpu_hours",
             f"{allowed:g}",
-            f"{counted(len(plan.runs), 'run')} may take {expected.gpu_hours:g} GPU-hours (nodes x GPUs x "
-            f"time limit); budget.gpu_hours allows {allowed:g}",
+            f"{counted(len(plan.runs), 'run')} may take {expected.gpu_hours:g} GPU-hours "
+            f"(nodes x GPUs x time limit); budget.gpu_hours allows {allowed:g}",
             "sweep fewer points, lower resources.timeout_min, or raise budget.gpu_hours",
         )
 
