@@ -6,6 +6,7 @@ import pytest
 from config.conftest import Requester
 
 from hpckit.config.number_slips import texts_for_numbers
+from hpckit.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,13 @@ def test_swept_text_is_told(request_for: Requester) -> None:
 def test_interval_draws_numbers(request_for: Requester, word: str) -> None:
     """It cannot be listed, and holds no text."""
     assert not list(texts_for_numbers(request_for(word, multirun=True)))
+
+
+def test_half_a_number_in_a_file_of_points_is_refused_with_its_line(request_for: Requester) -> None:
+    """The error names the file, the line and the value, in whichever row it is."""
+    request = request_for("sweep.points=points.csv", multirun=True)
+    (request.cwd / "points.csv").write_text("lr\n0.1\nnull\n0.2x\n")
+    with pytest.raises(ConfigError, match=r"points\.csv, line 4: lr=0\.2x: .* is not a number"):
+        list(texts_for_numbers(request))
+    (request.cwd / "points.csv").write_text("lr\n0.1\nnull\n1e-3\n")
+    assert not list(texts_for_numbers(request))
