@@ -82,8 +82,9 @@ def not_ours(session: Session) -> ConfigError:
     """Return the error for a primary configuration that does not include hpckit's."""
     return ConfigError(
         f"{_path(session, session.config_name)} does not build on hpckit's configuration.",
-        hint="Put `- hpckit` first in its defaults list, or choose another with --config-name "
-        "($HPCKIT_CONFIG_NAME).",
+        hint=f"Write a second one, such as hpc.yaml: defaults: [hpckit, {session.config_name}, "
+        "_self_], and choose it: --config-name hpc, or once export HPCKIT_CONFIG_NAME=hpc. If "
+        "no other program reads this one, put `- hpckit` first in its defaults list.",
     )
 
 
