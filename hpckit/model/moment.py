@@ -5,29 +5,37 @@ Pure: it reads no clock.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
+def _local(at: datetime) -> datetime:
+    """Return a time in the local zone, in UTC if TZ is no zone that Python can use."""
+    try:
+        return at.astimezone()
+    except ValueError:
+        return at.astimezone(UTC)
+
+
 def local_moment(at: datetime) -> str:
     """Return a time with date and seconds: `2026-11-22 19:26:59 CET`."""
-    return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    return f"{_local(at):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def local_minute(at: datetime) -> str:
     """Return a recent time to the minute, without the year: `11-22 19:26 CET`."""
-    return f"{at.astimezone():%m-%d %H:%M %Z}"
+    return f"{_local(at):%m-%d %H:%M %Z}"
 
 
 def local_second(at: datetime) -> str:
     """Return a recent time to the second, without the year: `11-22 19:26:59 CET`."""
-    return f"{at.astimezone():%m-%d %H:%M:%S %Z}"
+    return f"{_local(at):%m-%d %H:%M:%S %Z}"
 
 
 def local_clock(at: datetime) -> str:
     """Return the time of day: `19:26:59 CET`."""
-    return f"{at.astimezone():%H:%M:%S %Z}"
+    return f"{_local(at):%H:%M:%S %Z}"
 
 
 def recorded_moment(text: str) -> str:

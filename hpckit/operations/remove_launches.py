@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,6 +36,9 @@ from hpckit.runtime.checkpoint.ownership import check_checkpoint_owner
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, local_executors, unconfirmed
+
+_LOOKS, _LOOK_S = 20, 0.15
+"""An executor or supervisor may take three seconds to leave after its runs have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +115,24 @@ def remove_launch(agreed: LaunchRemoval, context: Context) -> None:
         with exclusive(lock, at=context.now(), what=f"is removing {agreed.id}"):
             _finish(agreed.folder, agreed.parts[1:])
         return
-    with alone(agreed.launch, context) as fresh:
+    with _alone(agreed.launch, context) as fresh:
         (now,) = plan_removals([fresh], context)
         if now.refused is not None:
             raise UsageError(now.refused)
         elsewhere = [part for part in now.parts[1:] if part.path in _paths(agreed)]
         _finish(begin_removal(agreed.folder), elsewhere)
+
+
+@contextmanager
+def _alone(launch: Launch, context: Context) -> Iterator[Launch]:
+    """Hold the launch's lock; raises UsageError if another process has just removed the launch."""
+    try:
+        with alone(launch, context) as fresh:
+            yield fresh
+    except HpckitError:
+        if LaunchPaths(launch.folder).launch.exists():
+            raise
+        raise UsageError("another process has just removed it") from None
 
 
 def _paths(removal: LaunchRemoval) -> set[Path]:
@@ -166,7 +182,12 @@ def _elsewhere(launch: Launch, given: str) -> Iterator[Path | str]:
     if not base.is_dir():
         yield f"checkpoint.dir={given} is not a folder of this host; remove {own} where it is one"
         return
-    yield from (one for one in leftovers(base) if removed_name(one) == launch.id)
+    if (removed_name(launch.folder) or launch.folder.name) != launch.id:
+        yield f"{own}: it belongs to {launch.id}, and {launch.folder} is a copy of that launch"
+        return
+    for one in leftovers(base):
+        if removed_name(one) == launch.id:
+            yield one if (reason := _foreign(one, base)) is None else f"{one}: {reason}"
     if os.path.lexists(own):
         yield own if (reason := _foreign(own, base)) is None else f"{own}: {reason}"
 
@@ -210,7 +231,7 @@ def _refusal(view: LaunchView, queues: _Queues) -> str | None:
     doubtful = unconfirmed(launch)
     if doubtful:
         return f"it is not known whether Slurm accepted {doubtful[0].name}: see `hpckit doctor`"
-    return _open_run(view) or _writer(view) or _queued(launch, queues)
+    return _open_run(view) or _writer(view, queues.context) or _queued(launch, queues)
 
 
 def _open_run(view: LaunchView) -> str | None:
@@ -228,15 +249,24 @@ def _open_run(view: LaunchView) -> str | None:
     )
 
 
-def _writer(view: LaunchView) -> str | None:
+def _writer(view: LaunchView, context: Context) -> str | None:
     """Return the process on this host that may still write although all runs have ended."""
     supervisors = [one.record.supervisor for one in view.runs if one.record.supervisor]
     executors = {(one.host, one.pid, one.started) for one in local_executors(view.launch).values()}
     for name, known in (("supervisor", supervisors), ("local executor", executors)):
         for process in known:
-            if alive(*process):
+            if not _ended(process, context):
                 return f"its {name} (process {process[1]}) has not ended yet; try again shortly"
     return None
+
+
+def _ended(process: tuple[str, int, str], context: Context) -> bool:
+    """Wait a moment for a process that has nothing left to do; False if it stays."""
+    for _ in range(_LOOKS):
+        if not alive(*process):
+            return True
+        context.sleep(_LOOK_S)
+    return False
 
 
 def _queued(launch: Launch, queues: _Queues) -> str | None:

@@ -6,6 +6,7 @@ It reads no more than it needs to tell launches apart.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import stat
 from collections.abc import Callable, Collection, Sequence
@@ -64,8 +65,17 @@ def find_evidence(reference: str | None, output_dir: Path, *, cwd: Path | None =
     return _find(reference, output_dir, cwd, load_evidence)
 
 
+def _is_own(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
 def find_removed(reference: str, output_dir: Path, *, cwd: Path) -> Path | None:
     """Return the launch folder meant by `reference` whose removal was cut off, if any.
+
+    Only the caller's own folders count: the names of others mean nothing.
 
     A complete launch with exactly this id takes precedence. Raises NotFoundError if several match.
     """
@@ -78,7 +88,8 @@ def find_removed(reference: str, output_dir: Path, *, cwd: Path) -> Path | None:
         or LaunchPaths(output_dir / reference).launch.exists()
     ):
         return None
-    begun = {name: path for path in leftovers(output_dir) if (name := removed_name(path))}
+    own = filter(_is_own, leftovers(output_dir))
+    begun = {name: path for path in own if (name := removed_name(path))}
     matches = _matches(reference, begun)
     if len(matches) > 1:
         raise _not_one(reference, matches, list(begun), output_dir)

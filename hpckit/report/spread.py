@@ -7,7 +7,7 @@ missing value, text, NaN or infinity does not, and `n` says how many did.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -114,12 +114,18 @@ def _spread_row(
 def spread(values: Iterable[Any]) -> Spread:
     """Return mean and sample standard deviation of the finite numbers among these values."""
     numbers = [number for value in values if (number := _finite(value)) is not None]
-    mean = _finite(fmean(numbers)) if numbers else None
-    try:
-        std = _finite(stdev(numbers)) if len(numbers) > 1 else None
-    except OverflowError:
-        std = None
+    mean = _finite_result(fmean, numbers) if numbers else None
+    std = _finite_result(stdev, numbers) if len(numbers) > 1 else None
     return Spread(mean=mean, std=std, n=len(numbers))
+
+
+def _finite_result(
+    compute: Callable[[Sequence[float]], float], numbers: Sequence[float]
+) -> float | None:
+    try:
+        return _finite(compute(numbers))
+    except OverflowError:
+        return None
 
 
 def _finite(value: Any) -> float | None:

@@ -40,9 +40,9 @@ _CASES = {
     "an option of a group": ("one_gpu", "it has no '='", r"Did you mean resources=one_gpu\?"),
     "no equals sign": ("resources", "it has no '='", r"\+key=value"),
     "a word of the shell": ("a b=3", "'a b=3' is not an override", "quote"),
-    "two equals signs": ("name=a=b", "mismatched input '='", "quote"),
+    "two equals signs": ("name=a=b", "mismatched input '='", "For one text write"),
     "unknown function": ("seed=rnge(3)", "Unknown function 'rnge'", "key=value"),
-    "open bracket": ("name=[1", "not an override in Hydra's grammar", "quote"),
+    "open bracket": ("name=[1", "not an override in Hydra's grammar", "For one text write"),
     "mandatory": ("experiment=command", r"^command is mandatory", "launch -- python train.py"),
     "interpolation to nothing": ("name=${lrr}", r"name cannot be.*mean lr\?", "Known: name"),
     "interpolation of Hydra's": (

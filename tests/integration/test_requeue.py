@@ -156,7 +156,7 @@ def test_requeue_excludes_its_own_node_before_it_is_ended(queue: Queue, tmp_path
     job = queue.submit("--requeue", run=words)
     queue.wait(job, lambda one: one.state.ended, "has ended")
     node, outcome = json.loads((tmp_path / "record.0").read_text())
-    assert outcome["answer"] == "requeued"
+    assert outcome["outcome"] == "requeued"
     assert outcome["excluded"] == [node]
     other, restarts = json.loads((tmp_path / "record.1").read_text())
     assert restarts == 1

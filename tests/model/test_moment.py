@@ -64,3 +64,12 @@ def test_recorded_moments_are_shown_as_others() -> None:
 def test_span_words_have_two_units(seconds: float, words: str) -> None:
     """More would not be read."""
     assert span_words(timedelta(seconds=seconds)) == words
+
+
+def test_a_zone_that_python_cannot_use_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offset of more than a day, in the environment of whoever looks."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "UTC-25:61")
+        time.tzset()
+        assert local_moment(WINTER) == "2026-01-01 23:30:05 UTC"
+    time.tzset()

@@ -164,3 +164,8 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(float(value))
     except OverflowError:
         return False
+
+
+def test_spread_of_the_largest_numbers_has_no_mean() -> None:
+    """Their sum is beyond what a float holds: no result, and no traceback."""
+    assert spread([1.7e308, 1.7e308]) == Spread(mean=None, std=0.0, n=2)

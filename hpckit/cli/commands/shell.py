@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     command = arguments.command
     if command == []:
         raise UsageError("no command stands behind --", hint="leave -- out for a shell")
+    if command and not command[0]:
+        raise UsageError("the command behind -- is an empty word", hint="leave -- out for a shell")
     selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
     entrance = find_entrance(selection, arguments.node, context)
     terminal = command is None and sys.stdin is not None and sys.stdin.isatty()

@@ -31,6 +31,9 @@ _PLAIN_VALUES = {"": None, "~": None, "null": None, "true": True, "false": False
 _NOT_FINITE = re.compile(r"([-+]?)\.?(inf|nan)\Z", re.IGNORECASE)
 _DIGITS = re.compile(r"[-+]?(0|[1-9][0-9_]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?\Z", re.ASCII)
 
+_TEXT = "tag:yaml.org,2002:str"
+_COLLECTIONS = frozenset({"tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"})
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -158,7 +161,9 @@ def _not_yaml(error: Exception, name: str) -> ConfigError:
 def _constructed(node: Any, name: str, seen: set[int]) -> Any:
     where = place(name, node.start_mark.line + 1)
     if isinstance(node, yaml.ScalarNode):
-        return node.value if node.style else _scalar(node.value)
+        return node.value if _is_text(node, where) else _scalar(node.value)
+    if node.tag not in _COLLECTIONS:
+        raise _tagged(node, where)
     # An alias may refer to a list or mapping that contains it, or multiply its content endlessly.
     if id(node) in seen:
         raise ConfigError(
@@ -172,6 +177,23 @@ def _constructed(node: Any, name: str, seen: set[int]) -> Any:
         for key, value in node.value
     ]
     return _unlike(pairs, where)
+
+
+def _is_text(node: Any, where: str) -> bool:
+    """Whether a scalar is a text: quoted, or with the tag !!str; raises ConfigError for others."""
+    implicit = yaml.SafeLoader("").resolve(  # type: ignore[no-untyped-call]
+        yaml.ScalarNode, node.value, (not node.style, bool(node.style))
+    )
+    if node.tag == implicit:
+        return bool(node.style)
+    if node.tag != _TEXT:
+        raise _tagged(node, where)
+    return True
+
+
+def _tagged(node: Any, where: str) -> ConfigError:
+    tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+    return ConfigError(f"{where}: the tag {tag} has no meaning in points; !!str has", hint=EXAMPLES)
 
 
 def _scalar(text: str) -> Any:

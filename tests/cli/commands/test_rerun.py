@@ -149,7 +149,7 @@ def test_rerun_tells_every_difference_of_environment(project: Any) -> None:
     ):
         assert f"hpckit: environment: {line}" in done.err
     assert done.err.count("environment: ") == 6
-    assert done.out.startswith("#!/bin/bash\n")
+    assert done.out.startswith("1 run on this machine\n")
     assert len(project.outputs) == 1
 
 

@@ -199,6 +199,8 @@ def test_shell_wants_a_command_behind_dashes(local: Caller) -> None:
     """Nothing after -- is a mistake, not a shell."""
     done = local("--")
     assert (done.returncode, "no command stands behind --" in done.stderr) == (2, True)
+    empty = local("--", "")
+    assert (empty.returncode, "is an empty word" in empty.stderr) == (2, True)
 
 
 def test_shell_enters_the_job_by_a_step(on_slurm: Caller) -> None:

@@ -106,6 +106,10 @@ def test_columns_may_be_for_one_stage(
         ("p.yaml", "- {seed: [1\n", "is not YAML"),
         ("p.yaml", "- &a {seed: 1}\n- *a\n", "alias"),
         ("p.yaml", "- {seed: 1}\n- {seed: 1, seed: 2}\n", "line 2: seed is there twice"),
+        ("p.yaml", "- {seed: 1}\n- {seed: !env HOME}\n", r"line 2: the tag !env has no meaning"),
+        ("p.yaml", "- {seed: !!python/name:os.system ''}\n", r"the tag !!python/name:os.system"),
+        ("p.yaml", "- {seed: !!set {a}}\n", r"the tag !!set has no meaning"),
+        ("p.yaml", "- {seed: !!binary aGk=}\n", r"the tag !!binary has no meaning"),
         ("p.jsonl", '{"seed": 1}\n{"seed":\n', "line 2 is not JSON"),
         ("p.jsonl", "[1]\n", "line 1: a point is a mapping"),
         ("p.txt", "seed\n1\n", r"\.csv, \.yaml, \.yml, \.jsonl"),
@@ -150,6 +154,13 @@ def test_file_goes_with_what_it_can_go_with(
     assert caught.value.hint
     with pytest.raises(ConfigError, match="is a sweep, and this is a single run"):
         compose(request_for(*_COMMAND, "sweep.points=p.csv"))
+
+
+def test_yaml_texts_are_quoted_or_tagged(tmp_path: Path, request_for: Requester) -> None:
+    """`!!str 1` is the text 1, as "1" is; a plain 1 is a number, and so is 1e-3."""
+    (tmp_path / "p.yaml").write_text('- {+x: !!str 1}\n- {+x: "1"}\n- {+x: 1}\n- {+x: 1e-3}\n')
+    points = compose(request_for(*_COMMAND, "sweep.points=p.yaml", multirun=True))
+    assert [point.config["x"] for point in points] == ["1", "1", 1, 0.001]
 
 
 def test_file_is_utf8_with_or_without_a_mark(tmp_path: Path, request_for: Requester) -> None:
