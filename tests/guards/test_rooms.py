@@ -29,3 +29,13 @@ def test_imports_inside_functions_stay_rare() -> None:
         if isinstance(inner, ast.Import | ast.ImportFrom)
     ]
     assert len(lazy) < LAZY_IMPORTS, "\n".join(lazy)
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    """Its name says which one it is, without the module: for readers, and for a search."""
+    places: dict[str, list[str]] = {}
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
