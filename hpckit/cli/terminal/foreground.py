@@ -104,9 +104,9 @@ class Foreground:
         before = termios.tcgetattr(self.outer)
         try:
             self._copy_until_over(poller)
-        except KeyboardInterrupt:  # before the run had its terminal
+        except KeyboardInterrupt:  # before the run had its terminal, or sent by another process
             local.stop(launch, [0], self.context)
-            self.context.note("cancelled before it began")
+            self.context.note("cancelled" if self.attached else "cancelled before it began")
             raise
         finally:
             termios.tcsetattr(self.outer, termios.TCSADRAIN, before)
