@@ -25,8 +25,6 @@ _NOT_TEXT = frozenset({"null", "true", "false", "nan", "inf"})
 """These are read as values of other types, as numbers are."""
 
 _OPENED = re.compile(r"(\\*)\$\{")
-_MISSING = "${oc.decode:'\"???\"'}"
-"""The literal word `???`, which is OmegaConf's mark for a mandatory value."""
 
 
 def with_command(request: ComposeRequest, session: Session) -> tuple[str, ...]:
@@ -72,7 +70,12 @@ def command_override(words: Sequence[str]) -> str:
 def _word(word: str) -> str:
     if _PLAIN.match(word) and word.lstrip("-").lower() not in _NOT_TEXT:
         return word
-    text = _MISSING if word == "???" else _literal_unless_interpolation(word)
+    if word == "???":
+        raise ConfigError(
+            "the command has the word ???, which marks a value that is still to be given",
+            hint="replace it; if a program really takes it: -- bash -c 'program \"???\"'",
+        )
+    text = _literal_unless_interpolation(word)
     for quote in ("'", '"') if '"' in text else ('"', "'"):
         quoted = _quoted(text, quote)
         # Hydra stores the override as separate text, in which quotes cannot be escaped.

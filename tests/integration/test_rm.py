@@ -23,10 +23,11 @@ def project(tmp_path: Path) -> Any:
 
 def refused(project: Any, launch: str) -> str:
     """Try to remove a launch, which must be refused as a whole; return why."""
-    before = sorted((project.outputs / launch).glob("*"))
+    before = {*(project.outputs / launch).glob("*")}
     done = project.hpckit("rm", launch, "--yes")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert sorted((project.outputs / launch).glob("*")) == before
+    # A run that begins meanwhile may add to them.
+    assert before <= {*(project.outputs / launch).glob("*")}
     return str(done.stderr)
 
 

@@ -19,11 +19,11 @@ _WORDS = st.text(
         st.sampled_from(list("\\\"'$%{}[](),=:~@ \t\n\r?|><&;`*#!+-./")),
         st.characters(exclude_characters="\0", exclude_categories=["Cs"]),
     )
-).filter(lambda word: "${" not in word)
+).filter(lambda word: "${" not in word and word != "???")
 
 
 @given(words=st.lists(_WORDS, min_size=30, max_size=200))
-@example(words=["???", "", "--", "--wait", "-m", "null", "a, b", "\\", "$HOME", "|", "x=1,2", "~a"])
+@example(words=["", "--", "--wait", "-m", "null", "a, b", "\\", "$HOME", "|", "x=1,2", "~a"])
 @example(words=["\udcff\udc80", "'", '"', "\x1b[31m", "\r\n", "é", "\u202e"])
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_words_survive_to_the_process(shell: Any, words: list[str]) -> None:
