@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from hpckit.model.states import RecordedEnum
+
 FROZEN_FOLDER_EXIT = 66
 """Exit code of a batch script or agent that cannot read the folder (EX_NOINPUT of sysexits.h)."""
 
@@ -19,7 +21,7 @@ FROZEN_FOLDER_UNREADABLE = "cannot read its frozen folder"
 exit code yet, so the supervisor looks for this phrase."""
 
 
-class Cause(StrEnum):
+class Cause(RecordedEnum):
     """Why a run did not complete.
 
     A `signal` came from another process (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
@@ -50,10 +52,6 @@ class Cause(StrEnum):
     launcher_lost = "launcher_lost"
     scheduler = "scheduler"
     unknown = "unknown"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Cause:  # noqa: ARG003  # values of a newer hpckit
-        return cls.unknown
 
     @property
     def planned(self) -> bool:

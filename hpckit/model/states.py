@@ -9,9 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from typing import Self
 
 
-class RunState(StrEnum):
+class RecordedEnum(StrEnum):
+    """Words of a record: one that only a newer hpckit knows is read as the last member."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self:  # noqa: ARG003  # whatever it is
+        return tuple(cls)[-1]
+
+
+class RunState(RecordedEnum):
     """The state of a run as its user sees it."""
 
     pending = "pending"
@@ -22,17 +31,13 @@ class RunState(StrEnum):
     interrupted = "interrupted"
     unknown = "unknown"
 
-    @classmethod
-    def _missing_(cls, value: object) -> RunState:  # noqa: ARG003  # values of a newer hpckit
-        return cls.unknown
-
     @property
     def ended(self) -> bool:
         """Whether nothing more happens by itself."""
         return self in _ENDED
 
 
-class RoundAction(StrEnum):
+class RoundAction(RecordedEnum):
     """What follows an ended round. `new_round`: in the same allocation; `new_attempt`: in another.
 
     `end`: nothing, or an unknown action.
@@ -43,12 +48,8 @@ class RoundAction(StrEnum):
     new_attempt = "new_attempt"
     end = "end"
 
-    @classmethod
-    def _missing_(cls, value: object) -> RoundAction:  # noqa: ARG003  # values of a newer hpckit
-        return cls.end
 
-
-class DrainAction(StrEnum):
+class DrainAction(RecordedEnum):
     """What a run does about a node that is being drained.
 
     `move`: a new round on other nodes; `leave`: a new attempt; `stay`: it keeps running there.
@@ -58,12 +59,8 @@ class DrainAction(StrEnum):
     leave = "leave"
     stay = "stay"
 
-    @classmethod
-    def _missing_(cls, value: object) -> DrainAction:  # noqa: ARG003  # values of a newer hpckit
-        return cls.stay
 
-
-class RequeueOutcome(StrEnum):
+class RequeueOutcome(RecordedEnum):
     """The result of asking Slurm for a new attempt.
 
     `requeued`: there will be one, no matter which process asked for it. `fenced`: the run belongs
@@ -76,10 +73,6 @@ class RequeueOutcome(StrEnum):
     refused = "refused"
     unreachable = "unreachable"
     unknown = "unknown"
-
-    @classmethod
-    def _missing_(cls, value: object) -> RequeueOutcome:  # noqa: ARG003  # values of a newer hpckit
-        return cls.unknown
 
 
 _ENDED = frozenset({RunState.completed, RunState.failed, RunState.cancelled, RunState.interrupted})

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpckit.errors import UsageError
-from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan
-from hpckit.planning.checks.slips import slurm_only
+
+_HARMLESS = frozenset(
+    {"cluster.bin_dir", "cluster.template", "cluster.service_partition", "cluster.service_qos"}
+    | {"resources.comment", "resources.mail_user", "resources.min_nodes"}
+)
+"""Keys that can be ignored on this machine without harm."""
 
 
 def check_foreground(plan: LaunchPlan, overrides: Sequence[str]) -> None:
@@ -45,9 +50,20 @@ def _check_ranks(settings: LaunchConfig) -> None:
 def _check_words(settings: LaunchConfig, overrides: Sequence[str]) -> None:
     """Refuse typed overrides that only Slurm reads; in files, they are for other launches."""
     typed = {word.lstrip("+").partition("=")[0] for word in overrides}
-    for key in slurm_only(settings):
+    for key in _slurm_only(settings):
         if key in typed:
             raise UsageError(
                 f"--foreground runs on this machine, where nothing reads {key}",
                 hint=f"leave {key}=... out",
             )
+
+
+def _slurm_only(settings: LaunchConfig) -> list[str]:
+    """Return the keys that have a value and that only Slurm reads."""
+    sections = {"cluster": settings.cluster, "resources": settings.resources}
+    return [
+        f"{section}.{name}"
+        for section, _, name in (key.partition(".") for key in SLURM_ONLY)
+        if section in sections and f"{section}.{name}" not in _HARMLESS
+        if getattr(sections[section], name)
+    ]

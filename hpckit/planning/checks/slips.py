@@ -18,12 +18,6 @@ from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.planning.checks.command_slips import command_slips
 
 _SHOWN = 5
-_HARMLESS = frozenset(
-    {"cluster.bin_dir", "cluster.template", "cluster.service_partition", "cluster.service_qos"}
-    | {"resources.comment", "resources.mail_user", "resources.min_nodes"}
-)
-"""Keys that can be ignored on this machine without harm."""
-
 _RUNS_LOOKED_AT = 200
 """Slips are looked for in the words of this many runs of a sweep; the others hardly differ."""
 
@@ -50,17 +44,6 @@ def _in_command(run: RunSpec) -> Iterator[Finding]:
     if settings.command is not None:
         words = command_words(settings.command)
         yield from command_slips(words, settings.resources, dotted_keys(run.config))
-
-
-def slurm_only(settings: LaunchConfig) -> list[str]:
-    """Return the keys that have a value and that only Slurm reads."""
-    sections = {"cluster": settings.cluster, "resources": settings.resources}
-    return [
-        f"{section}.{name}"
-        for section, _, name in (key.partition(".") for key in SLURM_ONLY)
-        if section in sections and f"{section}.{name}" not in _HARMLESS
-        if getattr(sections[section], name)
-    ]
 
 
 def dotted_keys(config: Mapping[str, Any]) -> frozenset[str]:

@@ -211,7 +211,9 @@ def submit(fake_slurm: Any, tmp_path: Path, text: str, *words: str) -> str:
     """Submit a script to the fake Slurm; return the job."""
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/sh\n{text}\n")
-    job: str = fake_slurm.slurm("sbatch", "--parsable", *words, str(script)).strip()
+    job: str = fake_slurm.slurm(
+        "sbatch", "--parsable", "--output=/dev/null", *words, str(script)
+    ).strip()
     return job
 
 
