@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from hpckit.model.plain import to_plain
+from hpckit.model.plain import to_plain, without_nan
 from hpckit.report.escape import escaped, escaped_json
 
 _LONG = 2**20
@@ -93,14 +94,21 @@ class Context:
         self.say(self._json(plain, indent=2) if len(text) < _LONG else text)
 
     def json_line(self, value: object) -> str:
-        """Return JSON in one line, in characters that standard output can encode."""
+        """Return JSON in one line, in characters that standard output can encode.
+
+        JSON has neither NaN nor infinite numbers: null stands for them.
+        """
         return self._json(value, indent=None)
 
     def _json(self, value: object, *, indent: int | None) -> str:
         # Python would otherwise escape characters that the encoding lacks in its own way, not
         # JSON's.
         whole = (self.stdout.encoding or "utf-8").lower().startswith("utf")
-        return escaped_json(json.dumps(value, indent=indent, ensure_ascii=not whole))
+        write = partial(json.dumps, indent=indent, ensure_ascii=not whole, allow_nan=False)
+        try:
+            return escaped_json(write(value))
+        except ValueError:  # hardly ever: not looking at each number saves seconds
+            return escaped_json(write(without_nan(value)))
 
 
 @contextmanager

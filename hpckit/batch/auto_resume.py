@@ -14,7 +14,7 @@ from hpckit.errors import (
 from hpckit.model.counted import counted
 from hpckit.operations.add_job import alone
 from hpckit.operations.feed import feed
-from hpckit.operations.resume import Order, Resuming, left_alone, prepare_resume, start
+from hpckit.operations.resume import Order, Resuming, left_alone, prepare_resume, start_resumed
 from hpckit.operations.service_jobs import keep_backlog_job, queue_auto_resume_job
 from hpckit.operations.started import Started, on_slurm
 from hpckit.operations.submit import slurm_commands
@@ -68,7 +68,7 @@ def _resume_alone(launch: Launch, mine: int, context: Context) -> None:
         started: Started | None = None
         refusal: SchedulerRefusedError | None = None
         try:
-            started = start(resuming, context) if resuming.jobs else None
+            started = start_resumed(resuming, context) if resuming.jobs else None
         except SchedulerRefusedError as error:
             refusal = error
         _say(resuming, started, context)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from argcomplete.completers import DirectoriesCompleter, SuppressCompleter
+from argcomplete.completers import DirectoriesCompleter, FilesCompleter, SuppressCompleter
 from argcomplete.finders import CompletionFinder
 
 from hpckit.cli.main import VERBS, verb_module
@@ -90,6 +90,8 @@ def _attach(parser: argparse.ArgumentParser, context: Context) -> None:
             action.completer = _Completer(offer, context)  # type: ignore[attr-defined]
         elif action.metavar == "DIR":
             action.completer = DirectoriesCompleter()  # type: ignore[attr-defined]
+        elif action.metavar == "PATH":
+            action.completer = FilesCompleter()  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,9 +87,10 @@ def _by_launch(found: Iterable[KnownRun]) -> Mapping[Path, list[KnownRun]]:
 
 
 def launch_document(
-    launch: Launch | LaunchPlan, jobs: Mapping[int, str], main_jobs: Sequence[str]
+    launch: Launch | LaunchPlan, started: Started | None = None
 ) -> dict[str, object]:
-    """Return the object that `launch --json` prints; `jobs` maps a run to its Slurm job."""
+    """Return the fields that `--json` has in each verb that launches; nothing may be started."""
+    jobs = {} if started is None else started.jobs
     runs = [
         {
             "run": run.id,
@@ -100,7 +101,14 @@ def launch_document(
         }
         for run in launch.runs
     ]
-    return {"launch": launch.id, "dir": str(launch.folder), "runs": runs, "jobs": list(main_jobs)}
+    return {
+        "launch": launch.id,
+        "dir": str(launch.folder),
+        "runs": runs,
+        "jobs": [] if started is None else list(started.main_jobs),
+        "auto_resume_job": None if started is None else started.auto_resume_job,
+        "backlog_job": None if started is None else started.backlog_job,
+    }
 
 
 def script_paths(launch: Launch | LaunchPlan) -> list[str]:
@@ -125,12 +133,12 @@ def print_scripts(
     A local launch prints its runs instead of the script, which is for `sbatch` by hand and says
     little about them.
     """
+    local = prepared.plan.cluster.kind is ClusterKind.local
     if as_json:
-        document = launch_document(prepared.plan, {}, ())
-        shown = script_documents(prepared.plan, prepared.scripts)
-        context.say_json({**document, **more, "scripts": shown})
+        shown = script_documents(prepared.plan, {} if local else prepared.scripts)
+        context.say_json({**launch_document(prepared.plan), **more, "scripts": shown})
         return
-    if prepared.plan.cluster.kind is ClusterKind.local:
+    if local:
         context.say(f"{counted(len(prepared.plan.runs), 'run')} on this machine")
         for run in prepared.plan.runs:
             context.say(f"  {run.id}  {shlex.join(run.overrides)}".rstrip())
@@ -157,9 +165,7 @@ def say_started(
     """Print what was launched; `more` are further fields of the JSON object."""
     launch = started.launch
     if as_json:
-        document = launch_document(launch, started.jobs, started.main_jobs)
-        later = {"auto_resume_job": started.auto_resume_job, "backlog_job": started.backlog_job}
-        context.say_json({**document, **later, **more})
+        context.say_json({**launch_document(launch, started), **more})
         return
     count = len(launch.runs)
     context.say(f"launched {launch.id}: {counted(count, 'run')}")

@@ -44,6 +44,7 @@ VERBS = {
     "shell": "a shell, or a command, inside the allocation of a running run",
     "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",
+    "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
     "ls": "the launches there are",
     "clean": "remove what is no longer needed, after showing what and how much",
     "rm": "delete whole launches, after showing what and how much",
@@ -72,6 +73,7 @@ _MEANT = {
     **dict.fromkeys(("log", "tail"), "logs"),
     **dict.fromkeys(("info", "describe", "config"), "show"),
     "compare": "diff",
+    **dict.fromkeys(("tensorboard", "wandb", "mlflow", "metrics", "trace"), "export"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """Names that other tools use for hpckit's verbs."""

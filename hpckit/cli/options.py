@@ -136,8 +136,8 @@ def add_fresh(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_launches(parser: argparse.ArgumentParser) -> None:
-    """Add the launches or runs to show, or the experiment."""
+def add_references(parser: argparse.ArgumentParser) -> None:
+    """Add the launches or runs that are meant; the latest launch by default."""
     parser.add_argument(
         "references",
         nargs="*",
@@ -145,6 +145,11 @@ def add_launches(parser: argparse.ArgumentParser) -> None:
         help="ids, unique beginnings of them, or folders of launches or runs (default: latest "
         "launch)",
     )
+
+
+def add_launches(parser: argparse.ArgumentParser) -> None:
+    """Add the launches or runs to show, or the experiment."""
+    add_references(parser)
     parser.add_argument(
         "--experiment",
         metavar="NAME",

@@ -82,9 +82,11 @@ def not_ours(session: Session) -> ConfigError:
     """Return the error for a primary configuration that does not include hpckit's."""
     return ConfigError(
         f"{_path(session, session.config_name)} does not build on hpckit's configuration.",
-        hint=f"Write a second one, such as hpc.yaml: defaults: [hpckit, {session.config_name}, "
-        "_self_], and choose it: --config-name hpc, or once export HPCKIT_CONFIG_NAME=hpc. If "
-        "no other program reads this one, put `- hpckit` first in its defaults list.",
+        hint="Write a second one, such as hpc.yaml, and choose it: --config-name hpc, or once "
+        "export HPCKIT_CONFIG_NAME=hpc. For commands it needs no more than "
+        "`defaults: [hpckit, _self_]`; for functions that read this configuration "
+        f"`defaults: [hpckit, {session.config_name}, _self_, experiment: null]`. If no other "
+        "program reads this one, put `- hpckit` first in its defaults list.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from hpckit.config.failures import FAILURES, inner, reason, unknown_key
+from hpckit.config.failures import FAILURES, NOT_LISTED, inner, reason, unknown_key
 from hpckit.config.names import dotted_keys, nearest, question, siblings
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
@@ -69,6 +69,12 @@ def _in_group(override: Override, error: Exception) -> ConfigError | None:
         return None  # the chosen file is wrong, not the choice
     if override.is_add():
         return ConfigError(f"{line}: {group} is chosen already.", hint=f"Write {line.lstrip('+')}")
+    if NOT_LISTED in told:
+        return ConfigError(
+            f"{line}: the defaults list of the primary configuration has no {group} to replace.",
+            hint=f"Write +{line}, or put `- {group}: null` last in that list (`--info searchpath` "
+            "shows the files).",
+        )
     return ConfigError(
         f"{line}: {reason(error)}.",
         hint=f"Write {group}=OPTION; `--info groups` lists the options.",

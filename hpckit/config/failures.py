@@ -22,7 +22,10 @@ FAILURES = (
     UserWarning,
 )
 
-_NO_SUCH_KEY = ("does not exist", "No match in the defaults list")
+NOT_LISTED = "No match in the defaults list"
+"""What Hydra says of a choice in a group that no defaults list names."""
+
+_NO_SUCH_KEY = ("does not exist", NOT_LISTED)
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

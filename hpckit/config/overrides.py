@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
+from hydra.core.override_parser.types import (
+    Override,
+    Quote,
+    QuotedString,
+    RangeSweep,
+    Transformer,
+    ValueType,
+)
 from hydra.errors import HydraException, OverrideParseException
 
 from hpckit.config.types import is_scalar, is_text
@@ -55,7 +62,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...
     return parsed
 
 
-def plain_value(text: str) -> int | float | str | None:
+def parse_plain_value(text: str) -> int | float | str | None:
     """Return the value of a simple text without Hydra's slow parser; None for any other text."""
     if _INTEGER.match(text):
         return int(text)
@@ -123,7 +130,7 @@ def check_swept(overrides: Sequence[Override], *, multirun: bool) -> None:
             swept_values(override, 1)
 
 
-def as_text(override: Override) -> str | None:
+def quote_as_text(override: Override) -> str | None:
     """Return how to set a key to one text with commas, shell-quoted; None if it takes no text."""
     key, _, values = str(override.input_line).partition("=")
     return _quoted_twice(key, values) if is_text(str(override.key_or_group)) else None
@@ -140,7 +147,7 @@ def _refuse_list_of_slurm(override: Override) -> None:
         key, _, values = str(override.input_line).partition("=")
         raise ConfigError(
             f"{override.input_line} would start a run for each of {values}",
-            hint=f"for one text write {as_text(override)}; for a sweep write "
+            hint=f"for one text write {quote_as_text(override)}; for a sweep write "
             f"{shlex.quote(f'{key}=choice({values})')}",
         )
 
@@ -148,7 +155,7 @@ def _refuse_list_of_slurm(override: Override) -> None:
 def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str]:
     """Return the values of a sweep that can be listed, as text; raises ConfigError if it cannot."""
     try:
-        values = list(islice(override.sweep_string_iterator(), most))
+        values = list(islice(_listed(override), most))
     except (HydraException, ValueError) as error:
         raise ConfigError(
             f"{override.input_line}: the sweep cannot be listed: {error}", hint=_EXAMPLES
@@ -161,9 +168,19 @@ def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str
     return values
 
 
+def _listed(override: Override) -> Iterator[str]:
+    """Return the values of a sweep as text; a range that is too long to launch is not shuffled."""
+    swept = override.value()
+    if isinstance(swept, RangeSweep) and swept.shuffle:
+        values = islice(swept.range(), MAX_POINTS + 1)
+        if sum(1 for _ in values) > MAX_POINTS:
+            return map(Transformer.str, swept.range())
+    return override.sweep_string_iterator()
+
+
 def _needs_multirun(override: Override) -> ConfigError:
     line, key = str(override.input_line), str(override.key_or_group)
-    values, text = line.partition("=")[2], as_text(override)
+    values, text = line.partition("=")[2], quote_as_text(override)
     simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
     if key == "command":
         hint = f"A command stands behind --: hpckit launch -- {values}"

@@ -5,6 +5,7 @@ The result is what is frozen and what a run reads, independent of Hydra.
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from dataclasses import fields
 from pathlib import PurePath
 from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from hpckit.config.names import dotted_keys, leaves, nearest, question, siblings
@@ -32,15 +33,44 @@ def resolve(config: DictConfig, environ: Mapping[str, str]) -> dict[str, Any]:
     interpolations that cannot be resolved, and values that JSON cannot hold.
     """
     _refuse_unknown_keys(config)
+    words = stage_words(config)
     try:
         values = OmegaConf.to_container(
-            config, resolve=True, throw_on_missing=True, enum_to_str=True
+            without_words(config, words), resolve=True, throw_on_missing=True, enum_to_str=True
         )
     except OmegaConfBaseException as error:
         raise _missing(config) or _unresolved(error, config) from error
-    resolved = cast("dict[str, Any]", plain_value(values, ""))
+    resolved = cast("dict[str, Any]", as_json_value(values, ""))
+    for name, given in words.items():
+        resolved["stages"][name]["overrides"] = given
     resolved["cluster"]["kind"] = _cluster_kind(resolved["cluster"], environ).value
     return resolved
+
+
+def stage_words(config: DictConfig) -> dict[str, list[str]]:
+    """Return the overrides of each stage as written, with their interpolations.
+
+    They are words of a command line: `lr=${base_lr}` refers to the configuration of each run of
+    the stage, not to the one that all stages begin with.
+    """
+    stages = OmegaConf.to_container(config.stages) if config.get("stages") else None
+    found: dict[str, list[str]] = {}
+    for name, stage in stages.items() if isinstance(stages, dict) else ():
+        words = stage.get("overrides") if isinstance(stage, dict) else None
+        if isinstance(words, list) and all(isinstance(word, str) for word in words):
+            found[str(name)] = words
+    return found
+
+
+def without_words(config: DictConfig, words: Mapping[str, list[str]]) -> DictConfig:
+    """Return a copy in which these stages have no overrides, so that it can be resolved."""
+    if not words:
+        return config
+    bare = copy.deepcopy(config)
+    with flag_override(bare, ["readonly", "struct"], False):  # noqa: FBT003  # its own signature
+        for name in words:
+            bare.stages[name].overrides = []
+    return bare
 
 
 def _cluster_kind(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> ClusterKind:
@@ -109,15 +139,15 @@ def _interpolation_hint(reason: str) -> str:
     return "Interpolations are ${key.path} from the root or ${.key} from the same level; see --cfg."
 
 
-def plain_value(value: Any, path: str) -> Any:
+def as_json_value(value: Any, path: str) -> Any:
     """Return a resolved value in a form that JSON can hold; it is located below `path` (`a.b.`).
 
     Raises ConfigError if its type is not supported.
     """
     if isinstance(value, dict):
-        return {str(key): plain_value(item, f"{path}{key}.") for key, item in value.items()}
+        return {str(key): as_json_value(item, f"{path}{key}.") for key, item in value.items()}
     if isinstance(value, list):
-        return [plain_value(item, f"{path}{index}.") for index, item in enumerate(value)]
+        return [as_json_value(item, f"{path}{index}.") for index, item in enumerate(value)]
     if isinstance(value, PurePath):
         return str(value)
     if value is None or isinstance(value, str | bool | int | float):

@@ -18,7 +18,7 @@ from hpckit.model.launch import Sampler, Sweep
 from hpckit.model.plan import SweepPoint
 from hpckit.model.search import Axis, AxisKind, Search
 from hpckit.planning.sweep.derived_keys import Probe, check_free, check_same, followers
-from hpckit.planning.sweep.sampling import check_sampling, draw
+from hpckit.planning.sweep.sampling import check_sampling, draw_points
 
 
 def sampled_points(composing: Composer, words: Sequence[Word]) -> tuple[SweepPoint, ...] | None:
@@ -37,7 +37,7 @@ def sampled_points(composing: Composer, words: Sequence[Word]) -> tuple[SweepPoi
     axes = [axis_of(word.override) for word in words if word.is_swept]
     _check_unlike(axes)
     if sweep.sampler is Sampler.random:
-        drawn = draw(axes, samples=samples, seed=sweep.seed)
+        drawn = draw_points(axes, samples=samples, seed=sweep.seed)
         return tuple(space.point(values) for values in drawn)
     return _searched(space, axes, sweep, samples)
 

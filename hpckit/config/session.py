@@ -28,6 +28,8 @@ from hpckit.config.mandatory import declared_missing, restore_missing
 from hpckit.config.request import ComposeRequest
 from hpckit.config.schema import SCHEMA_NAME, register_schema
 from hpckit.config.search_path import conf_folders, shipped_folder
+from hpckit.errors import ConfigError
+from hpckit.planning.masking import masked_text, masked_word
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 _VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
@@ -47,13 +49,15 @@ class ShippedConf(SearchPathPlugin):
 class Session:
     """Hydra, initialised for one request.
 
-    `missing` caches, by the choices in all groups, which keys the files leave mandatory.
+    `missing` caches, by the choices in all groups, which keys the files leave mandatory. `columns`
+    are the words that files of points set: errors show none of their secrets.
     """
 
     loader: ConfigLoader
     config_name: str
     folders: tuple[Path, ...]
     missing: dict[object, frozenset[str]] = field(default_factory=dict)
+    columns: list[Sequence[str | None]] = field(default_factory=list)
 
     def load(self, overrides: Sequence[str]) -> DictConfig:
         """Compose one configuration, unresolved; raises whatever Hydra raises."""
@@ -123,8 +127,21 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
         # does not exist; the first is fine, the second an error.
         warnings.filterwarnings("ignore", ".*missing `_self_`", UserWarning)
         warnings.filterwarnings("error", r".*is not available", UserWarning)
-        yield Session(
+        session = Session(
             loader=GlobalHydra.instance().config_loader(),
             config_name=request.config_name,
             folders=folders,
         )
+        try:
+            yield session
+        except ConfigError as error:
+            raise _masked(error, session) from error
+
+
+def _masked(error: ConfigError, session: Session) -> ConfigError:
+    """Return an error without the secrets that files of points set."""
+    given = {word for column in session.columns for word in column if word is not None}
+    secret = [word for word in given if masked_word(word) != word]
+    if not secret:
+        return error
+    return ConfigError(masked_text(error.message, secret), hint=masked_text(error.hint, secret))

@@ -16,7 +16,7 @@ from typing import Any, cast
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hpckit.config.resolve import plain_value
+from hpckit.config.resolve import as_json_value
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING, LaunchConfig
 from hpckit.model.plain import from_plain
@@ -28,6 +28,9 @@ _OF_THE_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+(,[^${}]*)?\}\Z")
 """An interpolation that does not depend on any configuration value."""
 
 _FIELDS = frozenset(field.name for field in fields(LaunchConfig))
+
+_OVERRIDES = 3
+"""Length of the path `stages.NAME.overrides`."""
 
 _Path = tuple[str | int, ...]
 
@@ -123,6 +126,8 @@ def _place(config: DictConfig, key: str) -> tuple[DictConfig, str] | None:
 
 def _unsettled(node: Any, path: _Path) -> Iterator[_Path]:
     """Yield the paths of interpolations that a configuration value could change."""
+    if path[:1] == ("stages",) and path[2:3] == ("overrides",) and len(path) > _OVERRIDES:
+        return  # words for the runs of the stage, each of which resolves them
     if node._is_interpolation():  # noqa: SLF001
         if not _OF_THE_ENVIRONMENT.match(node._value()):  # noqa: SLF001
             yield path
@@ -141,7 +146,7 @@ def _resolved(config: DictConfig, path: _Path) -> Any:
         value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True, enum_to_str=True)
     elif isinstance(value, Enum):
         value = value.name
-    return plain_value(value, ".".join(map(str, path)) + ".")
+    return as_json_value(value, ".".join(map(str, path)) + ".")
 
 
 def _same(one: Any, other: Any) -> bool:

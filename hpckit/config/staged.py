@@ -16,11 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config.command_word import with_command
 from hpckit.config.names import nearest, question
-from hpckit.config.overrides import as_text, parse, refuse_program
+from hpckit.config.overrides import parse, quote_as_text, refuse_program
 from hpckit.config.points.columns import check_unlike, is_points, read_columns
 from hpckit.config.points.expansion import Listed, check_multirun, list_points, present
 from hpckit.config.points.word import Word
 from hpckit.config.request import ComposeRequest
+from hpckit.config.resolve import stage_words, without_words
 from hpckit.config.session import Session
 from hpckit.config.sweep import composer, point_of
 from hpckit.errors import ConfigError
@@ -57,7 +58,9 @@ def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
             raise _with_word_before(error, before, given) from error
         if is_points(override):
             _check_one_file(given, stage, found)
-            found.extend(read_columns(override, request.cwd, session.loader))
+            columns = read_columns(override, request.cwd, session.loader)
+            session.columns.extend(word.column.words for word in columns if word.column)
+            found.extend(columns)
         else:
             found.append(Word(stage=stage, override=override))
         before = given
@@ -148,7 +151,7 @@ def _share(
     own = parse(stage.overrides, session.loader)
     for override in own:
         if override.is_sweep_override():
-            text = as_text(override)
+            text = quote_as_text(override)
             raise ConfigError(
                 f"stages.{stage.name}.overrides has {override.input_line}, which is a sweep.",
                 hint=f"Sweep on the command line: -m '{stage.name}:{override.input_line}'"
@@ -194,10 +197,14 @@ def _refuse_swept_stages(words: Sequence[Word], stages: Sequence[StageSettings])
 
 def stages_of(config: DictConfig) -> tuple[StageSettings, ...]:
     """Return the stages that a composition defines; raises ConfigError."""
-    named = config.get("stages")
-    if not named:
+    if not config.get("stages"):
         return ()
-    return read_stages(cast("dict[str, Any]", OmegaConf.to_container(named, resolve=True)))
+    words = stage_words(config)
+    named = without_words(config, words).stages
+    stated = cast("dict[str, Any]", OmegaConf.to_container(named, resolve=True))
+    for name, given in words.items():
+        stated[name]["overrides"] = given
+    return read_stages(stated)
 
 
 def zipped_keys(config: DictConfig) -> Sequence[Sequence[str]]:

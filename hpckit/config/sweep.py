@@ -14,7 +14,7 @@ from typing import Any
 from hydra.core.override_parser.types import OverrideType
 
 from hpckit.config.explain import load_config
-from hpckit.config.overrides import parse, plain_value
+from hpckit.config.overrides import parse, parse_plain_value
 from hpckit.config.points.expansion import line_of
 from hpckit.config.points.word import Word
 from hpckit.config.resolve import resolve
@@ -71,7 +71,13 @@ class Composer:
         """Let Hydra compose, and keep what the next points can share."""
         config = load_config(self.session, overrides)
         values = resolve(config, self.environ)
-        settings = from_plain(LaunchConfig, values)
+        try:
+            settings = from_plain(LaunchConfig, values)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"this is no value that a run can have: {error}",
+                hint="the configuration reference has the type of each key",
+            ) from error
         keys = kind[1]
         shared = SharedComposition.of(config, values, settings, keys) if keys else None
         if shared is not None:
@@ -84,7 +90,7 @@ class Composer:
         return {key: self._value(word) for key, word in given.items()}
 
     def _value(self, word: str) -> Any:
-        plain = plain_value(word.partition("=")[2])
+        plain = parse_plain_value(word.partition("=")[2])
         if plain is not None:
             return plain
         if word not in self.parsed:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from hpckit.model.telemetry.settings import Observe
+
 MISSING: Any = "???"
 """OmegaConf's mark for a mandatory value; spelt out here so that the model stays pure."""
 
@@ -359,6 +361,7 @@ class LaunchConfig:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     recovery: Recovery = field(default_factory=Recovery)
     runtime: Runtime = field(default_factory=Runtime)
+    observe: Observe = field(default_factory=Observe)
     code: Code = field(default_factory=Code)
     sweep: Sweep = field(default_factory=Sweep)
     budget: Budget = field(default_factory=Budget)

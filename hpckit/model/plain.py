@@ -8,6 +8,7 @@ another type than its field's is refused here, so that code that reads a record 
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -33,6 +34,17 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     return _scalar(value)
+
+
+def without_nan(value: Any) -> Any:
+    """Return plain JSON values with None in place of numbers that JSON lacks: NaN and infinite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(item) for item in value]
+    return value
 
 
 @cache

@@ -26,6 +26,7 @@ from hpckit.record.launches import (
     load_settings,
 )
 from hpckit.record.lookup import Selection
+from hpckit.record.origin import why_copy
 from hpckit.record.remove import is_plain, leftovers, size_of
 from hpckit.record.snapshot.changes import foreign_files
 from hpckit.report.selection import Filter
@@ -34,7 +35,7 @@ from hpckit.runtime.checkpoint.errors import ForeignFolderError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
 from hpckit.runtime.checkpoint.journal import CheckpointHistory
 from hpckit.runtime.checkpoint.retention import RetentionExtent, clearable
-from hpckit.views.launch_view import Ask, LaunchView, launch_views, unconfirmed
+from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings, unconfirmed
 
 _CUT_OFF = "an earlier clean was cut off"
 
@@ -98,8 +99,7 @@ def look(
     """
     questions = [(one.launch, None) for one in selections]
     views = launch_views(questions, context, ask=Ask.open_runs)
-    for warning in dict.fromkeys(view.warning for view in views if view.warning):
-        context.note(f"warning: {warning}")
+    note_warnings(views, context)
     return [_look(one, view, request) for one, view in zip(selections, views, strict=True)]
 
 
@@ -176,6 +176,11 @@ def _checkpoints(
     folder = checkpoint_folder(launch, record.index, settings)
     if not base.is_absolute():
         reason = f"checkpoint.dir={given} is relative to wherever its own process was"
+        yield Left(name=record.id, reason=reason)
+        return
+    doubt = None if given is None else why_copy(launch.folder, launch.origin)
+    if doubt is not None and folder.exists():
+        reason = f"{folder} belongs to the original launch, and {doubt}"
         yield Left(name=record.id, reason=reason)
         return
     if not is_plain(folder, base):

@@ -94,7 +94,7 @@ def _with_auto_resume_job(started: Started, context: Context) -> Started:
     return replace(started, auto_resume_job=job)
 
 
-def start(
+def start_launch(
     prepared: Prepared,
     context: Context,
     *,
@@ -118,7 +118,7 @@ def _start_here(prepared: Prepared, context: Context, terminal: str | None) -> S
     local.require_linux()
     launch = write(prepared, context)
     with only_a_view(launch, context):
-        executor = local.start(launch, context, terminal=terminal)
+        executor = local.start_executor(launch, context, terminal=terminal)
     return Started(launch=launch, jobs={}, main_jobs=(), where=on_this_machine(executor))
 
 

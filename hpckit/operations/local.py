@@ -29,7 +29,7 @@ _POLL_S = 0.02
 _LOG_TAIL = 10
 
 
-def start(
+def start_executor(
     launch: Launch, context: Context, jobs: Sequence[int] = (), *, terminal: str | None = None
 ) -> LocalStarted:
     """Start a detached local executor; return once it has recorded its start.
@@ -87,7 +87,7 @@ def _start(
     return _await_start(launch, process, log, context)
 
 
-def stop(launch: Launch, runs: Sequence[int], context: Context) -> None:
+def stop_executor(launch: Launch, runs: Sequence[int], context: Context) -> None:
     """Record that these runs are cancelled, and end the executor with everything it supervises."""
     record_event(launch.paths, CancelRequested(at=context.now(), runs=tuple(runs)))
     given = read_launch_history(launch).executors

@@ -27,6 +27,7 @@ from hpckit.record.launches import (
 )
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lock import exclusive
+from hpckit.record.origin import why_copy
 from hpckit.record.ownership import check_place
 from hpckit.record.process import alive
 from hpckit.record.remove import begin_removal, is_plain, leftovers, remove, removed_name, size_of
@@ -36,6 +37,7 @@ from hpckit.runtime.checkpoint.ownership import check_checkpoint_owner
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import queued_jobs
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, local_executors, unconfirmed
+from hpckit.views.living_ranks import outliving_rank
 
 _LOOKS, _LOOK_S = 20, 0.15
 """An executor or supervisor may take three seconds to leave after its runs have ended."""
@@ -182,8 +184,8 @@ def _elsewhere(launch: Launch, given: str) -> Iterator[Path | str]:
     if not base.is_dir():
         yield f"checkpoint.dir={given} is not a folder of this host; remove {own} where it is one"
         return
-    if (removed_name(launch.folder) or launch.folder.name) != launch.id:
-        yield f"{own}: it belongs to {launch.id}, and {launch.folder} is a copy of that launch"
+    if (doubt := why_copy(launch.folder, launch.origin)) is not None:
+        yield f"{own}: it belongs to the original launch, and {doubt}"
         return
     for one in leftovers(base):
         if removed_name(one) == launch.id:
@@ -257,7 +259,9 @@ def _writer(view: LaunchView, context: Context) -> str | None:
         for process in known:
             if not _ended(process, context):
                 return f"its {name} (process {process[1]}) has not ended yet; try again shortly"
-    return None
+    runs = range(len(view.launch.runs))
+    stayed = outliving_rank(view.launch, runs, context, limit_s=_LOOKS * _LOOK_S)
+    return None if stayed is None else f"{stayed} has not ended yet; try again shortly"
 
 
 def _ended(process: tuple[str, int, str], context: Context) -> bool:

@@ -40,9 +40,10 @@ from hpckit.record.launches import (
 )
 from hpckit.record.snapshot.changes import check_snapshot
 from hpckit.report.rows import count_states
-from hpckit.report.run_filter import RunFilter, cause_of
+from hpckit.report.run_filter import RunFilter, failure_cause
 from hpckit.report.standing import standing_text
 from hpckit.views.launch_view import Ask, launch_view, unconfirmed
+from hpckit.views.living_ranks import await_no_ranks
 from hpckit.views.scheduler import Scheduler
 
 
@@ -87,17 +88,20 @@ class Resuming:
 def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, Started | None]:
     """Submit again what the order allows, under the lock for adding jobs.
 
-    Raises HeldError if another resume holds it. The second value is None if there was nothing to
-    start.
+    Raises HeldError if another resume holds it, or ranks of an earlier attempt do not end. The
+    second value is None if there was nothing to start.
     """
     # Read again: another process may have resumed between the first look and the lock.
     with alone(launch, context) as fresh:
         fed = _feed(fresh, context) if order.whole else None
         resuming = prepare_resume(load_launch(fresh.folder), order, context)
-        started = start(resuming, context) if resuming.jobs else fed
+        if resuming.jobs:
+            await_no_ranks(launch, resuming.choice.resumed, context)
+        started = start_resumed(resuming, context) if resuming.jobs else fed
         on_cluster = launch.cluster.kind is ClusterKind.slurm
         if started is not None and on_cluster and resuming.auto_resume is None:
-            keep_auto_resume_job(launch, started.main_jobs, context)
+            kept = keep_auto_resume_job(launch, started.main_jobs, context)
+            started = replace(started, auto_resume_job=kept)
         return resuming, started
 
 
@@ -195,14 +199,14 @@ def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
     return {run: took for run, took in known.items() if took is not None}
 
 
-def start(resuming: Resuming, context: Context) -> Started:
+def start_resumed(resuming: Resuming, context: Context) -> Started:
     """Add the jobs to the launch and start them; raises SchedulerError."""
     launch = resuming.launch
     if launch.cluster.kind is ClusterKind.slurm:
         return _start_on_slurm(resuming, context)
     for job in resuming.jobs:
         _add(job, resuming, context)
-    executor = local.start(launch, context, [job.index for job in resuming.jobs])
+    executor = local.start_executor(launch, context, [job.index for job in resuming.jobs])
     where = on_this_machine(executor)
     return Started(launch=load_launch(launch.folder), jobs={}, main_jobs=(), where=where)
 
@@ -278,7 +282,7 @@ def forecast(resuming: Resuming) -> list[str]:
 
 def _ended(view: RunView) -> str:
     """Return why a run is resumed: how it ended, or that it never began."""
-    cause = cause_of(view)
+    cause = failure_cause(view)
     if cause is not None:
         return f"{view.state} ({cause})"
     return "it was never submitted" if view.state is RunState.pending else str(view.state)

@@ -63,18 +63,19 @@ def main_jobs_of(history: LaunchHistory) -> list[str]:
     return [main for index, main in history.accepted.items() if history.jobs[index].runs]
 
 
-def keep_auto_resume_job(launch: Launch, main_jobs: Iterable[str], context: Context) -> None:
+def keep_auto_resume_job(launch: Launch, main_jobs: Iterable[str], context: Context) -> str | None:
     """Queue an auto-resume job behind jobs just resumed, if the launch had one before.
 
-    The caller must hold `alone`.
+    Returns its id, None without one. The caller must hold `alone`.
     """
     launch = load_launch(launch.folder)
     if read_launch_history(launch).auto_resume is None:
-        return
+        return None
     try:
-        queue_auto_resume_job(launch, main_jobs, context)
+        return queue_auto_resume_job(launch, main_jobs, context)
     except SchedulerError as error:
         context.note(f"warning: the launch no longer has an auto-resume job: {error.message}")
+        return None
 
 
 def queue_auto_resume_job(

@@ -114,7 +114,7 @@ def schedule(
         yield ScheduledFault(after=after, fault=_aimed(chosen, where, targets))
 
 
-def parse_duration(text: str) -> timedelta:
+def parse_delay(text: str) -> timedelta:
     """Return the duration of `90`, `90s`, `2m` or `1h`. Raises UsageError for anything else."""
     match = _DURATION.match(text.strip())
     seconds = float(match["number"]) * _UNITS[match["unit"]] if match else 0.0

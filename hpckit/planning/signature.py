@@ -15,7 +15,7 @@ LENGTH = 16
 
 IGNORED_KEYS = frozenset(
     {"name", "output_dir", "cluster", "recovery", "checkpoint", "runtime", "code", "chaos"}
-    | {"budget", "resources", "stages", "sweep"}
+    | {"budget", "observe", "resources", "stages", "sweep"}
 )
 COUNTED_RESOURCES = ("nodes", "tasks_per_node", "gpus_per_node")
 """Of `resources`, these keys set the number and kind of ranks and so the result."""

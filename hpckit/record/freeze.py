@@ -15,6 +15,7 @@ from hpckit.errors import UsageError
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
+from hpckit.record.origin import LaunchOrigin, origin_of
 from hpckit.record.ownership import check_place
 from hpckit.record.remove import remove_tree
 from hpckit.record.secret_variables import write_secrets
@@ -111,7 +112,8 @@ def _write(
     if plan.search is not None:
         write_search(paths, plan.search)
     write_secrets(paths, [run.secrets for run in plan.runs])
-    write_json(paths.launch, _launch_record(plan, snapshot))
+    origin = origin_of(paths.folder, Path(plan.folder))
+    write_json(paths.launch, _launch_record(plan, snapshot, origin))
 
 
 def _write_configs(
@@ -140,13 +142,16 @@ def _write_new(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
-def _launch_record(plan: LaunchPlan, snapshot: collect.CodeSnapshot) -> dict[str, object]:
+def _launch_record(
+    plan: LaunchPlan, snapshot: collect.CodeSnapshot, origin: LaunchOrigin
+) -> dict[str, object]:
     record: dict[str, object] = to_plain(
         {
             "v": VERSION,
             "id": plan.id,
             "name": plan.name,
             "created_at": plan.created_at,
+            "origin": origin,
             "arguments": plan.arguments,
             "python": plan.python,
             "cluster": plan.cluster,

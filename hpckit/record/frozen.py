@@ -14,6 +14,7 @@ from hpckit.model.plain import from_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.stages import Stage
 from hpckit.record.layout import LaunchPaths
+from hpckit.record.origin import LaunchOrigin
 from hpckit.record.process import this_host
 from hpckit.record.store import read_json
 
@@ -56,7 +57,8 @@ class _CodeEntry:
 class FrozenFields:
     """The fields of launch.json that can be read directly.
 
-    `searched` is true if its runs ask for values when they begin (an adaptive sweep).
+    `searched` is true if its runs ask for values when they begin (an adaptive sweep). `origin` is
+    where the folder was made; launches of older versions lack it.
     """
 
     id: str
@@ -68,6 +70,7 @@ class FrozenFields:
     jobs: tuple[JobSpec, ...]
     stages: tuple[Stage, ...] = ()
     searched: bool = False
+    origin: LaunchOrigin | None = None
 
 
 def run_heads(runs: object) -> tuple[RunHead, ...]:
@@ -124,10 +127,12 @@ def read_frozen(path: Path) -> dict[str, Any]:
         record = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         raise no_launch(path.parent, path.name) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise unreadable_file(path, str(error)) from error
+    except ValueError as error:
+        raise damaged_file(path, str(error)) from error
     if not isinstance(record, dict):
-        raise unreadable_file(path, "it holds no JSON object")
+        raise damaged_file(path, "it holds no JSON object")
     return record
 
 
@@ -137,6 +142,15 @@ def no_launch(folder: Path, missing: str) -> NotFoundError:
         f"there is no launch in {folder}: {missing} is missing (seen from {this_host()})",
         hint="on a node this means that its file systems do not show the folder: put launches "
         "on one that all nodes see with output_dir=DIR",
+    )
+
+
+def damaged_file(path: Path, why: str) -> FrozenFolderError:
+    """Return the error for a file whose content is not what hpckit wrote."""
+    return FrozenFolderError(
+        f"{path} is damaged: {why} (seen from {this_host()})",
+        hint="it was edited, or the disk was full while it was copied: take a good copy of it. "
+        "hpckit does nothing with this launch without it; to give it up, delete its folder",
     )
 
 

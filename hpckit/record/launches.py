@@ -27,6 +27,7 @@ from hpckit.record.frozen import (
     RunHead,
     check_numbers,
     code_record,
+    damaged_file,
     no_launch,
     read_frozen,
     run_heads,
@@ -114,7 +115,7 @@ def _load(paths: LaunchPaths) -> Launch:
         check_numbers(heads, len(runs))
         code = code_record(paths, record["code"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unreadable_file(paths.launch, f"it is not a launch record ({error})") from error
+        raise damaged_file(paths.launch, f"it is not a launch record ({error})") from error
     frozen = {field.name: getattr(heads, field.name) for field in fields(heads)}
     jobs = tuple(read_history(heads.jobs, _told(paths)).jobs)
     return Launch(**(frozen | {"jobs": jobs}), folder=paths.folder, runs=runs, code=code)
@@ -136,9 +137,7 @@ def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, A
     except OSError as error:
         raise unreadable_file(path, str(error)) from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise unreadable_file(
-            path, f"it holds no configuration of run {index} ({error})"
-        ) from error
+        raise damaged_file(path, f"it holds no configuration of run {index} ({error})") from error
 
 
 def load_configs(launch: Launch) -> Iterator[dict[str, Any]]:
@@ -154,7 +153,7 @@ def load_configs(launch: Launch) -> Iterator[dict[str, Any]]:
         except (OSError, ValueError, RecursionError) as error:
             raise unreadable_file(path, str(error)) from error
         if len(configs) < min(CONFIGS_PER_FILE, len(launch.runs) - first):
-            raise unreadable_file(path, "it lacks the configuration of a run")
+            raise damaged_file(path, "it lacks the configuration of a run")
         yield from configs
 
 
@@ -229,15 +228,17 @@ def is_cancelled(launch: Launch, index: int) -> bool:
     return index in read_launch_history(launch).cancelled
 
 
-def read_attempts(launch: Launch, index: int) -> Iterator[tuple[int, tuple[events.Event, ...]]]:
+def read_attempts(
+    launch: Launch, index: int, *, without: Collection[str] = ()
+) -> Iterator[tuple[int, tuple[events.Event, ...]]]:
     """Yield every attempt of a run, oldest first: its number, and its events in order.
 
-    Each attempt is read on demand. An attempt has no events if its supervisor was killed at once or
-    could not write.
+    Each attempt is read on demand, without the kinds of events in `without`. An attempt has no
+    events if its supervisor was killed at once or could not write.
     """
-    attempts = launch.paths.run(index).attempts
-    for number in attempt_numbers(attempts):
-        yield number, tuple(_told_of(launch.paths.run(index).attempt(number)))
+    run = launch.paths.run(index)
+    for number in attempt_numbers(run.attempts):
+        yield number, tuple(_told_of(run.attempt(number), without=without))
 
 
 def _told_of(attempt: AttemptPaths, *, without: Collection[str] = ()) -> Iterator[events.Event]:

@@ -6,6 +6,7 @@ docs/reference/run-folder.md documents this tree for users; change the two toget
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 CONFIGS_PER_FILE = 100
@@ -75,6 +76,19 @@ class AttemptPaths:
     def last_metrics(self) -> Path:
         """The last value of each metric: a cache of the rows."""
         return self.folder / "metrics.last.json"
+
+    def telemetry(self, node: str) -> Path:
+        """Return the file of what a node measures at present: the newest rows."""
+        return self.folder / f"telemetry-{node}.jsonl"
+
+    @property
+    def old_telemetry(self) -> Path:
+        """The folder of older telemetry, in a folder for each node."""
+        return self.folder / "telemetry"
+
+    def telemetry_segment(self, node: str, start: datetime) -> Path:
+        """Return the file of a node's older telemetry that begins at `start` (UTC)."""
+        return self.old_telemetry / node / f"{start:%Y%m%dT%H%M%SZ}.jsonl"
 
     @property
     def agents_log(self) -> Path:

@@ -77,7 +77,9 @@ def find_removed(reference: str, output_dir: Path, *, cwd: Path) -> Path | None:
 
     Only the caller's own folders count: the names of others mean nothing.
 
-    A complete launch with exactly this id takes precedence. Raises NotFoundError if several match.
+    A complete launch with exactly this id takes precedence. A name means the latest of its
+    launches, whether its removal was cut off or not: the same words again never reach an older one.
+    Raises NotFoundError if a beginning fits several, and the removal of one of them was cut off.
     """
     at = cwd / reference
     if "/" in reference:
@@ -90,10 +92,21 @@ def find_removed(reference: str, output_dir: Path, *, cwd: Path) -> Path | None:
         return None
     own = filter(_is_own, leftovers(output_dir))
     begun = {name: path for path in own if (name := removed_name(path))}
-    matches = _matches(reference, begun)
+    if not begun:
+        return None
+    live = dict.fromkeys(folder.name for folder in list_launches(output_dir))
+    every = sorted(live | dict.fromkeys(begun), key=_stamp, reverse=True)
+    matches = _matches(reference, every)
+    if all(name in live for name in matches):
+        return None
     if len(matches) > 1:
-        raise _not_one(reference, matches, list(begun), output_dir)
-    return begun[matches[0]] if matches else None
+        raise _not_one(reference, matches, every, output_dir)
+    return begun[matches[0]]
+
+
+def _stamp(name: str) -> str:
+    stamp = _STAMP.search(name)
+    return stamp[1] if stamp else ""
 
 
 def _find(
@@ -102,12 +115,17 @@ def _find(
     if reference is None:
         return _latest(output_dir)
     if not reference.strip():
-        raise NotFoundError(
-            "the launch is named by an empty text, which may be an unset variable",
-            hint="name a launch or a run, or leave the word out for the latest launch",
-        )
+        raise empty_reference("the latest launch")
     at = (cwd or Path.cwd()) / reference
     return _by_folder(at, load) or _by_id(reference, output_dir, load)
+
+
+def empty_reference(without: str = "all launches") -> NotFoundError:
+    """Return the error for an empty name; `without` is what no name at all means."""
+    return NotFoundError(
+        "the launch is named by an empty text, which may be an unset variable",
+        hint=f"name a launch or a run, or leave the word out for {without}",
+    )
 
 
 def _age(folder: Path) -> tuple[str, int] | None:

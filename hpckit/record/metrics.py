@@ -11,7 +11,7 @@ import atexit
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,8 @@ _MOST_AT_START = 16 << 20
 """Most bytes of rows that a rank reads before its first line: some tenths of a second."""
 
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-_OF_ROW = frozenset({"step", "at"})
+OWN_KEYS = ("step", "at", "round")
+"""What hpckit itself writes into a row; all other keys are metrics."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class LastValues:
         """Take the next row into account."""
         step, at = row.get("step"), row.get("at")
         for name, value in row.items():
-            if name not in _OF_ROW:
+            if name not in OWN_KEYS:
                 self.values[name] = {"value": value, "step": step, "at": at}
 
     def plain(self) -> dict[str, Any]:
@@ -96,6 +97,25 @@ def last_values(attempt: AttemptPaths) -> LastValues:
     """Return the last values of an attempt; empty if it logged nothing readable."""
     found = _read(attempt)
     return LastValues() if found is None else found
+
+
+def metrics_size(attempt: AttemptPaths) -> int:
+    """Return how many bytes of rows an attempt has; 0 without any. Raises OSError."""
+    try:
+        return attempt.metrics.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def read_metrics(attempt: AttemptPaths, size: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows in the first `size` bytes, one at a time; raises OSError.
+
+    A size makes two readings of a growing file yield the same rows.
+    """
+    for row, end in read_rows(attempt.metrics):
+        if end > size:
+            return
+        yield row
 
 
 def run_metrics(run: RunPaths, attempts: Iterable[int]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ _DATA = frozenset({"data", "dataset", "datasets", "corpus", "inputs", "weights",
 """Folder names that count as paths even without a slash."""
 
 _OURS = frozenset(
-    {"cluster", "code", "command", "entry_point", "name", "output_dir", "recovery"}
+    {"cluster", "code", "command", "entry_point", "name", "observe", "output_dir", "recovery"}
     | {"resources", "runtime", "chaos", "budget", "seed", "checkpoint", "sweep", "stages", "hydra"}
 )
 _NO_PATH = re.compile(r"[*?{}\[\]$<>|\n\0]|://|\A[-~@]")

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,11 +38,18 @@ def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE, lasting: bool
 
     With `lasting=False` the file may be empty after a power loss.
     """
+    write_chunks(path, (text,), mode=mode, lasting=lasting)
+
+
+def write_chunks(
+    path: Path, chunks: Iterable[str], *, mode: int = PRIVATE_FILE, lasting: bool = True
+) -> None:
+    """Replace a whole file as `write_text` does, with text that is written as it comes."""
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+            file.writelines(chunks)
             file.flush()
             if lasting:
                 os.fsync(file.fileno())
@@ -97,14 +104,19 @@ def open_plain(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
+def json_line(record: Mapping[str, Any]) -> bytes:
+    """Return a record as one line of JSON, with its line end."""
+    text = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+    return text.encode(errors="backslashreplace")
+
+
 def append_line(path: Path, record: Mapping[str, Any]) -> int:
     """Append one JSON line in a single write and return the file's new size; raises OSError.
 
     A line cut off by a full disk is terminated first, so that it does not swallow the next one. All
     writers of a file must be on one host: over NFS, several hosts lose each other's lines.
     """
-    text = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
-    line = text.encode(errors="backslashreplace")
+    line = json_line(record)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
     try:
         size = os.fstat(handle).st_size

@@ -23,7 +23,7 @@ def best_first(results: Results, search: Search) -> Results:
     return replace(results, rows=tuple(sorted(results.rows, key=lambda row: _rank(row, search))))
 
 
-def best(rows: Sequence[ResultRow], search: Search) -> ResultRow | None:
+def best_row(rows: Sequence[ResultRow], search: Search) -> ResultRow | None:
     """Return the best run that counts, None if there is none yet."""
     counting = [row for row in rows if _counts(row, search)]
     return min(counting, key=lambda row: _rank(row, search), default=None)

@@ -9,7 +9,8 @@ from typing import Any
 
 from hpckit.model.counted import counted
 from hpckit.model.plain import to_plain
-from hpckit.report.text import Page, TextTable, number
+from hpckit.report.rows import Foreign
+from hpckit.report.text import Page, TextTable, foreign_line, number
 
 _SHOWN_FILES = 20
 _SHOWN_PAIRS = 50
@@ -58,7 +59,8 @@ class ResultPair:
 class RunComparison:
     """The differences between `old` and `new`. `alone` are runs that have no counterpart.
 
-    `environment` has name, old and new value; null means not recorded.
+    `environment` has name, old and new value; null means not recorded. `foreign` has the owners of
+    both launches, null for the caller's own.
     """
 
     old: str
@@ -69,6 +71,7 @@ class RunComparison:
     environment: tuple[tuple[str, str | None, str | None], ...]
     results: tuple[ResultPair, ...]
     alone: tuple[str, ...]
+    foreign: tuple[Foreign | None, Foreign | None] = (None, None)
 
 
 def key_differences(
@@ -109,6 +112,8 @@ def _leaves(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 def comparison_page(found: RunComparison) -> Page:
     """Return the page of `diff`."""
     page: list[TextTable | str] = [f"old  {found.old}\nnew  {found.new}"]
+    owners = zip(("old", "new"), found.foreign, strict=True)
+    page += [f"{side} is {foreign_line(one)}" for side, one in owners if one is not None]
     for title, keys in (("configuration", found.config), ("resources", found.resources)):
         page += _section(title, [_key_line(one, len(found.results)) for one in keys])
     page += _section("code", _code_lines(found.code))
@@ -213,6 +218,7 @@ def comparison_document(found: RunComparison) -> dict[str, Any]:
                 for one in found.results
             ],
             "alone": found.alone,
+            "foreign": {"old": found.foreign[0], "new": found.foreign[1]},
         }
     )
     return document

@@ -237,6 +237,7 @@ def description_document(about: LaunchDescription) -> dict[str, Any]:
             "code": about.code,
             "environment": about.environment,
             "paths": about.paths,
+            "foreign": about.head.foreign,
             **of_run,
         }
     )

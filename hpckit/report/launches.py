@@ -42,10 +42,10 @@ def _value(line: LaunchLine, key: SortKey) -> Any:
         return sum(line.counts.values())
     if key.column in RunState.__members__:
         return line.counts.get(RunState(key.column), 0)
-    return best(line, key)
+    return sorted_value(line, key)
 
 
-def best(line: LaunchLine, key: SortKey | None) -> Any:
+def sorted_value(line: LaunchLine, key: SortKey | None) -> Any:
     """Return the value of the metric that a launch is sorted by, None without such a metric."""
     if key is None or key.column in _OWN:
         return None

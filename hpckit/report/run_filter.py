@@ -47,7 +47,7 @@ class RunFilter:
         return (
             (self.indices is None or view.record.index in self.indices)
             and self.basic.takes(view.state, view.record.overrides)
-            and (not self.causes or cause_of(view) in self.causes)
+            and (not self.causes or failure_cause(view) in self.causes)
         )
 
     def chosen(self, views: Sequence[RunView], launch: str) -> tuple[RunView, ...]:
@@ -61,7 +61,7 @@ class RunFilter:
         return found
 
 
-def cause_of(view: RunView) -> Cause | None:
+def failure_cause(view: RunView) -> Cause | None:
     """Return why a run did not complete; None if it did, or has not ended."""
     known = failure(view)
     return None if known is None else known.cause
@@ -70,7 +70,7 @@ def cause_of(view: RunView) -> Cause | None:
 def what_there_is(views: Iterable[RunView]) -> str:
     """Return how many runs there are by state, and how many failed by cause."""
     runs = list(views)
-    causes = Counter(cause for view in runs if (cause := cause_of(view)) is not None)
+    causes = Counter(cause for view in runs if (cause := failure_cause(view)) is not None)
     counted = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
     return states_text(count_states(view.state for view in runs)) + (
         f" (causes: {counted})" if counted else ""

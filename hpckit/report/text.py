@@ -19,7 +19,7 @@ from hpckit.report import results as sweep
 from hpckit.report.blocked import blocked_lines
 from hpckit.report.escape import escaped, escaped_cell, shortened
 from hpckit.report.failures import failure_texts, shown_ranges
-from hpckit.report.launches import LaunchLine, best
+from hpckit.report.launches import LaunchLine, sorted_value
 from hpckit.report.overrides import override_cells
 from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
 from hpckit.report.selection import SortKey
@@ -81,11 +81,12 @@ def head_line(head: LaunchHead, now: datetime) -> str:
         lines = [head.id, age]
     # An id begins with the name, unless the name has characters that a folder should not have.
     lines += [] if head.id.startswith(f"{head.name}-") else [f"name {head.name}"]
-    lines += [head.folder, *([] if head.foreign is None else [_foreign_line(head.foreign)])]
+    lines += [head.folder, *([] if head.foreign is None else [foreign_line(head.foreign)])]
     return "\n".join(lines)
 
 
-def _foreign_line(foreign: Foreign) -> str:
+def foreign_line(foreign: Foreign) -> str:
+    """Return the line for a launch that is not the caller's own: whose it is, and why."""
     return f"not yours: {foreign.reason}; this is what its files say, and they may say anything"
 
 
@@ -272,7 +273,7 @@ def _seconds(wall_s: float | None) -> str:
 
 def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) -> Page:
     """Return the page of `ls`, with the metric it is sorted by."""
-    values = [number(best(one, key)) for one in launches]
+    values = [number(sorted_value(one, key)) for one in launches]
     shown = key is not None and any(values)
     strange = any(one.head.foreign is not None for one in launches)
     rows = tuple(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.model.fault import FaultTarget
+from hpckit.record.layout import LaunchPaths
 from hpckit.record.process import start_mark
 
 _SESSION = 3
@@ -82,6 +83,34 @@ def rank_environment(attempt: Path, node: str | None) -> Mapping[str, str]:
         ):
             return variables
     return {}
+
+
+def processes_of_runs() -> Mapping[Path, tuple[int, ...]]:
+    """Return the ranks and agents that live on this host, by the real path of their run's folder.
+
+    What a rank has started by itself is not among them, if it has left the rank's session.
+    """
+    found: dict[Path, list[int]] = {}
+    for pid in sorted(_own_processes()):
+        run = _run_of_rank(pid) or _run_of_agent(pid)
+        if run is not None and start_mark(pid) is not None:
+            found.setdefault(Path(os.path.realpath(run)), []).append(pid)
+    return {run: tuple(pids) for run, pids in found.items()}
+
+
+def _run_of_rank(pid: int) -> Path | None:
+    variables = _variables(pid)
+    attempt = variables.get("HPCKIT_ATTEMPT_DIR")
+    if attempt is None or "HPCKIT_RANK" not in variables or _session(pid) != pid:
+        return None
+    return Path(attempt).parent.parent
+
+
+def _run_of_agent(pid: int) -> Path | None:
+    words = _words(pid)
+    if _AGENT not in words[:_PYTHON_WORDS] or not all(map(str.isdecimal, words[-2:])):
+        return None
+    return LaunchPaths(Path(words[-3])).run(int(words[-2])).folder
 
 
 def _own_processes() -> Iterator[int]:

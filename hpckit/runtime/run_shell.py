@@ -28,7 +28,7 @@ NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 """Exit codes of a command that cannot be started, as in shells."""
 
-_OF_ONE_RANK = frozenset({"HPCKIT_STACKS", "HPCKIT_FAILURE_HOURS", "HPCKIT_SAVE_COST"})
+_OF_ONE_RANK = frozenset({"HPCKIT_STACKS", "HPCKIT_MTBF_HOURS", "HPCKIT_SAVE_COST"})
 _OF_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
 
 

@@ -55,7 +55,10 @@ def _change(arguments: argparse.Namespace) -> int:
     verb: str = arguments.action
     if verb == "up":
         return _up(arguments)
-    if verb == "down":
+    if verb == "install":
+        lifecycle.install(Options(release=arguments.release))
+        print(f"Slurm {arguments.release} is installed: `hpckit sandbox up` starts it")
+    elif verb == "down":
         lifecycle.take_down(purge=arguments.purge)
         print("the sandbox is down" + (" and its state and caches are gone" * arguments.purge))
     elif verb in _NODE_VERBS:
@@ -78,7 +81,7 @@ def _up(arguments: argparse.Namespace) -> int:
 
 def _status(*, as_json: bool) -> int:
     seen = status.sandbox_status()
-    print(json.dumps(seen) if as_json else status.as_text(seen))
+    print(json.dumps(seen) if as_json else status.format_status(seen))
     return 0 if seen["state"] == "up" else 3
 
 
@@ -116,6 +119,8 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
         parser_class=argparse.ArgumentParser,
     )
     _add_up(verbs.add_parser("up", help="make it what the options say; installs what is missing"))
+    install = verbs.add_parser("install", help="install what is missing, and start nothing")
+    _add_release(install)
     down = verbs.add_parser("down", help="stop it and leave nothing behind")
     down.add_argument("--purge", action="store_true", help="also delete its state and caches")
     show = verbs.add_parser("status", help="what is alive; exit code 0 when all is, else 3")
@@ -135,7 +140,7 @@ def _as_help(text: str | None) -> str:
 def _add_up(up: argparse.ArgumentParser) -> None:
     usual = Options()
     up.add_argument("--nodes", type=_between(1, MAX_NODES), default=usual.nodes, metavar="N")
-    up.add_argument("--release", choices=sorted(SUITES), default=usual.release)
+    _add_release(up)
     seconds = {
         "--grace": (usual.grace, 0, "between the notice of a preemption and the end"),
         "--cred-expire": (usual.cred_expire, 5, "a requeued job waits this and one more"),
@@ -151,6 +156,10 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         metavar="N",
         help="one more than the highest index in an array",
     )
+
+
+def _add_release(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--release", choices=sorted(SUITES), default=Options().release)
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:

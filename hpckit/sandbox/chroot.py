@@ -56,10 +56,23 @@ def open_namespace(options: Options) -> None:
         process.run(["mount", "--make-private", str(folder)])
     MOUNT_NAMESPACE.touch()
     script = "set -e\n" + "\n".join(_mount_commands(options.root))
-    process.run(
-        ["unshare", f"--mount={MOUNT_NAMESPACE}", "--propagation", "slave", "sh", "-s"],
-        stdin=script,
-    )
+    _unshare(script)
+
+
+def _unshare(script: str) -> None:
+    """Run a script in a new mount namespace, and pin that.
+
+    Linux pins only namespaces younger than the one around them. From 6.18 on it tells their age by
+    numbers that each CPU hands out for itself, so that a new one may be taken for older, except on
+    the CPU where the one around it was made.
+    """
+    argv = ["unshare", f"--mount={MOUNT_NAMESPACE}", "--propagation", "slave", "sh", "-s"]
+    for cpu in sorted(os.sched_getaffinity(0)):
+        done = process.run(["taskset", "--cpu-list", str(cpu), *argv], check=False, stdin=script)
+        if "Invalid argument" not in done.stderr:
+            break
+    if done.returncode != 0:
+        raise SandboxError(f"no mount namespace could be pinned: {done.stderr.strip()}")
 
 
 def close_namespace() -> None:

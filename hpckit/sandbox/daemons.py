@@ -53,7 +53,7 @@ def start_munge() -> None:
     argv = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={MUNGE_SOCKET}",
             f"--pid-file={MUNGE_DIR}/munged.pid", f"--seed-file={key.parent}/munged.seed",
             "--num-threads=4"]  # fmt: skip
-    process.start(Daemon(name="munged", argv=argv, user="munge"))
+    process.start_daemon(Daemon(name="munged", argv=argv, user="munge"))
     process.await_daemon("munged", _munge_answers, 10.0)
 
 
@@ -77,7 +77,7 @@ def start_database() -> None:
             f"--socket={MYSQL_SOCKET}", f"--pid-file={MYSQL_DIR}/mariadbd.pid",
             "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=64M",
             "--innodb-lock-wait-timeout=900"]  # fmt: skip
-    process.start(Daemon(name="mariadbd", argv=argv))
+    process.start_daemon(Daemon(name="mariadbd", argv=argv))
     process.await_daemon("mariadbd", _database_answers, 60.0)
 
 
@@ -89,14 +89,14 @@ def _database_answers() -> bool:
 def start_slurmdbd(options: Options) -> None:
     """Start the accounting daemon; it is ready when sacctmgr gets an answer."""
     argv = [*_on_controller(options), "/usr/sbin/slurmdbd", "-D"]
-    process.start(Daemon(name="slurmdbd", argv=argv))
+    process.start_daemon(Daemon(name="slurmdbd", argv=argv))
     process.await_daemon("slurmdbd", lambda: _answers("sacctmgr", "-nP", "show", "cluster"), 90.0)
 
 
-def start_controller(options: Options) -> None:
+def start_slurmctld(options: Options) -> None:
     """Start the controller under its own hostname; it is ready when scontrol ping succeeds."""
     argv = [*_on_controller(options), "/usr/sbin/slurmctld", "-D", "-f", str(SLURM_CONF)]
-    process.start(Daemon(name="slurmctld", argv=argv))
+    process.start_daemon(Daemon(name="slurmctld", argv=argv))
     process.await_daemon("slurmctld", controller_answers, 60.0)
 
 
@@ -111,7 +111,7 @@ def start_node(node: Node, options: Options) -> None:
     spool.mkdir(parents=True, exist_ok=True)
     argv = [*_on_node(node, options), "/usr/sbin/slurmd", "-D", "-N", node.name,
             "-f", str(SLURM_CONF)]  # fmt: skip
-    process.start(Daemon(name=slurmd_name(node), argv=argv))
+    process.start_daemon(Daemon(name=slurmd_name(node), argv=argv))
 
 
 def slurmd_name(node: Node) -> str:
@@ -122,7 +122,7 @@ def slurmd_name(node: Node) -> str:
 def stop_node(node: Node) -> int:
     """Kill everything on the node, Slurm's and the jobs'; return the number of killed processes."""
     killed = process.kill_in_network_namespace(node.namespace)
-    process.stop(slurmd_name(node))
+    process.stop_daemon(slurmd_name(node))
     return killed
 
 

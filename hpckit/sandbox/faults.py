@@ -39,14 +39,14 @@ def heal_node(name: str) -> str:
 def stop_controller() -> str:
     """Stop slurmctld, which saves its state; running jobs run on."""
     required_options()
-    process.stop("slurmctld", patience=30.0)
+    process.stop_daemon("slurmctld", patience=30.0)
     return "the controller is stopped"
 
 
 def start_controller() -> str:
     """Start slurmctld again from its saved state."""
     options = required_options()
-    daemons.start_controller(options)
+    daemons.start_slurmctld(options)
     reachable = [node.name for node in options.all_nodes() if _is_reachable(node)]
     process.wait_until(lambda: nodes.serve(reachable), 20.0, interval=0.3)
     return "the controller answers"

@@ -43,7 +43,7 @@ def required_options() -> Options:
 
 def bring_up(options: Options) -> None:
     """Bring the sandbox up with these options; starts only what is missing."""
-    _prepare_machine(options)
+    install(options)
     current = recorded_options()
     if current is not None and current != options:
         _tell("it is up with other options: taking it down first")
@@ -57,7 +57,8 @@ def bring_up(options: Options) -> None:
     _await_nodes(options)
 
 
-def _prepare_machine(options: Options) -> None:
+def install(options: Options) -> None:
+    """Install what `bring_up` needs and this machine lacks; starts nothing."""
     names = packages.missing_packages(options)
     if names:
         _tell(f"installing {', '.join(names)}")
@@ -100,7 +101,7 @@ def _start_daemons(options: Options) -> None:
     daemons.start_database()
     daemons.start_slurmdbd(options)
     _register_accounts()
-    daemons.start_controller(options)
+    daemons.start_slurmctld(options)
     for node in options.all_nodes():
         daemons.start_node(node, options)
 
@@ -147,7 +148,7 @@ def take_down(*, purge: bool = False) -> None:
     for namespace in network.namespaces():
         process.kill_in_network_namespace(namespace)
     for name in _stop_order():
-        process.stop(name, patience=30.0)
+        process.stop_daemon(name, patience=30.0)
     network.remove_network()
     network.clean_hosts()
     chroot.close_namespace()

@@ -80,7 +80,7 @@ def _search_path() -> str:
     return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
 
 
-def start(daemon: Daemon) -> None:
+def start_daemon(daemon: Daemon) -> None:
     """Start a daemon unless its recorded process is alive, and record it."""
     if recorded_pid(daemon.name) is not None:
         return
@@ -118,7 +118,7 @@ def recorded_names() -> list[str]:
     return sorted(path.stem for path in PID_DIR.glob("*.json"))
 
 
-def stop(name: str, *, patience: float = 15.0) -> None:
+def stop_daemon(name: str, *, patience: float = 15.0) -> None:
     """End a recorded process: TERM, and KILL after `patience` seconds."""
     pid = recorded_pid(name)
     if pid is not None:

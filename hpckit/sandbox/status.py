@@ -71,7 +71,7 @@ def _judge(options: Options | None, alive: dict[str, bool], seen: list[NodeStatu
     return "up" if whole else "degraded"
 
 
-def as_text(status: Status) -> str:
+def format_status(status: Status) -> str:
     """Return the status as a few lines of text."""
     if status["options"] is None:
         return "the sandbox is down"

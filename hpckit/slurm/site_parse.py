@@ -60,8 +60,8 @@ def _partition(said: Mapping[str, str]) -> Partition:
         state=said.get("State", "UP").upper(),
         nodes=_count(said.get("TotalNodes", "")),
         max_nodes=_count(said.get("MaxNodes", "")),
-        max_time=parse_duration(said.get("MaxTime", "")),
-        default_time=parse_duration(said.get("DefaultTime", "")),
+        max_time=parse_time_limit(said.get("MaxTime", "")),
+        default_time=parse_time_limit(said.get("DefaultTime", "")),
         qos=next(iter(_names(said.get("QoS", ""))), None),
         allowed_accounts=_allowed(said.get("AllowAccounts", "ALL")),
         denied_accounts=_names(said.get("DenyAccounts", "")),
@@ -95,7 +95,7 @@ def read_user(text: str, cluster: str) -> tuple[str | None, tuple[Association, .
             qos=tuple(name for name in qos.split(",") if name),
             default_qos=default_qos,
             max_submit=_count(max_submit),
-            max_wall=parse_duration(max_wall),
+            max_wall=parse_time_limit(max_wall),
         )
         for _, _, account, partition, qos, default_qos, max_submit, max_wall in rows
         if account
@@ -121,13 +121,13 @@ def read_qos(text: str) -> dict[str, Qos]:
             group_submit=_count(group),
             user_submit=_count(user),
             account_submit=_count(account),
-            max_wall=parse_duration(wall),
+            max_wall=parse_time_limit(wall),
         )
         for name, flags, group, user, account, wall in _rows(text, _columns(QOS_FORMAT))
     }
 
 
-def parse_duration(text: str) -> timedelta | None:
+def parse_time_limit(text: str) -> timedelta | None:
     """Return `[[days-]hours:]minutes:seconds` as a duration; None for no limit."""
     match = _DURATION.match(text.strip())
     if match is None:

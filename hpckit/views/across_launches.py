@@ -17,7 +17,7 @@ from hpckit.record.lookup import Selection, find_evidence, list_launches
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.report.selection import assigned
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import Ask, LaunchView, launch_views
+from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
 
 ChosenRuns = tuple[LaunchView, Sequence[RunView]]
 """A launch, and the selected ones of its runs."""
@@ -44,12 +44,12 @@ def chosen_runs(
     """
     questions = _questions(query, base, context)
     views = launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
-    for warning in dict.fromkeys(view.warning for view in views if view.warning):
-        context.note(f"warning: {warning}")
+    note_warnings(views, context)
     if len(views) == 1:
         return [(view, view.runs) for view in views]
-    _note_code([view.launch for view in views], context)
-    return _newest(sorted(views, key=lambda view: view.launch.created_at, reverse=True))[::-1]
+    chosen = _newest(sorted(views, key=lambda view: view.launch.created_at, reverse=True))[::-1]
+    _note_code([view.launch for view, _ in chosen], context)
+    return chosen
 
 
 def _questions(
@@ -62,7 +62,17 @@ def _questions(
                 hint="leave one of the two out",
             )
         return list(_of_experiment(query.experiment, base, context))
-    names: list[str | None] = list(dict.fromkeys(query.references)) or [None]
+    return named_runs(query.references, base, context)
+
+
+def named_runs(
+    references: Sequence[str], base: Path, context: Context
+) -> list[tuple[Launch, Sequence[int] | None]]:
+    """Return each named launch once, with its named runs, None for all; raises NotFoundError.
+
+    Without a reference it is the latest launch.
+    """
+    names: list[str | None] = list(dict.fromkeys(references)) or [None]
     return list(_merged(find_evidence(name, base, cwd=context.cwd) for name in names))
 
 

@@ -17,7 +17,8 @@ from hpckit.record.snapshot.environment import environment_differences
 from hpckit.record.snapshot.identity import frozen_identity
 from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import launch_views
+from hpckit.views.launch_head import launch_head
+from hpckit.views.launch_view import launch_views, note_warnings
 
 _RESOURCES = "resources."
 
@@ -61,6 +62,7 @@ def compare_selections(
         environment=tuple((one.name, one.old, one.new) for one in found),
         results=tuple(_result(one, other) for one, other in pairs),
         alone=tuple(one.record.id for one in alone),
+        foreign=(launch_head(left).foreign, launch_head(right).foreign),
     )
 
 
@@ -70,8 +72,7 @@ def _sides(
     chosen = (old, new)
     questions = [(one.launch, None if one.index is None else (one.index,)) for one in chosen]
     views = launch_views(questions, context, freshness=freshness)
-    for warning in dict.fromkeys(view.warning for view in views if view.warning):
-        context.note(f"warning: {warning}")
+    note_warnings(views, context)
     left, right = (
         _Side(
             launch=view.launch,

@@ -178,6 +178,12 @@ class _Reading:
         )
 
 
+def note_warnings(views: Iterable[LaunchView], context: Context) -> None:
+    """Print what views warn of, each text once."""
+    for warning in dict.fromkeys(view.warning for view in views if view.warning):
+        context.note(f"warning: {warning}")
+
+
 def _index(
     launch: Launch, context: Context, indices: Sequence[int] | None, *, anew: bool
 ) -> RunIndex | None:

@@ -11,15 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import TensorProperties
 
 from hpckit.runtime.checkpoint import manifest
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, NoCheckpointError
+from hpckit.runtime.checkpoint.metadata import read_metadata
 
 NOBODY = 65534
 
@@ -190,6 +193,35 @@ def test_metadata_of_all_that_is_saved_is_read(scratch: Path) -> None:
     assert {name: one.dtype for name, one in values.state.items()} == {
         name: one.dtype for name, one in state.items()
     }
+
+
+class _Early(pickle.Pickler):
+    """Pickles a member of an enum as Python 3.11.2 does: by getattr."""
+
+    def reducer_override(self, given: Any) -> Any:
+        """Return how a member is made again; all else as usual."""
+        return (getattr, (type(given), given.name)) if isinstance(given, Enum) else NotImplemented
+
+
+class _Attribute:
+    """What asks for an attribute of a class that is allowed."""
+
+    def __reduce__(self) -> tuple[Any, tuple[object, str]]:
+        return getattr, (TensorProperties, "__init__")
+
+
+def test_metadata_of_early_pythons_is_read_and_getattr_reaches_nothing_else(scratch: Path) -> None:
+    """A member of an enum may be named by getattr; an attribute of anything else may not."""
+    _save(scratch / "own", 1)
+    (folder,) = (scratch / "own").glob("step-*")
+    found = read_metadata(folder)
+    with (folder / ".metadata").open("wb") as file:
+        _Early(file).dump(found)
+    assert b"getattr" in (folder / ".metadata").read_bytes()
+    assert read_metadata(folder) == found
+    (folder / ".metadata").write_bytes(pickle.dumps(_Attribute()))
+    with pytest.raises(CheckpointError, match="names the attribute '__init__'"):
+        read_metadata(folder)
 
 
 def test_save_looks_at_the_files_of_older_ones_once(

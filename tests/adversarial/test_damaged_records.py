@@ -225,9 +225,8 @@ def test_launches_with_a_damaged_record_say_which_file_and_what_is_wrong(broken:
     damage(outputs / broken.launch.id, ("launch.json", 0, ("cluster", "modules")), {"a": 1})
     code, _, err = answer(outputs, ("status", broken.launch.id))
     assert code == 1
-    assert (
-        "launch.json: it is not a launch record (cluster: modules: {'a': 1} is not a list)" in err
-    )
+    assert "launch.json is damaged: it is not a launch record (cluster: modules: {'a': 1}" in err
+    assert "delete its folder" in err
     code, out, err = answer(outputs, ("ls",))
     assert code == 0
     assert "whole-" in out

@@ -13,22 +13,14 @@ import torch
 
 from hpckit.model.failure import ExitReason, StateKept, ToldBy
 from hpckit.model.launch import Checkpoint
-from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
+from hpckit.runtime.environ import rank_info
 from hpckit.runtime.rank.checkpointing import StepCheckpoints
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.steps import StepLoop
 
-ALONE = RankInfo(
-    rank=0,
-    world_size=1,
-    local_rank=0,
-    local_world_size=1,
-    node_rank=0,
-    num_nodes=1,
-    source=RankSource.single,
-)
+ALONE = rank_info({})
 
 
 class Attempts:

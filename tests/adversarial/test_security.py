@@ -48,7 +48,7 @@ def trap(place: Place, mine: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("verb", ["status", "logs", "results"])
+@pytest.mark.parametrize("verb", ["status", "logs", "results", "show"])
 def test_security_shows_a_strangers_launch_and_runs_nothing_of_it(
     place: Place, trap: Path, verb: str
 ) -> None:
@@ -68,6 +68,19 @@ def test_security_status_says_whose_a_launch_is(place: Place, trap: Path) -> Non
     listed = json.loads(place.hpckit("ls", "--json").stdout)["launches"]
     assert [one["foreign"] and one["foreign"]["uid"] for one in listed] == [STRANGER, None]
     assert "nobody (uid 65534)" in place.hpckit("ls").stdout
+
+
+def test_security_show_and_diff_say_whose_a_launch_is(place: Place, trap: Path, mine: Path) -> None:
+    """They look at another user's launch, and mark it as such, in text and JSON."""
+    assert "belongs to nobody (uid 65534)" in place.hpckit("show", str(trap)).stdout
+    shown = json.loads(place.hpckit("show", str(trap), "--json").stdout)
+    assert shown["foreign"]["uid"] == STRANGER
+    assert json.loads(place.hpckit("show", "--json").stdout)["foreign"] is None
+    words = ("diff", str(mine), str(trap))
+    assert "new is not yours: " in place.hpckit(*words).stdout
+    foreign = json.loads(place.hpckit(*words, "--json").stdout)["foreign"]
+    assert (foreign["old"], foreign["new"]["uid"]) == (None, STRANGER)
+    assert not place.trace.exists()
 
 
 def test_security_latest_launch_is_the_callers_own(place: Place, trap: Path, mine: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_override_holds_exactly_these_words(words: list[str]) -> None:
 
 @given(st.lists(WORDS, min_size=1).filter(lambda words: words[0] != ""))
 @example(["x", *ODD])
-@settings(max_examples=60)
+@settings(max_examples=15)
 def test_any_words_survive_to_the_composed_configuration(words: list[str]) -> None:
     """Composed by Hydra and resolved by OmegaConf, they are the command that is frozen."""
     request = ComposeRequest(command=tuple(words), environ={}, cwd=Path("/"))

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from hpckit.config import env_resolver
 from hpckit.config.compose import ComposeRequest, compose
-from hpckit.config.overrides import parse, plain_value
+from hpckit.config.overrides import parse, parse_plain_value
 from hpckit.config.session import open_session
 from hpckit.errors import ConfigError
 
@@ -138,7 +138,7 @@ def all_compose(request_for: Callable[..., ComposeRequest], words: list[str]) ->
     return True
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(words=sweeps(KEYS, GROUPS))
 def test_shared_composition_is_hydras_in_a_hostile_configuration(
     words: list[str], hostile: Path, request_for: Requester
@@ -147,7 +147,7 @@ def test_shared_composition_is_hydras_in_a_hostile_configuration(
     agree(lambda *given, **more: request_for(*given, config_dir=hostile, **more), words)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     words=sweeps(
         ("seed", "name", "+params.x", "resources.nodes", "cluster.gpus_per_node", "checkpoint.dir"),
@@ -174,7 +174,7 @@ def test_shared_composition_is_hydras_in_the_shipped_configuration(
 )
 def test_plain_values_are_read_as_hydra_reads_them(text: str, request_for: Requester) -> None:
     """What is read without Hydra's parser has the parser's value and type."""
-    found = plain_value(text)
+    found = parse_plain_value(text)
     if found is None:
         return
     with open_session(request_for()) as session:

@@ -58,6 +58,21 @@ def test_words_for_one_stage_count_last_and_for_it_alone(request_staged: Any) ->
     assert found[2].config["beams"] == 8
 
 
+def test_interpolation_in_the_words_of_a_stage_has_the_value_of_each_run(
+    request_staged: Any, write_conf: Callable[..., Any]
+) -> None:
+    """`${lr}` in `stages.*.overrides` follows a sweep, and words for that stage alone."""
+    told = PIPELINE.replace("{overrides: [experiment=own]}", "{}")
+    told += "  report: {overrides: ['+shown=${lr}', '+only=${params.here}']}\n"
+    write_conf({"experiment/told": told})
+    words = ("experiment=told", "report:+params.here=7")
+    found = compose(request_staged(*words, "lr=2,3", multirun=True))[-2:]
+    assert [(one.config["shown"], one.config["only"]) for one in found] == [(2, 7), (3, 7)]
+    (once,) = compose(request_staged(*words, "report:lr=9"))[-1:]
+    assert once.config["shown"] == 9
+    assert "\nshown: 9\n" in show_config(request_staged(*words, "report:lr=9"), resolved=True)
+
+
 def test_sweep_spans_every_stage_that_is_not_run_once(request_staged: Any) -> None:
     """Point i of a stage belongs with point i of another, whichever of them an axis is set in."""
     found = compose(request_staged("seed=1,2", "train:lr=5,6", multirun=True))

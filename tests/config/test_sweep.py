@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -113,3 +114,23 @@ def test_sweep_that_cannot_be_says_why(
         compose(request_for(word, **mode))
     assert re.search(hint, caught.value.hint)
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("seed=range(0,1000000000000)",),
+        ("+x=range(0,1e12)",),
+        ("+x=range(0,1e12,0.001)",),
+        ("+x=shuffle(range(0,1000000000000))",),
+        ("+x=range(0,1e12)", "+y=range(0,1000000000000)", "sweep.zip=[[x,y]]"),
+    ],
+)
+def test_sweep_without_end_is_refused_at_once(words: Sequence[str], request_for: Requester) -> None:
+    """A range is never read further than to the first point that is too many."""
+    signal.alarm(60)
+    try:
+        with pytest.raises(ConfigError, match="at most 100000 are launched"):
+            compose(request_for(*words, multirun=True))
+    finally:
+        signal.alarm(0)

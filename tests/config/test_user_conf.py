@@ -193,6 +193,32 @@ def test_user_primary_that_is_wrong_is_told(
     assert caught.value.hint
 
 
+def test_primary_beside_a_foreign_one_works_as_it_is_advised(
+    request_for: Requester, write_conf: Writer
+) -> None:
+    """Both defaults lists that the error names compose; another one says what it lacks."""
+    experiment = "# @package _global_\nentry_point: x:y\nlr: 5\n"
+    write_conf(
+        {
+            "config": "lr: 3\nmodel: {depth: 2}\n",
+            "experiment/mine": experiment,
+            "hpc": "defaults: [hpckit, config, _self_, experiment: null]\n",
+            "plain": "defaults: [hpckit, _self_]\n",
+        }
+    )
+    with pytest.raises(ConfigError) as caught:
+        compose(request_for())
+    assert "defaults: [hpckit, _self_]" in caught.value.hint
+    assert "defaults: [hpckit, config, _self_, experiment: null]" in caught.value.hint
+    (point,) = compose(request_for("experiment=mine", config_name="hpc"))
+    assert (point.config["lr"], point.config["model"]) == (5, {"depth": 2})
+    with pytest.raises(ConfigError) as caught:
+        compose(request_for("experiment=mine", config_name="plain"))
+    assert "has no experiment to replace" in caught.value.message
+    assert "Write +experiment=mine" in caught.value.hint
+    assert compose(request_for("+experiment=mine", config_name="plain"))[0].config["lr"] == 5
+
+
 def test_user_values_are_made_plain(request_for: Requester, write_conf: Writer) -> None:
     """Keys become text, as JSON will make them, so that a run reads what was planned."""
     write_conf({"config": "defaults: [hpckit, _self_]\ntable: {1: a, x: [b, {2: c}]}\n"})

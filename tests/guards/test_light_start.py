@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 
-HEAVY = ("torch", "hydra", "omegaconf", "submitit", "sklearn", "numpy", "jinja2", "rich")
+HEAVY = (
+    *("torch", "hydra", "omegaconf", "submitit", "sklearn", "numpy", "jinja2", "rich"),
+    *("psutil", "pynvml"),
+)
 PROBE = """
 import json, sys
 from hpckit.cli.main import HIDDEN_VERBS, VERBS, verb_parser

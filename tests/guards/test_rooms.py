@@ -39,3 +39,15 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_tests_that_need_a_slurm_stand_in_one_folder() -> None:
+    """`scripts/test` looks for them in tests/integration alone, so that it collects few files."""
+    tests = Path(__file__).parents[1]
+    marked = {
+        path.relative_to(tests).as_posix()
+        for path in tests.rglob("test_*.py")
+        if "pytest.mark.slurm" in path.read_text() and path.name != Path(__file__).name
+    }
+    beside = {name for name in marked if not name.startswith("integration/")}
+    assert beside == {"adversarial/test_campaign.py"}  # has an option of its own

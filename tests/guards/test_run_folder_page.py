@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
 from hpckit.model.events import Event
 from hpckit.model.failure import Failure, RankExit
+from hpckit.model.telemetry.vocabulary import (
+    ClockReason,
+    GpuCounter,
+    GpuDevice,
+    GpuGauge,
+    GpuTrouble,
+    HostCounter,
+    HostGauge,
+    TelemetryEvent,
+    TelemetryEventKind,
+    TelemetrySegment,
+)
 from hpckit.record.layout import LaunchPaths
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "run-folder.md").read_text()
@@ -49,9 +62,30 @@ def test_page_shows_every_path_of_the_layout() -> None:
         launch.secrets,
         attempt.last_metrics,
         attempt.reserve,
+        attempt.old_telemetry,
         *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),
         *(attempt.round(0).exit_record(0), attempt.round(0).stacks(0)),
         *(launch.run(0).chaos_marks, launch.run(0).chaos_log),
         *(launch.search, launch.space, launch.journal, launch.sampler, launch.run(0).trial),
     ]
     assert [path.name for path in paths if path.name not in PAGE] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(GpuGauge, GpuCounter, ClockReason, GpuTrouble),
+        *(HostGauge, HostCounter, TelemetryEventKind),
+    ],
+    ids=lambda words: words.__name__,
+)
+def test_page_explains_every_word_of_telemetry(words: type[StrEnum]) -> None:
+    """No gauge, counter, reason, trouble or event is left out."""
+    assert [word for word in words if f"`{word}`" not in PAGE] == []
+
+
+@pytest.mark.parametrize("kind", [TelemetrySegment, GpuDevice, TelemetryEvent])
+def test_page_explains_every_field_of_telemetry(kind: type) -> None:
+    """Each line of a telemetry file is explained to the last field."""
+    names = [field.name for field in fields(kind) if field.name != "kind"]
+    assert [name for name in names if f"`{name}`" not in PAGE] == []

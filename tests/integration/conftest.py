@@ -98,17 +98,18 @@ def options_as_arguments(options: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """Use the sandbox that is up; mend one that is half up; bring one up where that is wanted."""
+    """Use the sandbox that is up; mend one that is half up; bring one up if that is wanted."""
     status = read_status()
-    wanted = os.geteuid() == 0 and os.environ.get("HPCKIT_TEST_SLURM") == "1"
+    release = os.environ.get("HPCKIT_TEST_SLURM") if os.geteuid() == 0 else None
     brought_up = status["state"] == "down"
-    if brought_up and not wanted:
+    if brought_up and not release:
         pytest.skip(
             "the Slurm sandbox is down: bring it up with 'scripts/slurm-sandbox up', "
-            "or run the tests as root with HPCKIT_TEST_SLURM=1"
+            "or run the tests as root with HPCKIT_TEST_SLURM=22.05"
         )
     if status["state"] != "up":
-        succeed(run([str(PROGRAM), "up", *options_as_arguments(status["options"] or {})]))
+        options = status["options"] or {"release": release}
+        succeed(run([str(PROGRAM), "up", *options_as_arguments(options)]))
         status = read_status()
     yield Sandbox(
         bin_dir=Path(status["bin_dir"]),

@@ -13,7 +13,7 @@ from hpckit.planning.faults import (
     FaultTargets,
     ScheduledFault,
     outside_faults,
-    parse_duration,
+    parse_delay,
     plan_faults,
     schedule,
     split_words,
@@ -152,11 +152,11 @@ def test_schedule_draws_what_a_fault_leaves_open_and_keeps_what_it_says() -> Non
 )
 def test_duration_is_read_with_its_unit(text: str, seconds: float) -> None:
     """Seconds unless a unit says otherwise."""
-    assert parse_duration(text) == timedelta(seconds=seconds)
+    assert parse_delay(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1s", "2d", "soon"])
 def test_duration_that_is_none_is_refused(text: str) -> None:
     """Nothing, negative times and unknown units are errors that say how to write one."""
     with pytest.raises(UsageError, match="is not a duration"):
-        parse_duration(text)
+        parse_delay(text)

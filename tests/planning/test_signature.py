@@ -41,6 +41,7 @@ def test_signature_does_not_depend_on_order() -> None:
         {"recovery": {"max_identical_failures": 9}},
         {"checkpoint": {"dir": "/c"}},
         {"runtime": {"device": "cpu"}},
+        {"observe": {"interval_s": 1.0}},
         {"code": {"snapshot": False}},
         {"chaos": ["kill rank=0 step=3"]},
         {"resources": {**CONFIG["resources"], "mem_gb": 64, "partition": "urgent"}},

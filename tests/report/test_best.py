@@ -7,7 +7,7 @@ from typing import Any
 from hpckit.model.launch import Direction, Pruner
 from hpckit.model.search import Search
 from hpckit.model.states import RunState
-from hpckit.report.best import best, best_first, best_line, best_object
+from hpckit.report.best import best_first, best_line, best_object, best_row
 from hpckit.report.results import ResultRow, Results
 
 
@@ -61,7 +61,7 @@ def test_best_run_comes_first_and_what_does_not_count_last() -> None:
 
 def test_best_run_is_a_completed_one() -> None:
     """A lower loss of a run that goes on, or was pruned, is no result yet."""
-    leader = best(ROWS, _search())
+    leader = best_row(ROWS, _search())
     assert leader is not None
     assert leader.index == 2
     assert best_line(leader, "loss") == "best so far: demo.2  loss 0.25  lr=0.2"
@@ -72,6 +72,6 @@ def test_best_run_is_a_completed_one() -> None:
 
 def test_best_of_nothing_says_so() -> None:
     """Before the first run has completed there is none."""
-    assert best(ROWS[3:6], _search()) is None
+    assert best_row(ROWS[3:6], _search()) is None
     assert best_object(None, _search()) is None
     assert best_line(None, "loss") == "best so far: none has completed with a loss"

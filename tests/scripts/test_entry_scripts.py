@@ -6,6 +6,7 @@ The scripts are real; the programs they call are stand-ins that note how they we
 import os
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +16,13 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """#!/bin/bash
 echo "${0##*/} $*" >> "$NOTES"
 case "${0##*/} $*" in
-  "slurm-sandbox status") exit "$SANDBOX_STATUS" ;;
   *"$FAILING"*) exit 1 ;;
   *"${HANGING:-nothing}"*) exec sleep 600 ;;
 esac
+"""
+ISOLATED = """#!/bin/bash
+echo "isolated $1 with HPCKIT_TEST_SLURM=$HPCKIT_TEST_SLURM" >> "$NOTES"
+exec "$@"
 """
 GATES = [
     "ruff check .",
@@ -38,7 +42,7 @@ class Checkout:
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run one of its scripts; FAILING is part of a call that fails."""
-        settings = {"NOTES": str(self.notes), "FAILING": "nothing", "SANDBOX_STATUS": "3"}
+        settings = {"NOTES": str(self.notes), "FAILING": "nothing"}
         return subprocess.run(
             list(words),
             cwd=self.folder,
@@ -70,10 +74,14 @@ def checkout(tmp_path: Path) -> Checkout:
     for path in (*(programs / name for name in names), tmp_path / "scripts" / "slurm-sandbox"):
         path.write_text(PROGRAM, encoding="utf-8")
         path.chmod(0o755)
+    isolated = tmp_path / "scripts" / "isolated"
+    isolated.write_text(ISOLATED, encoding="utf-8")
+    isolated.chmod(0o755)
     return Checkout(folder=tmp_path, notes=tmp_path / "notes")
 
 
-SLURM_TESTS = "pytest --maxfail 3 --reruns 1 --only-rerun still waiting until -m"
+OTHER_TESTS = "pytest -n 2 -m not slurm"
+SLURM_TESTS = "pytest tests/integration --maxfail 3 --reruns 1 --only-rerun still waiting until -m"
 root_with_apt = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("apt-get") is None, reason="needs root and apt-get"
 )
@@ -122,58 +130,62 @@ def test_test_fails_with_any_gate(checkout: Checkout, gate: str) -> None:
 
 
 @root_with_apt
-def test_test_runs_slurm_tests_on_both_releases_and_tidies_up(checkout: Checkout) -> None:
-    """All Slurm tests on 22.05, the main ones on 24.11, and the sandbox is down afterwards."""
+def test_test_runs_slurm_tests_on_both_releases(checkout: Checkout) -> None:
+    """All Slurm tests on 22.05 and the main ones on 24.11, each in a sandbox of its own."""
     done = checkout.run("scripts/test")
     assert done.returncode == 0, done.stderr
-    assert [one for one in checkout.calls("pytest", "slurm-sandbox") if "pytest -n" not in one] == [
-        "slurm-sandbox status",
-        "slurm-sandbox up --release 22.05",
+    assert {
+        "slurm-sandbox install --release 22.05",
+        "slurm-sandbox install --release 24.11",
+        "isolated pytest with HPCKIT_TEST_SLURM=22.05",
+        "isolated pytest with HPCKIT_TEST_SLURM=24.11",
         f"{SLURM_TESTS} slurm and (main or not faults)",
-        "slurm-sandbox up --release 24.11",
         f"{SLURM_TESTS} slurm and main",
-        "slurm-sandbox down",
-    ]
-    assert "pytest -n 2 -m not slurm" in checkout.calls()
+        OTHER_TESTS,
+    } <= set(checkout.calls())
 
 
 @root_with_apt
-def test_test_shows_what_slurm_tests_said_although_others_failed(checkout: Checkout) -> None:
-    """Both run at once: the failure of one hides nothing of the other, and fails the whole."""
-    done = checkout.run("scripts/test", FAILING="pytest -n 2 -m not slurm")
+@pytest.mark.parametrize(
+    "failing", [OTHER_TESTS, f"{SLURM_TESTS} slurm and (main", f"{SLURM_TESTS} slurm and main"]
+)
+def test_test_shows_what_slurm_tests_said_although_others_failed(
+    checkout: Checkout, failing: str
+) -> None:
+    """All run at once: the failure of one hides nothing of the others, and fails the whole."""
+    done = checkout.run("scripts/test", FAILING=failing)
     assert done.returncode == 1
-    assert f"{SLURM_TESTS} slurm and main" in checkout.calls()
-    assert "main scenarios on Slurm 24.11" in done.stdout
-    assert checkout.calls()[-1] == "slurm-sandbox down"
+    assert {
+        OTHER_TESTS,
+        f"{SLURM_TESTS} slurm and (main or not faults)",
+        f"{SLURM_TESTS} slurm and main",
+    } <= set(checkout.calls())
+    assert "tests on Slurm 22.05" in done.stdout
+    assert "tests on Slurm 24.11" in done.stdout
 
 
 @root_with_apt
-def test_test_breaks_everything_where_that_is_asked_for(checkout: Checkout) -> None:
+def test_test_breaks_everything_if_that_is_asked_for(checkout: Checkout) -> None:
     """--faults runs the whole fault matrix, of which else only the main scenarios run."""
     checkout.run("scripts/test", "--faults")
     assert f"{SLURM_TESTS} slurm" in checkout.calls("pytest")
 
 
 @root_with_apt
-def test_test_leaves_a_sandbox_that_was_up_running(checkout: Checkout) -> None:
-    """A sandbox that somebody uses is not taken down."""
-    assert checkout.run("scripts/test", SANDBOX_STATUS="0").returncode == 0
-    assert "slurm-sandbox down" not in checkout.calls()
-
-
-@root_with_apt
-def test_test_tidies_up_after_a_failure(checkout: Checkout) -> None:
-    """Slurm tests that fail fail the whole, and the sandbox still goes down."""
-    assert checkout.run("scripts/test", FAILING=f"{SLURM_TESTS} slurm").returncode == 1
-    assert checkout.calls()[-1] == "slurm-sandbox down"
+def test_test_leaves_the_sandbox_of_this_machine_alone(checkout: Checkout) -> None:
+    """A sandbox that somebody uses is neither used nor taken down."""
+    assert checkout.run("scripts/test").returncode == 0
+    assert {call.split()[1] for call in checkout.calls("slurm-sandbox")} == {"install"}
 
 
 @root_with_apt
 def test_test_all_releases_tries_the_moving_one_last(checkout: Checkout) -> None:
-    """26.05 comes after the two that gate."""
+    """26.05 comes after those that gate."""
     checkout.run("scripts/test", "--all-releases")
-    ups = [call for call in checkout.calls("slurm-sandbox") if " up " in call]
-    assert ups == [f"slurm-sandbox up --release {name}" for name in ("22.05", "24.11", "26.05")]
+    calls = [call for call in checkout.calls("isolated") if "22.05" not in call]
+    assert calls == [
+        f"isolated pytest with HPCKIT_TEST_SLURM={name}" for name in ("24.11", "26.05")
+    ]
 
 
 @root_with_apt
@@ -189,15 +201,14 @@ def test_ci_runs_both_commands_of_the_readme(checkout: Checkout) -> None:
 @root_with_apt
 @pytest.mark.parametrize(
     "hanging",
-    [f"{SLURM_TESTS} slurm and (main", "pytest -n 2 -m not slurm"],
+    [f"{SLURM_TESTS} slurm and (main", OTHER_TESTS],
     ids=["slurm", "other"],
 )
 def test_ci_ends_by_itself_and_says_so_when_a_test_hangs(checkout: Checkout, hanging: str) -> None:
-    """A suite that hangs is interrupted at CI's own limit; the sandbox still goes down."""
+    """A suite that hangs is interrupted at CI's own limit."""
     done = checkout.run(".ci/run", HANGING=hanging, HPCKIT_CI_LIMIT_MIN="0.05")
     assert done.returncode == 1
     assert "CI took longer than 0.05 minutes" in done.stderr
-    assert checkout.calls()[-1] == "slurm-sandbox down"
 
 
 def test_test_campaign_runs_nothing_else_and_can_be_repeated(checkout: Checkout) -> None:
@@ -217,3 +228,40 @@ def test_test_refuses_words_it_does_not_know(checkout: Checkout, words: tuple[st
     assert done.returncode == 2
     assert "usage: scripts/test" in done.stderr
     assert not checkout.notes.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces")
+def test_isolated_shares_no_network_and_no_run_folder_and_leaves_nothing(tmp_path: Path) -> None:
+    """Two sandboxes never meet, and what a command started ends with it."""
+    inside = f"""
+        ls /sys/class/net > {tmp_path}/links; ls /run > {tmp_path}/run; touch /run/hpckit-test
+        echo 127.0.0.9 hpckit-test >> /etc/hosts
+        sleep 987 & echo $! ; readlink /proc/$!/ns/pid
+        exit 7
+    """
+    done = subprocess.run(
+        [ROOT / "scripts" / "isolated", "sh", "-c", inside],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
+    assert (tmp_path / "links").read_text().split() == ["lo"]
+    assert set((tmp_path / "run").read_text().split()) <= {"hosts", "resolv.conf", "mount"}
+    assert not Path("/run/hpckit-test").exists()
+    assert "hpckit-test" not in Path("/etc/hosts").read_text()
+    deadline = time.monotonic() + 10
+    while _lives_in(done.stdout.split()[1]):
+        assert time.monotonic() < deadline, "its process is still alive"
+        time.sleep(0.1)
+
+
+def _lives_in(namespace: str) -> bool:
+    for link in Path("/proc").glob("[0-9]*/ns/pid"):
+        try:
+            if str(link.readlink()) == namespace:
+                return True
+        except OSError:
+            continue
+    return False

@@ -8,7 +8,7 @@ import pytest
 
 from hpckit.model.cluster.gres import read_gres
 from hpckit.slurm.site_parse import (
-    parse_duration,
+    parse_time_limit,
     read_accounts,
     read_partitions,
     read_qos,
@@ -49,7 +49,7 @@ def test_gres_are_counted_by_name_and_by_type(text: str, expected: dict[str, int
 )
 def test_durations_are_read_as_slurm_writes_them(text: str, expected: timedelta | None) -> None:
     """Days, hours, minutes and seconds; no limit is none."""
-    assert parse_duration(text) == expected
+    assert parse_time_limit(text) == expected
 
 
 def test_array_limits_come_from_the_scheduler_parameters_too() -> None:

@@ -24,7 +24,7 @@ from hpckit.planning.faults import (
     FaultTargets,
     ScheduledFault,
     outside_faults,
-    parse_duration,
+    parse_delay,
     schedule,
     split_words,
 )
@@ -205,8 +205,8 @@ class _Stage:
         targets = FaultTargets(
             world_size=resources.nodes * resources.tasks_per_node, nodes=scene.nodes
         )
-        drawn = schedule(self.arguments.seed, parse_duration(self.arguments.mtbf), faults, targets)
-        limit = None if self.arguments.limit is None else parse_duration(self.arguments.limit)
+        drawn = schedule(self.arguments.seed, parse_delay(self.arguments.mtbf), faults, targets)
+        limit = None if self.arguments.limit is None else parse_delay(self.arguments.limit)
         strikes = itertools.takewhile(lambda one: limit is None or one.after <= limit, drawn)
         if self.arguments.dry_run:
             self._show(strikes if limit else itertools.islice(strikes, _SHOWN), scene)

@@ -169,9 +169,9 @@ def _launch(
             launch.rehearse_auto_resume(prepared, context)
     if arguments.foreground:
         with foreground(context) as terminal:
-            started = launch.start(prepared, context, terminal=terminal.device)
+            started = launch.start_launch(prepared, context, terminal=terminal.device)
             return terminal.attend(started.launch)
-    started = launch.start(prepared, context, auto_resume=arguments.auto_resume)
+    started = launch.start_launch(prepared, context, auto_resume=arguments.auto_resume)
     deduplicate.record_known(division, started.launch, context)
     more = left_out(prepared, division)
     say_started(started, context, as_json=arguments.json, more=more)

@@ -25,7 +25,7 @@ from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
 from hpckit.model.ids import name_of
 from hpckit.record.launches import load_evidence
-from hpckit.record.lookup import list_all
+from hpckit.record.lookup import empty_reference, list_all
 from hpckit.report.launches import LaunchLine, sort_launches
 from hpckit.report.machine import launches_document
 from hpckit.report.rows import count_states
@@ -72,6 +72,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """List launches; always returns 0, also if there are none."""
     if arguments.count < 0:
         raise UsageError(f"-n is {arguments.count}; it has to be 0 (all) or more")
+    if not all(name.strip() for name in arguments.names):
+        raise empty_reference()
     base = output_dir(arguments, context)
     every = list_all(base)
     folders = [folder for folder in every if _is_named(folder.name, arguments.names)]

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     launch = prepare.write(prepared, context)
     scripts = script_paths(launch)
     if arguments.json:
-        context.say_json({**launch_document(launch, {}, ()), "scripts": scripts})
+        context.say_json({**launch_document(launch), "scripts": scripts})
         return 0
     context.say(f"rendered {launch.id}: {counted(len(launch.runs), 'run')}, nothing submitted")
     context.say(f"  folder  {launch.folder}")

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             checked = check.check_launch(prepared, context)
             if not say_checked(checked, context):
                 return 2
-        started = launch.start(prepared, context)
+        started = launch.start_launch(prepared, context)
     say_started(started, context, as_json=arguments.json, more=more)
     return wait(started.launch, context, Waiting(quiet=arguments.json)) if arguments.wait else 0
 

@@ -29,7 +29,7 @@ from hpckit.model.search import Search
 from hpckit.operations.next_step import all_results
 from hpckit.record.launches import read_launch_history
 from hpckit.record.trials import read_search
-from hpckit.report.best import best, best_first, best_line, best_object
+from hpckit.report.best import best_first, best_line, best_object, best_row
 from hpckit.report.escape import escaped
 from hpckit.report.machine import results_document, spread_document
 from hpckit.report.results import (
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _each(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Namespace) -> _Answer:
     """Return a row for each run."""
     search, key = _search(chosen), _key(arguments)
-    leader = None if search is None else best(results.rows, search)
+    leader = None if search is None else best_row(results.rows, search)
     if key is not None:
         results = sort_results(results, key)
     elif search is not None:

@@ -77,8 +77,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
     launch = resuming.launch
     resumed = tuple(launch.runs[run] for run in resuming.choice.resumed)
-    jobs, main_jobs = (started.jobs, started.main_jobs) if started else ({}, ())
-    document = launch_document(replace(launch, runs=resumed), jobs, main_jobs)
+    document = launch_document(replace(launch, runs=resumed), started)
+    if resuming.auto_resume is not None:
+        document["auto_resume_job"] = resuming.auto_resume.job
     return {**document, "skipped": skipped_document(resuming.choice.skipped)}
 
 

@@ -105,7 +105,7 @@ class Foreground:
         try:
             self._copy_until_over(poller)
         except KeyboardInterrupt:  # before the run had its terminal, or sent by another process
-            local.stop(launch, [0], self.context)
+            local.stop_executor(launch, [0], self.context)
             self.context.note("cancelled" if self.attached else "cancelled before it began")
             raise
         finally:

@@ -16,9 +16,9 @@ def show_page(page: Page, context: Context, *, paged: bool = False) -> None:
     if not context.terminal:
         context.say(plain(page))
         return
-    from hpckit.cli.terminal.screen import draw  # noqa: PLC0415  # it imports rich
+    from hpckit.cli.terminal.screen import draw_page  # noqa: PLC0415  # it imports rich
 
-    draw(page, context.stdout, lambda height: paged and _needs_pager(page, height, context))
+    draw_page(page, context.stdout, lambda height: paged and _needs_pager(page, height, context))
 
 
 def _needs_pager(page: Page, height: int, context: Context) -> bool:

@@ -17,7 +17,7 @@ from hpckit.report.drawing import drawn, is_verbatim, parts
 from hpckit.report.text import Page
 
 
-def draw(page: Page, stdout: TextIO, may_page: Callable[[int], bool]) -> None:
+def draw_page(page: Page, stdout: TextIO, may_page: Callable[[int], bool]) -> None:
     """Draw a page; it goes through $PAGER if `may_page`, given the terminal's height in lines."""
     console = Console(file=stdout, highlight=False)
     if may_page(console.height):

@@ -141,7 +141,9 @@ class _Lines:
         now = self.watch.context.now()
         steps = [row.step for row in rows if row.state is RunState.running and row.step is not None]
         text = count_line([row.state for row in rows])
-        text += f", step {min(steps)} to {max(steps)}" if steps else ""
+        if steps:
+            last = f" to {max(steps)}" if max(steps) > min(steps) else ""
+            text += f", step {min(steps)}{last}"
         if text != self.said and self.said_at is not None and now - self.said_at >= _REMARK:
             self.said, self.said_at = text, now
             self.say(text)

@@ -14,11 +14,12 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 
-from hpckit.config.overrides import parse, plain_value
+from hpckit.config.overrides import parse, parse_plain_value
 from hpckit.config.points.word import Column, Word
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Sweep
-from hpckit.planning.sweep.point_file import Cell, Row, place, read_rows
+from hpckit.planning.masking import masked_word
+from hpckit.planning.sweep.point_file import Cell, Row, place, read_points
 
 KEY = "sweep.points"
 
@@ -41,7 +42,7 @@ def read_columns(override: Override, cwd: Path, loader: ConfigLoader) -> tuple[W
             f"{override.input_line}: sweep.points is the name of one file",
             hint="for example sweep.points=points.csv",
         )
-    rows = read_rows(_text(cwd / Path(name).expanduser(), name), Path(name).suffix, name)
+    rows = read_points(_text(cwd / Path(name).expanduser(), name), Path(name).suffix, name)
     table = _Table(name=name, rows=rows, loader=loader)
     return tuple(table.columns())
 
@@ -131,24 +132,37 @@ class _Table:
     def _check(self, word: str, row: Row, *, first: bool) -> None:
         """Raise ConfigError if a word is not an override with one value."""
         text = word.partition("=")[2]
-        if not first and plain_value(text) is not None:
+        if not first and parse_plain_value(text) is not None:
             return
         where = place(self.name, row.line)
+        shown = masked_word(word)
         try:
             (parsed,) = parse([word], self.loader)
         except ConfigError as error:
+            if shown != word:
+                raise _unquoted(where, shown, "it is not in Hydra's grammar") from error
             raise ConfigError(f"{where}: {error.message}", hint=error.hint) from error
         if str(parsed.key_or_group).partition(".")[0] == "sweep":
             raise ConfigError(
-                f"{where}: {word}: a point cannot say how it is swept",
+                f"{where}: {shown}: a point cannot say how it is swept",
                 hint="set what begins with sweep. on the command line",
             )
         if parsed.is_sweep_override():
+            if shown != word:
+                raise _unquoted(where, shown, "it is several values")
             raise ConfigError(
                 f"{where}: {word} is several values; a point has one for each key",
                 hint=f'in CSV one text is "\'{text}\'" and one list "[{text}]", double quotes '
                 "included",
             )
+
+
+def _unquoted(where: str, shown: str, why: str) -> ConfigError:
+    """Return the error for a value that looks like a secret, which no message quotes."""
+    return ConfigError(
+        f"{where}: {shown} is no value of a point: {why}",
+        hint="a text with special characters stands in quotes of its own, in CSV as \"'a, b [c'\"",
+    )
 
 
 def _is_nested(word: str | None) -> bool:
@@ -158,7 +172,7 @@ def _is_nested(word: str | None) -> bool:
 def written(value: Any) -> str:
     """Return a value in Hydra's grammar, which parses to the same value."""
     if isinstance(value, str):
-        return value if plain_value(value) == value else _quoted(value)
+        return value if parse_plain_value(value) == value else _quoted(value)
     if isinstance(value, _SIMPLE):
         return "null" if value is None else str(value).lower()
     if isinstance(value, Mapping):

@@ -55,8 +55,11 @@ class Word:
         if self.column is not None:
             return self.column.scalars
         swept = self.override
-        return swept.is_interval_sweep() or not any(
-            isinstance(value, list | dict) for value in swept.sweep_iterator()
+        # A range has numbers only, and may have too many to look at each.
+        return (
+            swept.is_interval_sweep()
+            or swept.is_range_sweep()
+            or not any(isinstance(value, list | dict) for value in swept.sweep_iterator())
         )
 
     def axis(self, most: int | None = None) -> Sequence[str | None]:

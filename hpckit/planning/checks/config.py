@@ -14,6 +14,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.command import command_words
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.plan import SweepPoint
+from hpckit.planning.checks.observe_settings import check_observe
 from hpckit.planning.checks.recovery_settings import check_recovery
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
 
@@ -63,6 +64,7 @@ def check_settings(settings: LaunchConfig) -> None:
                 f"{key} is {value:g}; it has to be more than 0", hint=f"for example {key}=60"
             )
     _check_seed(settings.seed)
+    check_observe(settings.observe)
     _check_variables(settings)
     _check_nodes(settings.resources, settings.cluster)
     _check_devices(settings.resources, settings.cluster)

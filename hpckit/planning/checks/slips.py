@@ -43,10 +43,10 @@ def _in_command(run: RunSpec) -> Iterator[Finding]:
     settings = run.settings
     if settings.command is not None:
         words = command_words(settings.command)
-        yield from command_slips(words, settings.resources, dotted_keys(run.config))
+        yield from command_slips(words, settings.resources, value_keys(run.config))
 
 
-def dotted_keys(config: Mapping[str, Any]) -> frozenset[str]:
+def value_keys(config: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys of a configuration that hold values, such as `params.lr`."""
     return frozenset(_dotted(config, ""))
 

@@ -31,7 +31,9 @@ _PLAIN_VALUES = {"": None, "~": None, "null": None, "true": True, "false": False
 _NOT_FINITE = re.compile(r"([-+]?)\.?(inf|nan)\Z", re.IGNORECASE)
 _DIGITS = re.compile(r"[-+]?(0|[1-9][0-9_]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?\Z", re.ASCII)
 
-_TEXT = "tag:yaml.org,2002:str"
+_TAGS = "tag:yaml.org,2002:"
+_TEXT = f"{_TAGS}str"
+_ALIAS = re.compile(r"alias\s.*", re.DOTALL)
 _COLLECTIONS = frozenset({"tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"})
 
 
@@ -53,7 +55,7 @@ class Row:
     values: Mapping[str, Any]
 
 
-def read_rows(text: str, ending: str, name: str) -> tuple[Row, ...]:
+def read_points(text: str, ending: str, name: str) -> tuple[Row, ...]:
     """Return the points in a file of this ending (`.csv`), at most one more than may be launched.
 
     `name` is that of the file, for messages. Raises ConfigError with file and line.
@@ -154,7 +156,8 @@ def _yaml(text: str, name: str) -> Iterator[Row]:
 def _not_yaml(error: Exception, name: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     where = name if mark is None else place(name, mark.line + 1)
-    problem = getattr(error, "problem", None) or str(error) or "nested too deeply"
+    # The name of an alias may be a value that should have been quoted, and a secret.
+    problem = _ALIAS.sub("alias", getattr(error, "problem", None) or "nested too deeply")
     return ConfigError(f"{where} is not YAML: {problem}", hint=EXAMPLES)
 
 
@@ -192,8 +195,10 @@ def _is_text(node: Any, where: str) -> bool:
 
 
 def _tagged(node: Any, where: str) -> ConfigError:
-    tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-    return ConfigError(f"{where}: the tag {tag} has no meaning in points; !!str has", hint=EXAMPLES)
+    known = node.tag.startswith(_TAGS)
+    # A tag of one's own may be a value that should have been quoted, and a secret.
+    tag = f"the tag !!{node.tag.removeprefix(_TAGS)}" if known else "a tag (!)"
+    return ConfigError(f"{where}: {tag} has no meaning in points; !!str has", hint=EXAMPLES)
 
 
 def _scalar(text: str) -> Any:

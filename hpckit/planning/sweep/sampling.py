@@ -21,7 +21,7 @@ from hpckit.planning.sweep.grid import MAX_POINTS
 _LARGEST_SEED = 2**32 - 1
 
 
-def draw(axes: Sequence[Axis], *, samples: int, seed: int) -> Iterator[Mapping[str, Any]]:
+def draw_points(axes: Sequence[Axis], *, samples: int, seed: int) -> Iterator[Mapping[str, Any]]:
     """Yield `samples` points: a value for each key.
 
     Values of a choice or a range are equally likely. An interval of real numbers is uniform; in one

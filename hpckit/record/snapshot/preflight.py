@@ -52,7 +52,7 @@ class Machine:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what is missing; afterwards `unchecked` lists what could not be checked."""
-        found: dict[Finding, None] = {}
+        found: dict[Finding, None] = dict.fromkeys(self._python())
         seen: set[tuple[str, str, WorkingFolder]] = set()
         for run in islice(self.plan.runs, _RUNS_LOOKED_AT):
             settings = run.settings
@@ -96,6 +96,18 @@ class Machine:
     @cached_property
     def _apart(self) -> ProjectFolder:
         return ProjectFolder(folder=self.working_dir, missing=self.frozen.unreached)
+
+    def _python(self) -> Iterator[Finding]:
+        """Look for the Python of the runs; on nodes it may be where this machine has nothing."""
+        python = self.plan.python
+        if self.here and shutil.which(python, path=self.environ.get("PATH", os.defpath)) is None:
+            yield error(
+                "cluster.python",
+                python,
+                f"cluster.python is {python}, and there is no such program on this machine",
+                "name the Python of an environment that has hpckit, or leave the key out: "
+                f"{sys.executable}",
+            )
 
     def _devices(self, settings: LaunchConfig) -> Iterator[Finding]:
         """Warn if GPUs are requested but the PyTorch that should use them cannot."""
@@ -203,13 +215,14 @@ class Machine:
         elif self._which(program) is None:
             # Nodes may have programs that this machine lacks, and modules add more.
             say = error if self.here else warning
-            yield say(
-                "command",
-                program,
-                f"there is no program {program} on this machine",
+            cure = (
                 "look for a typing mistake; on the nodes it has to be on PATH (cluster.modules, "
-                "cluster.setup, cluster.env)",
+                "cluster.setup, cluster.env)"
             )
+            if (self.working_dir / program).is_file():
+                by = "python " if program.endswith(".py") else "./"
+                cure = f"a file of that name is here: write {by}{program}"
+            yield say("command", program, f"there is no program {program} on this machine", cure)
         started = invocation(words)
         script = started.script if started.program != "torchrun" else _python_file(words)
         if started.module is not None:

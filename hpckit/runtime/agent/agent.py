@@ -23,6 +23,7 @@ from typing import Any
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.rank import RankInfo
+from hpckit.observe.sampler import NodeSampler
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
@@ -228,12 +229,20 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     loop = asyncio.get_running_loop()
     for number in NOTICES:
         loop.add_signal_handler(number, agent.hear, number)
+    sampler = NodeSampler(
+        settings=settings.observe,
+        attempt=paths,
+        node=node_name(),
+        earlier=tuple(run.attempt(number) for number in range(1, attempt)),
+    )
+    sampler.start()
     try:
         code = await agent.serve()
     finally:
         await channel.close()
     if code == SUPERVISOR_LOST:
         await execute_will(environment(), info.rank)
+    await asyncio.to_thread(sampler.stop)  # last, because it may wait for a file system
     return code
 
 
@@ -246,7 +255,7 @@ async def execute_will(environ: Mapping[str, str], place: int) -> None:
         await process.wait()
 
 
-def say(message: str, hint: str) -> None:
+def print_error(message: str, hint: str) -> None:
     """Write an error to the step's log, from which the supervisor quotes it."""
     sys.stderr.write(f"hpckit: error: {message}\n  {hint}".rstrip() + "\n")
 
@@ -258,8 +267,8 @@ def main(arguments: list[str]) -> int:
         allow_many_files()
         return asyncio.run(attend(load_launch(Path(folder)), int(index), int(attempt)))
     except (FrozenFolderError, NotFoundError) as error:
-        say(f"node {node_name()} {FROZEN_FOLDER_UNREADABLE}: {error.message}", error.hint)
+        print_error(f"node {node_name()} {FROZEN_FOLDER_UNREADABLE}: {error.message}", error.hint)
         return FROZEN_FOLDER_EXIT
     except HpckitError as error:
-        say(error.message, error.hint)
+        print_error(error.message, error.hint)
         return error.exit_code

@@ -87,7 +87,7 @@ class RankOutlook:
             "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
             "HPCKIT_ATTEMPT_DIR": str(self.attempt.folder),
             "HPCKIT_ROUND": str(order.round),
-            "HPCKIT_FAILURE_HOURS": str(order.mtbf_hours),
+            "HPCKIT_MTBF_HOURS": str(order.mtbf_hours),
             "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
         }
 

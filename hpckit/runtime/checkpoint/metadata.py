@@ -7,6 +7,7 @@ hpckit saves.
 from __future__ import annotations
 
 import pickle
+from enum import Enum, EnumType
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,24 @@ class _Unpickler(pickle.Unpickler):
             return getattr(torch, name)
         if (module, name) in _KNOWN:
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
         raise CheckpointError(
             f"{NAME} names {module}.{name}, which describes no tensor: torch did not write it",
             hint="look who may write to the folder of this checkpoint",
         )
+
+
+def _enum_member(kind: object, name: object) -> Enum:
+    """Return a member of an enum by its name: what Python 3.11.2 pickles of it."""
+    if isinstance(kind, EnumType) and isinstance(name, str) and name in kind.__members__:
+        member: Enum = kind[name]
+        return member
+    raise CheckpointError(
+        f"{NAME} names the attribute {name!r} of {kind!r}, which describes no tensor: torch did "
+        "not write it",
+        hint="look who may write to the folder of this checkpoint",
+    )
 
 
 def read_metadata(folder: Path) -> Metadata:

@@ -78,7 +78,7 @@ def make_run(
         else None,
         notice_grace=timedelta(seconds=settings.runtime.notice_grace_s),
         nan_patience=settings.recovery.nan_patience,
-        checkpoint=replace(settings.checkpoint, mtbf_hours=float(environ["HPCKIT_FAILURE_HOURS"])),
+        checkpoint=replace(settings.checkpoint, mtbf_hours=float(environ["HPCKIT_MTBF_HOURS"])),
         _stage=RunStage(launch=launch, index=index) if launch.stages else None,
         _link=link,
         _reporting=MetricReports(name=_judged_by(launch, settings)),

@@ -25,7 +25,7 @@ from hpckit.model.save_cost import SaveCost
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.launches import checkpoint_base, is_latest
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics import MetricsLog
+from hpckit.record.metrics import OWN_KEYS, MetricsLog
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
@@ -359,9 +359,12 @@ class Run:
             metrics["loss"] = math.nan
         at = self.step if step is None else plain_metric("step", step)
         values = {name: plain_metric(name, value) for name, value in metrics.items()}
-        if "at" in values:
-            raise TypeError("run.log(at=…): `at` is the time of the line; choose another name")
-        self._write({"step": at, "at": now().isoformat(timespec="milliseconds"), **values})
+        if taken := [name for name in OWN_KEYS if name in values]:
+            raise TypeError(
+                f"run.log({taken[0]}=…): every row has its own {taken[0]}; choose another name"
+            )
+        time_of_row = now().isoformat(timespec="milliseconds")
+        self._write({"step": at, "at": time_of_row, "round": self.round, **values})
         report = self._reporting.of(at, values)
         if report is not None:
             self._tell(report)

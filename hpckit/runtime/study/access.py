@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 INSTALL = "pip install 'hpckit-slurm[optuna]'"
 
 
-def ask(launch: Launch, index: int) -> None:
+def ask_study(launch: Launch, index: int) -> None:
     """Give a run its values; raises RunError and OSError."""
-    _study(launch).ask(launch, index)
+    _study(launch).assign_values(launch, index)
 
 
-def tell(launch: Launch, index: int) -> str:
+def tell_study(launch: Launch, index: int) -> str:
     """Report to the study how a run has ended, if it has; return what the user should know.
 
     Nothing is lost if that fails: the next run that asks for values reports it.
     """
     try:
-        warning: str = _study(launch).tell(launch, index)
+        warning: str = _study(launch).report_end(launch, index)
     except (HpckitError, OSError) as error:
         return f"the study does not know yet how the run ended: {error}"
     return warning
@@ -39,7 +39,7 @@ def open_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
 
     Raises RunError and OSError.
     """
-    trial: tuple[optuna.Trial, set[int]] = _study(launch).open_trial(launch, index)
+    trial: tuple[optuna.Trial, set[int]] = _study(launch).load_trial(launch, index)
     return trial
 
 

@@ -219,13 +219,13 @@ def _end_line(path: Path) -> None:
         os.close(handle)
 
 
-def ask(launch: Launch, index: int) -> None:
+def assign_values(launch: Launch, index: int) -> None:
     """Give a run its values; raises RunError and OSError."""
     with open_study(launch) as study:
         study.ask(index)
 
 
-def tell(launch: Launch, index: int) -> str:
+def report_end(launch: Launch, index: int) -> str:
     """Report to the study how a run has ended, if it has; return what the user should know.
 
     Raises RunError and OSError.
@@ -237,7 +237,7 @@ def tell(launch: Launch, index: int) -> str:
         return study.tell(record)
 
 
-def open_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
+def load_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
     """Return a run's trial, to report values to, and the steps that already have one."""
     given = read_trial(launch.paths.run(index).trial)
     assert given is not None, "an attempt begins by asking"  # noqa: S101

@@ -33,7 +33,7 @@ from hpckit.record.working import fill_working_folder, strip_working_folder, wri
 from hpckit.runtime.channel import tcp
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import job_key
-from hpckit.runtime.study.access import ask, tell
+from hpckit.runtime.study.access import ask_study, tell_study
 from hpckit.runtime.supervisor.journal import reserve
 from hpckit.runtime.supervisor.patience import patiently
 
@@ -53,7 +53,7 @@ class Attempt:
         self._settle_files(completed=completed)
         if not self.launch.searched:
             return
-        warning = tell(self.launch, self.index)
+        warning = tell_study(self.launch, self.index)
         if warning:
             self._warn(warning)
 
@@ -131,7 +131,7 @@ def _open_run(launch: Launch, index: int, run: RunPaths) -> None:
     make_folder(run.folder.parent)
     make_folder(run.folder)
     if launch.searched:
-        ask(launch, index)
+        ask_study(launch, index)
     settings, config = load_settings(launch, index)
     if not run.config.exists():
         write_json(run.config, config)

@@ -62,7 +62,7 @@ class Journal:
 
     def say(self, text: str) -> None:
         """Write a line to the batch log through the thread: the log is on a file system, too."""
-        self.files.put(lambda: say(text))
+        self.files.put(lambda: log_line(text))
 
     def _write(self, event: events.Event) -> None:
         """Append an event, after those that could not be written before."""
@@ -71,7 +71,7 @@ class Journal:
             try:
                 append_event(self.paths.events, one)
             except OSError as error:
-                say(f"error: cannot record {event.kind}: {error}")
+                log_line(f"error: cannot record {event.kind}: {error}")
                 self._unwritten = waiting[place:][-_KEPT:]
                 return
         self._unwritten = []
@@ -101,7 +101,7 @@ def _fitting(told: Sequence[events.Event], size: int) -> list[events.Event]:
     return [event for place, event in enumerate(told) if sum(sizes[place:]) <= size]
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Write a line to the batch log."""
     with contextlib.suppress(OSError):  # it may be on a full disk
         sys.stderr.write(f"hpckit: {text}\n")

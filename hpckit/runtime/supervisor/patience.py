@@ -40,6 +40,6 @@ def patiently(work: Callable[[], T], patience_s: float | None = None) -> T:
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def cause_of(error: OSError) -> Cause:
+def own_failure_cause(error: OSError) -> Cause:
     """Return the cause for a failure of the supervisor itself with this error."""
     return Cause.disk_full if error.errno in _FULL else Cause.launcher_lost

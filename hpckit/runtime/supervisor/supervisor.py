@@ -50,7 +50,7 @@ from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
-from hpckit.runtime.supervisor.patience import cause_of
+from hpckit.runtime.supervisor.patience import own_failure_cause
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
 from hpckit.runtime.supervisor.round import Round
@@ -153,7 +153,7 @@ class _Supervisor:
 
     def _failed(self, error: OSError) -> RoundView:
         """Return a view of the round in which, or before which, the supervisor itself failed."""
-        cause = cause_of(error)
+        cause = own_failure_cause(error)
         message = with_hint(f"the supervisor failed: {error}")
         failure = Failure(cause=cause, message=message, signature=f"{cause} supervisor")
         number = 0 if self.round is None else self.round.number

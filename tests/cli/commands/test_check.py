@@ -42,6 +42,23 @@ def test_check_leaves_nothing_and_submits_nothing(slurm_shell: Any, fake_slurm: 
     assert fake_slurm.slurm("squeue", "--Format=JobArrayID:0|", "--states=all") == ""
 
 
+def test_check_looks_for_the_python_of_this_machine(shell: Any) -> None:
+    """A cluster.python that is not there is an error here, before a folder is made."""
+    words = ("experiment=command", "command=[true]", "cluster=local", "cluster.python=/no/python")
+    for verb in ("check", "launch"):
+        said = shell(verb, *words)
+        assert said.code == 2
+        assert "there is no such program on this machine" in said.out + said.err
+    assert shell.outputs == []
+
+
+def test_check_names_how_to_run_a_file_that_is_no_program(shell: Any) -> None:
+    """`-- train.py` is answered with `python train.py` if that file is here."""
+    (shell.cwd / "train.py").write_text("print(1)\n")
+    said = shell("launch", "cluster=local", "--", "train.py")
+    assert (said.code, "write python train.py" in said.err) == (2, True)
+
+
 @pytest.mark.parametrize("verb", ["check", "launch"])
 @pytest.mark.parametrize(
     ("words", "key"),

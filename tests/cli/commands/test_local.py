@@ -56,7 +56,8 @@ def test_local_launch_returns_at_once_and_goes_on_alone(shell: Any) -> None:
 
 def test_local_launch_that_cannot_start_is_failed_with_the_reason(shell: Any) -> None:
     """No executor, no waiting: `status`, `watch` and `ls` say that it failed, and why."""
-    said = shell("launch", *COMMAND, "command=true", "cluster.python=/nope/python")
+    words = (*COMMAND, "command=true", "cluster.python=/nope/python")
+    said = shell("launch", *words, "--no-check")
     assert said.code == 1
     assert "cluster.python" in said.err
     assert states(shell) == ["failed"]

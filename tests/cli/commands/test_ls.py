@@ -156,3 +156,10 @@ def test_ls_says_how_many_a_filter_found_besides(launches: Any) -> None:
     """With a filter, launches that are meant are counted, no others."""
     said = launches.say("ls", "--state", "completed,failed", "-n", "1")
     assert "1 older not shown" in said.err
+
+
+@pytest.mark.parametrize("names", [("",), (" ",), ("oo", "")])
+def test_ls_refuses_an_empty_name(launches: Any, names: tuple[str, ...]) -> None:
+    """An unset variable does not stand for all launches."""
+    with pytest.raises(UsageError, match="an empty text"):
+        launches.say("ls", *names)

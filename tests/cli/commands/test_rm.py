@@ -410,3 +410,29 @@ def test_launch_after_rm_computes_again(shell: Any) -> None:
     assert (said.code, shell.outputs) == (0, [])
     third = json.loads(shell(*words, "--json", "--any-code").out)
     assert (third["skipped"], len(third["runs"])) == ([], 1)
+
+
+@pytest.mark.parametrize("word", ["demo", "the id"])
+def test_rm_reaches_a_launch_that_is_newer_than_a_leftover(
+    desk: Any, completed: Any, writer: Any, word: str
+) -> None:
+    """A name means its latest launch, also where the removal of an older one was cut off."""
+    later = complete(writer, desk.freeze(minute=1))
+    leftover = desk.folder / f".removed.{completed.id}.00112233"
+    completed.folder.rename(leftover)
+    desk.say("rm", later.id if word == "the id" else word, "--yes")
+    assert names(desk.folder) == [leftover.name]
+
+
+def test_rm_takes_no_beginning_that_fits_a_leftover_and_a_launch(
+    desk: Any, completed: Any, writer: Any
+) -> None:
+    """Such a beginning is ambiguous, as one of two launches is; more of the id is not."""
+    later = complete(writer, desk.freeze(minute=1))
+    leftover = desk.folder / f".removed.{completed.id}.00112233"
+    completed.folder.rename(leftover)
+    with pytest.raises(NotFoundError, match="beginning of 2 launches"):
+        desk.say("rm", "demo-2026", "--yes")
+    assert names(desk.folder) == sorted([leftover.name, later.id])
+    desk.say("rm", completed.id[:-1], "--yes")
+    assert names(desk.folder) == [later.id]

@@ -39,6 +39,8 @@ FIELDS = [
     "reason",
     "overrides",
     "total_steps",
+    "verdicts",
+    "stragglers",
 ]
 GOODPUT_FIELDS = [
     *("goodput", "ettr", "ettr_since_first_step", "ettr_expected"),
@@ -123,6 +125,8 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "reason": "",
         "overrides": {"model.lr": "0.1", "seed": "1"},
         "total_steps": None,
+        "verdicts": [],
+        "stragglers": [],
     }
     assert document["failures"] == [
         {

@@ -106,7 +106,7 @@ def test_columns_may_be_for_one_stage(
         ("p.yaml", "- {seed: [1\n", "is not YAML"),
         ("p.yaml", "- &a {seed: 1}\n- *a\n", "alias"),
         ("p.yaml", "- {seed: 1}\n- {seed: 1, seed: 2}\n", "line 2: seed is there twice"),
-        ("p.yaml", "- {seed: 1}\n- {seed: !env HOME}\n", r"line 2: the tag !env has no meaning"),
+        ("p.yaml", "- {seed: 1}\n- {seed: !env HOME}\n", r"line 2: a tag \(!\) has no meaning"),
         ("p.yaml", "- {seed: !!python/name:os.system ''}\n", r"the tag !!python/name:os.system"),
         ("p.yaml", "- {seed: !!set {a}}\n", r"the tag !!set has no meaning"),
         ("p.yaml", "- {seed: !!binary aGk=}\n", r"the tag !!binary has no meaning"),
@@ -234,7 +234,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rows=ROWS, format_=st.sampled_from(["csv", "yaml", "jsonl"]))
 def test_file_has_the_points_of_its_words_one_at_a_time(
     rows: list[dict[str, Any]], format_: str, tmp_path: Path, request_for: Requester

@@ -154,7 +154,7 @@ def test_expansion_has_every_combination_of_groups_once(
     assert all(len({row[place] for place in group}) == 1 for row in rows for group in groups)
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     values=st.lists(
         st.tuples(

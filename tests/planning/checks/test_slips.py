@@ -10,7 +10,7 @@ import pytest
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
-from hpckit.planning.checks.slips import dotted_keys, plan_slips
+from hpckit.planning.checks.slips import plan_slips, value_keys
 from hpckit.planning.plan import LaunchIdentity, make_plan
 
 
@@ -75,7 +75,7 @@ def test_what_files_say_for_slurm_is_not_named() -> None:
 
 def test_keys_of_a_configuration_are_dotted() -> None:
     """Leaves alone; an empty mapping and a list are none and one."""
-    assert dotted_keys({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b", "d"}
+    assert value_keys({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b", "d"}
 
 
 def test_placeholders_are_looked_for_among_the_configured_keys() -> None:

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.model.search import Axis, AxisKind
-from hpckit.planning.sweep.sampling import draw
+from hpckit.planning.sweep.sampling import draw_points
 
 _BOUNDS = st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)).map(sorted)
 _INTEGERS = st.tuples(st.integers(1, 50), st.integers(1, 50)).map(sorted)
 
 
 def _drawn(axis: Axis, samples: int = 50, seed: int = 0) -> list[float]:
-    return [values[axis.key] for values in draw([axis], samples=samples, seed=seed)]
+    return [values[axis.key] for values in draw_points([axis], samples=samples, seed=seed)]
 
 
 @settings(deadline=None)
@@ -67,5 +67,5 @@ def test_draws_of_one_axis_do_not_depend_on_the_others() -> None:
     x = Axis(key="x", kind=AxisKind.real, low=0.0, high=1.0)
     y = Axis(key="y", kind=AxisKind.choice, values=("a", "b"))
     alone = _drawn(x, samples=5)
-    together = [values["x"] for values in islice(draw([y, x], samples=9, seed=0), 5)]
+    together = [values["x"] for values in islice(draw_points([y, x], samples=9, seed=0), 5)]
     assert alone == together

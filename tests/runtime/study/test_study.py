@@ -37,7 +37,7 @@ from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.store import append_event, append_line, make_folder
 from hpckit.record.trials import read_trial
 from hpckit.runtime.channel.messages import Reported
-from hpckit.runtime.study.study import ask, open_study, tell
+from hpckit.runtime.study.study import assign_values, open_study, report_end
 from hpckit.runtime.supervisor.pruning import judge_of
 
 optuna = pytest.importorskip("optuna")
@@ -66,7 +66,7 @@ class Lab:
     def ask(self, run: int) -> Trial:
         """Let a run ask, as it does when an attempt begins."""
         make_folder(self.launch.paths.run(run).folder)
-        ask(self.launch, run)
+        assign_values(self.launch, run)
         trial = read_trial(self.launch.paths.run(run).trial)
         assert trial is not None
         return trial
@@ -97,7 +97,7 @@ class Lab:
         """Let a run ask, complete and tell."""
         trial = self.ask(run)
         self.end(run, RunState.completed, loss=objective(trial.values))
-        assert tell(self.launch, run) == ""
+        assert report_end(self.launch, run) == ""
 
     def trials(self) -> list[Any]:
         """Return the trials of the study."""
@@ -176,7 +176,7 @@ def test_later_attempt_goes_on_with_the_same_trial(lab: Lab) -> None:
     """A killed worker, or a requeue, changes nothing of what a run was given."""
     first = lab.ask(0)
     lab.end(0, RunState.interrupted)
-    assert tell(lab.launch, 0) == ""
+    assert report_end(lab.launch, 0) == ""
     assert lab.ask(0) == first
     assert lab.states() == ["RUNNING"]
 
@@ -203,7 +203,7 @@ def test_next_asker_tells_what_a_killed_supervisor_could_not(lab: Lab) -> None:
     lab.ask(3)
     assert lab.states() == ["COMPLETE", "FAIL", "RUNNING", "RUNNING"]
     assert lab.trials()[0].value == 0.5
-    assert tell(lab.launch, 0) == ""
+    assert report_end(lab.launch, 0) == ""
     assert lab.states()[:2] == ["COMPLETE", "FAIL"]
 
 
@@ -211,11 +211,11 @@ def test_failed_run_that_is_tried_again_is_a_further_trial_with_the_same_values(
     """The study keeps the failure, and learns from what the run reports then."""
     first = lab.ask(0)
     lab.end(0, RunState.failed)
-    assert tell(lab.launch, 0) == ""
+    assert report_end(lab.launch, 0) == ""
     again = lab.ask(0)
     assert (again.values, again.number, again.earlier) == (first.values, 1, (0,))
     lab.end(0, RunState.completed, loss=0.25)
-    assert tell(lab.launch, 0) == ""
+    assert report_end(lab.launch, 0) == ""
     assert lab.states() == ["FAIL", "COMPLETE"]
     assert lab.trials()[1].params == lab.trials()[0].params
 
@@ -225,7 +225,7 @@ def test_run_without_a_number_counts_as_failed_and_says_so(lab: Lab, loss: objec
     """What is no number cannot be learned from."""
     lab.ask(0)
     lab.end(0, RunState.completed, loss=loss)
-    assert "sweep.metric loss was not logged" in tell(lab.launch, 0)
+    assert "sweep.metric loss was not logged" in report_end(lab.launch, 0)
     assert lab.states() == ["FAIL"]
 
 
@@ -234,7 +234,7 @@ def test_value_of_a_run_is_what_any_of_its_attempts_logged_last(lab: Lab) -> Non
     lab.ask(0)
     lab.end(0, RunState.interrupted, loss=0.75)
     lab.end(0, RunState.completed)
-    assert tell(lab.launch, 0) == ""
+    assert report_end(lab.launch, 0) == ""
     assert lab.trials()[0].value == 0.75
 
 
@@ -285,12 +285,12 @@ def test_pruner_ends_a_run_that_is_worse_than_the_median_of_the_others(lab: Lab)
         lab.ask(run)
         assert asyncio.run(_verdict(lab, run, 0.5)) is False
         lab.end(run, RunState.completed, loss=0.5)
-        tell(lab.launch, run)
+        report_end(lab.launch, run)
     lab.ask(5)
     lab.ask(6)
     assert asyncio.run(_verdict(lab, 5, 0.1)) is False
     assert asyncio.run(_verdict(lab, 6, 2.0)) is True
     lab.end(6, RunState.completed, PRUNED, loss=2.0)
-    assert tell(lab.launch, 6) == ""
+    assert report_end(lab.launch, 6) == ""
     assert lab.states()[5:] == ["RUNNING", "PRUNED"]
     assert lab.trials()[6].value == 2.0

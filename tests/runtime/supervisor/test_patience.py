@@ -16,7 +16,7 @@ from runtime.conftest import Workshop
 from hpckit.model.failure import Cause
 from hpckit.model.states import RunState
 from hpckit.record.launches import read_runs
-from hpckit.runtime.supervisor.patience import cause_of, patiently
+from hpckit.runtime.supervisor.patience import own_failure_cause, patiently
 
 
 class Flaky:
@@ -56,9 +56,9 @@ def test_work_is_given_up_after_its_time() -> None:
 
 def test_failed_supervisor_is_no_unknown_cause() -> None:
     """A full disk has its own name; all else has a budget by default, so that it is requeued."""
-    assert cause_of(OSError(errno.ENOSPC, "")) is Cause.disk_full
-    assert cause_of(OSError(errno.EIO, "")) is Cause.launcher_lost
-    assert cause_of(OSError("no number")) is Cause.launcher_lost
+    assert own_failure_cause(OSError(errno.ENOSPC, "")) is Cause.disk_full
+    assert own_failure_cause(OSError(errno.EIO, "")) is Cause.launcher_lost
+    assert own_failure_cause(OSError("no number")) is Cause.launcher_lost
 
 
 @pytest.mark.training

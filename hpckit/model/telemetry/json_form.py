@@ -1,0 +1,210 @@
+"""The JSON form of telemetry: one line for each record, told apart by `kind`.
+
+`segment`, `device` and `event` have the fields of their dataclasses. A `row` names each gauge and
+each counter once, with a list over the GPUs in the order of `uuids` (null: this one has it not):
+
+    {"v":1,"kind":"row","start":"…","end":"…",
+     "host":{"samples":6,"gauges":{"cpu_share":[0.1,0.2,0.4,0.4]},"counters":{"job_cpu_s":12.5}},
+     "gpus":{"uuids":["GPU-1","GPU-2"],"samples":[6,6],"gauges":{"power_w":[[70,300,690,690],71]},
+             "counters":{"energy_j":[5120.5,812.3]},"reasons":{"power_cap":[0.5,0]},
+             "troubles":{"GPU-2":["remap_pending"]}}}
+
+A spread is `[min, mean, max, p95]`; followed by its count where that is not the row's `samples`; a
+bare number where all four are equal. Gauges keep four significant digits, counters and shares
+three decimals: more would be noise, and most of the size of a file. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.telemetry.vocabulary import (
+    ClockReason,
+    GaugeSpread,
+    GpuCounter,
+    GpuDevice,
+    GpuGauge,
+    GpuRow,
+    GpuTrouble,
+    HostCounter,
+    HostGauge,
+    HostRow,
+    TelemetryEvent,
+    TelemetryRecord,
+    TelemetryRow,
+    TelemetrySegment,
+)
+
+VERSION = 1
+_DIGITS = 4
+_DECIMALS = 3
+_KINDS: Mapping[str, type[TelemetrySegment | GpuDevice | TelemetryEvent]] = {
+    "segment": TelemetrySegment,
+    "device": GpuDevice,
+    "event": TelemetryEvent,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_WORD = {"event": "what"}
+"""An event's own `kind` is written under this name."""
+
+_Word = TypeVar("_Word", bound=StrEnum)
+
+
+def encode_telemetry(record: TelemetryRecord) -> dict[str, Any]:
+    """Return a record as plain JSON values, with `v` and `kind` first."""
+    if isinstance(record, TelemetryRow):
+        return {"v": VERSION, "kind": "row", **_row(record)}
+    name, fields = _NAMES[type(record)], to_plain(record)
+    if isinstance(record, TelemetryEvent):
+        fields = {"at": fields["at"], "what": fields.pop("kind"), **fields}
+    return {"v": VERSION, "kind": name, **fields}
+
+
+def decode_telemetry(line: Mapping[str, Any]) -> TelemetryRecord | None:
+    """Return the record of a line, or None if this version cannot read it.
+
+    Gauges, counters, reasons and troubles of a newer hpckit are left out.
+    """
+    try:
+        if line.get("kind") == "row":
+            return _read_row(line)
+        kind = _KINDS.get(str(line.get("kind")))
+        if kind is None:
+            return None
+        return from_plain(kind, {**line, "kind": line.get("what")})
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError):
+        return None
+
+
+def _row(row: TelemetryRow) -> dict[str, Any]:
+    plain = {"start": to_plain(row.start), "end": to_plain(row.end)}
+    if row.host is not None:
+        plain["host"] = {
+            "samples": row.host.samples,
+            "gauges": {name: _spread(one, row.host.samples) for name, one in _items(row.host)},
+            "counters": {name: _counted(value) for name, value in row.host.counters.items()},
+        }
+    if row.gpus:
+        plain["gpus"] = _gpus(row.gpus)
+    return plain
+
+
+def _items(row: GpuRow | HostRow) -> Iterable[tuple[str, GaugeSpread]]:
+    return ((str(name), spread) for name, spread in row.gauges.items())
+
+
+def _gpus(rows: Sequence[GpuRow]) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "uuids": [row.uuid for row in rows],
+        "samples": [row.samples for row in rows],
+    }
+    gauges = [{name: _spread(one, row.samples) for name, one in _items(row)} for row in rows]
+    counters = [{str(key): _counted(value) for key, value in row.counters.items()} for row in rows]
+    plain["gauges"] = _columns(gauges)
+    plain["counters"] = _columns(counters)
+    reasons = {reason for row in rows for reason in row.reasons}
+    plain["reasons"] = {
+        reason: [round(row.reasons.get(reason, 0), _DECIMALS) for row in rows]
+        for reason in sorted(reasons)
+    }
+    plain["troubles"] = {row.uuid: sorted(row.troubles) for row in rows if row.troubles}
+    return plain
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _spread(spread: GaugeSpread, samples: int) -> Any:
+    values = [_measured(one) for one in (spread.min, spread.mean, spread.max, spread.p95)]
+    if spread.count != samples:
+        return [*values, spread.count]
+    return values[0] if len(set(values)) == 1 else values
+
+
+def _measured(value: float) -> float:
+    """Return a value with four significant digits; an int where it is whole."""
+    if value == 0 or not math.isfinite(value):
+        return 0
+    return _whole(round(value, _DIGITS - 1 - math.floor(math.log10(abs(value)))))
+
+
+def _counted(value: float) -> float:
+    return _whole(round(value, _DECIMALS)) if math.isfinite(value) else 0
+
+
+def _whole(value: float) -> float:
+    return int(value) if value == int(value) else value
+
+
+def _read_row(line: Mapping[str, Any]) -> TelemetryRow:
+    host, gpus = line.get("host"), line.get("gpus")
+    ends = from_plain(TelemetryRow, {"start": line["start"], "end": line["end"]})
+    return TelemetryRow(
+        start=ends.start,
+        end=ends.end,
+        host=None if host is None else _read_host(host),
+        gpus=() if gpus is None else _read_gpus(gpus),
+    )
+
+
+def _read_host(plain: Mapping[str, Any]) -> HostRow:
+    samples = int(plain["samples"])
+    return HostRow(
+        samples=samples,
+        gauges=_spreads(HostGauge, plain["gauges"], samples),
+        counters=_numbers(HostCounter, plain["counters"]),
+    )
+
+
+def _read_gpus(plain: Mapping[str, Any]) -> tuple[GpuRow, ...]:
+    return tuple(_read_gpu(plain, place) for place in range(len(plain["uuids"])))
+
+
+def _read_gpu(plain: Mapping[str, Any], place: int) -> GpuRow:
+    uuid, samples = str(plain["uuids"][place]), int(plain["samples"][place])
+    reasons = _numbers(ClockReason, _at(plain.get("reasons", {}), place))
+    troubles = plain.get("troubles", {}).get(uuid, ())
+    return GpuRow(
+        uuid=uuid,
+        samples=samples,
+        gauges=_spreads(GpuGauge, _at(plain["gauges"], place), samples),
+        counters=_numbers(GpuCounter, _at(plain["counters"], place)),
+        reasons={reason: share for reason, share in reasons.items() if share},
+        troubles=frozenset(_known(GpuTrouble, troubles)),
+    )
+
+
+def _at(columns: Mapping[str, Sequence[Any]], place: int) -> dict[str, Any]:
+    return {name: column[place] for name, column in columns.items() if column[place] is not None}
+
+
+def _known(kind: type[_Word], names: Iterable[str]) -> list[_Word]:
+    members = kind.__members__
+    return [kind(name) for name in names if name in members]
+
+
+def _numbers(kind: type[_Word], plain: Mapping[str, Any]) -> dict[_Word, float]:
+    return {name: _number(plain[name]) for name in _known(kind, plain)}
+
+
+def _spreads(kind: type[_Word], plain: Mapping[str, Any], samples: int) -> dict[_Word, GaugeSpread]:
+    return {name: _read_spread(plain[name], samples) for name in _known(kind, plain)}
+
+
+def _read_spread(plain: Any, samples: int) -> GaugeSpread:
+    values = plain if isinstance(plain, list) else [plain] * 4
+    least, mean, most, p95 = (_number(one) for one in values[:4])
+    count = int(values[4]) if len(values) > 4 else samples  # noqa: PLR2004  # see the module
+    return GaugeSpread(min=least, mean=mean, max=most, p95=p95, count=count)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return value

@@ -1,0 +1,211 @@
+"""AMD GPUs through amdsmi, behind the same protocol. Only ever tried on a fake of that library.
+
+amdsmi comes with ROCm, not from a package index. Values that a GPU does not have it gives as "N/A".
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from hpckit.model.telemetry.vocabulary import (
+    GpuCounter,
+    GpuDevice,
+    GpuGauge,
+    GpuSample,
+    GpuTrouble,
+    GpuVendor,
+    TelemetryEvent,
+    TelemetryEventKind,
+)
+
+_MIB = 1024**2
+_MICRO = 1e-6
+_FAILURES_UNTIL_LOST = 3
+"""So many samples without a single answer mean that a GPU is lost."""
+
+_Reading = Callable[[Any, Any], Mapping[Any, Any]]
+
+
+def _activity(smi: Any, handle: Any) -> dict[GpuGauge, Any]:
+    used = smi.amdsmi_get_gpu_activity(handle)
+    return {
+        GpuGauge.busy_share: _part(used.get("gfx_activity")),
+        GpuGauge.memory_busy_share: _part(used.get("umc_activity")),
+    }
+
+
+def _memory(smi: Any, handle: Any) -> dict[GpuGauge, Any]:
+    used = _number(smi.amdsmi_get_gpu_vram_usage(handle).get("vram_used"))
+    return {GpuGauge.memory_used_bytes: None if used is None else used * _MIB}
+
+
+def _power(smi: Any, handle: Any) -> dict[GpuGauge, Any]:
+    power = smi.amdsmi_get_power_info(handle)
+    drawn = _number(power.get("current_socket_power"))
+    if drawn is None:
+        drawn = _number(power.get("average_socket_power"))
+    return {GpuGauge.power_w: drawn}
+
+
+def _temperature(smi: Any, handle: Any) -> dict[GpuGauge, Any]:
+    kinds, now = smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric.CURRENT
+    return {GpuGauge.temperature_c: smi.amdsmi_get_temp_metric(handle, kinds.JUNCTION, now)}
+
+
+def _memory_temperature(smi: Any, handle: Any) -> dict[GpuGauge, Any]:
+    kinds, now = smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric.CURRENT
+    return {GpuGauge.memory_temperature_c: smi.amdsmi_get_temp_metric(handle, kinds.VRAM, now)}
+
+
+def _clock(smi: Any, handle: Any) -> dict[GpuGauge, Any]:
+    return {GpuGauge.sm_clock_mhz: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)["clk"]}
+
+
+def _energy(smi: Any, handle: Any) -> dict[GpuCounter, Any]:
+    energy = smi.amdsmi_get_energy_count(handle)
+    # Renamed with ROCm 6.2.1.
+    ticks = _number(energy.get("energy_accumulator", energy.get("power")))
+    unit = _number(energy.get("counter_resolution"))
+    joules = None if ticks is None or unit is None else ticks * unit * _MICRO
+    return {GpuCounter.energy_j: joules}
+
+
+def _errors(smi: Any, handle: Any) -> dict[GpuCounter, Any]:
+    errors = smi.amdsmi_get_gpu_total_ecc_count(handle)
+    return {
+        GpuCounter.ecc_corrected: errors.get("correctable_count"),
+        GpuCounter.ecc_uncorrected: errors.get("uncorrectable_count"),
+    }
+
+
+_GAUGES: tuple[_Reading, ...] = (
+    *(_activity, _memory, _power, _temperature),
+    *(_memory_temperature, _clock),
+)
+_COUNTERS: tuple[_Reading, ...] = (_energy, _errors)
+
+
+def _number(value: Any) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known else None
+
+
+def _part(percent: Any) -> float | None:
+    number = _number(percent)
+    return None if number is None else number / 100
+
+
+@dataclass(slots=True, kw_only=True)
+class _AmdGpu:
+    handle: Any
+    facts: GpuDevice
+    refused: set[str] = field(default_factory=set)
+    failures: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class AmdBackend:
+    """A GpuBackend; `smi` is the module amdsmi, initialised."""
+
+    smi: Any
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _gpus: list[_AmdGpu] = field(init=False)
+    _happened: list[TelemetryEvent] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        handles = self.smi.amdsmi_get_processor_handles()
+        self._gpus = [self._found(index, handle) for index, handle in enumerate(handles)]
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        """Return the GPUs as found in the beginning."""
+        return tuple(gpu.facts for gpu in self._gpus)
+
+    def sample(self, *, counters: bool) -> tuple[GpuSample, ...]:
+        """Return a sample of each GPU; of one that answers nothing, its trouble alone."""
+        return tuple(self._sample(gpu, counters=counters) for gpu in self._gpus)
+
+    def events(self) -> tuple[TelemetryEvent, ...]:
+        """Return what happened since the last call."""
+        happened, self._happened = tuple(self._happened), []
+        return happened
+
+    def close(self) -> None:
+        """Shut amdsmi down."""
+        try:
+            self.smi.amdsmi_shut_down()
+        except self.smi.AmdSmiException:
+            return
+
+    def _found(self, index: int, handle: Any) -> _AmdGpu:
+        memory = _number(self._told(self.smi.amdsmi_get_gpu_vram_usage, handle, "vram_total"))
+        facts = GpuDevice(
+            uuid=str(self.smi.amdsmi_get_gpu_device_uuid(handle)),
+            vendor=GpuVendor.amd,
+            index=index,
+            name=str(self._told(self.smi.amdsmi_get_gpu_asic_info, handle, "market_name") or ""),
+            driver=str(
+                self._told(self.smi.amdsmi_get_gpu_driver_info, handle, "driver_version") or ""
+            ),
+            memory_bytes=None if memory is None else int(memory * _MIB),
+        )
+        return _AmdGpu(handle=handle, facts=facts)
+
+    def _told(self, call: Callable[[Any], Mapping[str, Any]], handle: Any, name: str) -> Any:
+        try:
+            return call(handle).get(name)
+        except self.smi.AmdSmiException:
+            return None
+
+    def _sample(self, gpu: _AmdGpu, *, counters: bool) -> GpuSample:
+        gauges = dict(self._read(gpu, _GAUGES))
+        if self._lost(gpu, answered=bool(gauges)):
+            return GpuSample(uuid=gpu.facts.uuid, troubles=frozenset({GpuTrouble.lost}))
+        counted = dict(self._read(gpu, _COUNTERS)) if counters else {}
+        return GpuSample(uuid=gpu.facts.uuid, gauges=gauges, counters=counted)
+
+    def _lost(self, gpu: _AmdGpu, *, answered: bool) -> bool:
+        before = gpu.failures >= _FAILURES_UNTIL_LOST
+        gpu.failures = 0 if answered else gpu.failures + 1
+        lost = gpu.failures >= _FAILURES_UNTIL_LOST
+        if lost != before:
+            kind = TelemetryEventKind.gpu_lost if lost else TelemetryEventKind.gpu_back
+            event = TelemetryEvent(at=self.now(), kind=kind, uuid=gpu.facts.uuid)
+            self._happened.append(event)
+        return lost
+
+    def _read(self, gpu: _AmdGpu, readings: tuple[_Reading, ...]) -> Iterator[tuple[Any, float]]:
+        for reading in readings:
+            if reading.__name__ in gpu.refused:
+                continue
+            try:
+                answer = reading(self.smi, gpu.handle)
+            except self.smi.AmdSmiLibraryException as error:
+                if error.get_error_code() == self.smi.amdsmi_wrapper.AMDSMI_STATUS_NOT_SUPPORTED:
+                    gpu.refused.add(reading.__name__)
+                continue
+            for name, value in answer.items():
+                number = _number(value)
+                if number is not None:
+                    yield name, number
+
+
+def open_amd() -> tuple[AmdBackend | None, str]:
+    """Return the GPUs of amdsmi, None without any; and a note for people, mostly empty."""
+    try:
+        smi = importlib.import_module("amdsmi")
+    except (ImportError, OSError, KeyError, AttributeError):
+        # Its import loads a library of ROCm, and fails in many ways without it.
+        return None, ""
+    try:
+        smi.amdsmi_init()
+        backend = AmdBackend(smi=smi)
+    except smi.AmdSmiException as error:
+        return None, f"no GPU of AMD is sampled: {error}"
+    if not backend.devices():
+        backend.close()
+        return None, ""
+    return backend, ""

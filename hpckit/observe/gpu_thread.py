@@ -1,0 +1,96 @@
+"""Asks the GPUs in a thread of its own: a call of a driver may take seconds, or never return.
+
+Whoever asks waits for a bounded time. While a call hangs, further questions are answered at once,
+with nothing.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hpckit.model.telemetry.vocabulary import GpuDevice, GpuSample, TelemetryEvent
+from hpckit.observe.amd import open_amd
+from hpckit.observe.gpu import GpuBackend
+from hpckit.observe.nvml.backend import open_nvml
+
+GpuOpener = Callable[[], tuple[Sequence[GpuBackend], Sequence[str]]]
+"""Opens what there is; returns the backends, and notes for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """One answer: samples, what the GPUs are, and what happened since the answer before.
+
+    `late`: it was asked for earlier, so its samples are left out.
+    """
+
+    samples: tuple[GpuSample, ...] = ()
+    devices: tuple[GpuDevice, ...] = ()
+    events: tuple[TelemetryEvent, ...] = ()
+    notes: tuple[str, ...] = ()
+    late: bool = False
+
+
+def open_gpus(*, gpm: bool) -> tuple[tuple[GpuBackend, ...], tuple[str, ...]]:
+    """Open every library of this node that has GPUs; return the backends, and notes."""
+    nvidia, about_nvidia = open_nvml(gpm=gpm)
+    amd, about_amd = open_amd()
+    found: tuple[GpuBackend | None, ...] = (nvidia, amd)
+    notes = tuple(note for note in (about_nvidia, about_amd) if note)
+    return tuple(one for one in found if one is not None), notes
+
+
+@dataclass(slots=True)
+class GpuThread:
+    """Takes samples of all GPUs; `opener` is called in the thread."""
+
+    opener: GpuOpener
+    _asked: queue.SimpleQueue[bool | None] = field(default_factory=queue.SimpleQueue, init=False)
+    _answers: queue.SimpleQueue[GpuReading] = field(default_factory=queue.SimpleQueue, init=False)
+    _waiting: bool = field(default=False, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    def read(self, *, counters: bool, limit_s: float) -> GpuReading | None:
+        """Return a sample, None if there is none within `limit_s`: a call hangs, or still opens."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+            self._thread.start()
+        late = self._waiting
+        if not late:
+            self._asked.put(counters)
+            self._waiting = True
+        try:
+            answer = self._answers.get(timeout=0.0 if late else limit_s)
+        except queue.Empty:
+            return None
+        self._waiting = False
+        if not late:
+            return answer
+        return GpuReading(
+            devices=answer.devices, events=answer.events, notes=answer.notes, late=True
+        )
+
+    def close(self) -> None:
+        """Let the thread close the libraries and end; does not wait for it."""
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        backends, notes = self.opener()
+        while (counters := self._asked.get()) is not None:
+            self._answers.put(_read(backends, counters=counters, notes=tuple(notes)))
+            notes = ()
+        for backend in backends:
+            backend.close()
+
+
+def _read(backends: Sequence[GpuBackend], *, counters: bool, notes: tuple[str, ...]) -> GpuReading:
+    samples = [one for backend in backends for one in backend.sample(counters=counters)]
+    return GpuReading(
+        samples=tuple(samples),
+        devices=tuple(device for backend in backends for device in backend.devices()),
+        events=tuple(event for backend in backends for event in backend.events()),
+        notes=notes,
+    )

@@ -1,0 +1,121 @@
+"""A sample of the node: processors, memory, pressure, disks, networks, energy.
+
+Reads /proc and /sys through psutil and by itself. It starts no program, and walks over no
+processes: a sample costs the same however many there are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge, HostSample
+from hpckit.observe.cgroup import JobCgroup, job_cgroup, node_pressure
+from hpckit.observe.infiniband import find_ports, read_ports
+from hpckit.observe.rapl import RaplReader
+
+_UNREADABLE = (OSError, RuntimeError, ValueError, AttributeError, psutil.Error)
+"""What psutil raises where a kernel or a container hides a file."""
+
+
+@dataclass(slots=True)
+class HostReader:
+    """Takes samples of this node; `root` replaces `/` for what is not read by psutil."""
+
+    root: Path = Path("/")
+    _job: JobCgroup | None = field(init=False)
+    _ports: tuple[Path, ...] = field(init=False)
+    _rapl: RaplReader = field(init=False)
+    _cpu: tuple[float, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        folder = job_cgroup(self.root)
+        self._job = None if folder is None else JobCgroup(folder)
+        self._ports = find_ports(self.root)
+        self._rapl = RaplReader(self.root)
+        self._cpu = _cpu_times(psutil.cpu_times())
+
+    def read(self) -> HostSample:
+        """Return a sample; what cannot be read is left out."""
+        gauges: dict[HostGauge, float] = {}
+        counters: dict[HostCounter, float] = node_pressure(self.root) | self._rapl.read()
+        for part in (self._processors, _memory, _shared_memory, _disks, _networks):
+            sample = _tried(part)
+            gauges |= sample.gauges
+            counters |= sample.counters
+        for sample in (read_ports(self._ports), self._job.read() if self._job else HostSample()):
+            gauges |= sample.gauges
+            counters |= sample.counters
+        return HostSample(gauges=gauges, counters=counters)
+
+    def _processors(self) -> HostSample:
+        times = psutil.cpu_times()
+        (busy, total), before = _cpu_times(times), self._cpu
+        self._cpu = (busy, total)
+        gauges: dict[HostGauge, float] = {HostGauge.load: os.getloadavg()[0]}
+        if total > before[1]:
+            share = (busy - before[0]) / (total - before[1])
+            gauges[HostGauge.cpu_share] = min(max(share, 0.0), 1.0)
+        return HostSample(gauges=gauges, counters={HostCounter.cpu_waiting_s: times.iowait})
+
+
+def _tried(part: Callable[[], HostSample]) -> HostSample:
+    try:
+        return part()
+    except _UNREADABLE:
+        return HostSample()
+
+
+def _cpu_times(times: Any) -> tuple[float, float]:
+    """Return busy and total seconds. A guest's time is part of `user` already."""
+    total = sum(times) - getattr(times, "guest", 0) - getattr(times, "guest_nice", 0)
+    return total - times.idle - getattr(times, "iowait", 0), total
+
+
+def _memory() -> HostSample:
+    memory = psutil.virtual_memory()
+    return HostSample(
+        gauges={
+            HostGauge.memory_used_bytes: memory.total - memory.available,
+            HostGauge.memory_available_bytes: memory.available,
+            HostGauge.swap_used_bytes: psutil.swap_memory().used,
+        }
+    )
+
+
+def _shared_memory() -> HostSample:
+    return HostSample(
+        gauges={HostGauge.shared_memory_used_bytes: psutil.disk_usage("/dev/shm").used}  # noqa: S108  # only its size is read
+    )
+
+
+def _disks() -> HostSample:
+    # Corrections for counters that wrapped around would keep state; readers expect resets.
+    disks = psutil.disk_io_counters(nowrap=False)
+    if disks is None:
+        return HostSample()
+    return HostSample(
+        counters={
+            HostCounter.disk_read_bytes: disks.read_bytes,
+            HostCounter.disk_written_bytes: disks.write_bytes,
+        }
+    )
+
+
+def _networks() -> HostSample:
+    cards = psutil.net_io_counters(pernic=True, nowrap=False)
+    outside = [card for name, card in cards.items() if name != "lo"]
+    return HostSample(
+        counters={
+            HostCounter.network_tx_bytes: sum(card.bytes_sent for card in outside),
+            HostCounter.network_rx_bytes: sum(card.bytes_recv for card in outside),
+            HostCounter.network_errors: sum(
+                card.errin + card.errout + card.dropin + card.dropout for card in outside
+            ),
+        }
+    )

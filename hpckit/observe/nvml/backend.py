@@ -1,0 +1,198 @@
+"""The GPUs of a node through NVML, through whatever happens to them and to the driver.
+
+A GPU that is lost is reported once, and looked for again after growing pauses; so is a driver that
+was unloaded or exchanged. Looking again means to shut NVML down and initialise it anew, in this
+process only: no other one notices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from hpckit.model.telemetry.vocabulary import (
+    GpuDevice,
+    GpuSample,
+    GpuTrouble,
+    TelemetryEvent,
+    TelemetryEventKind,
+)
+from hpckit.observe.nvml.bindings import (
+    RESET_REQUIRED,
+    DriverLostError,
+    GpuLostError,
+    NvmlVerdict,
+    load_bindings,
+    nvml_verdict,
+    outdated_bindings,
+)
+from hpckit.observe.nvml.device import NvmlGpu, attach_gpu
+from hpckit.observe.nvml.xids import XidListener
+
+DRIVER_PAUSE_S = 5.0
+GPU_PAUSE_S = 60.0
+"""First pauses before a lost driver, and a lost GPU, are looked for again; doubled each time."""
+LONGEST_PAUSE_S = 600.0
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True, kw_only=True)
+class NvmlBackend:
+    """A GpuBackend. Made by `open_nvml`; `monotonic` and `now` are its clocks."""
+
+    nvml: Any
+    gpm: bool = True
+    monotonic: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime] = _utc
+    _gpus: dict[str, NvmlGpu] = field(default_factory=dict, init=False)
+    _lost: dict[str, GpuTrouble] = field(default_factory=dict, init=False)
+    _known: dict[int, str] = field(default_factory=dict, init=False)
+    _xids: Counter[str] = field(default_factory=Counter, init=False)
+    _listener: XidListener | None = field(default=None, init=False)
+    _happened: list[TelemetryEvent] = field(default_factory=list, init=False)
+    _away: bool = field(default=False, init=False)
+    _pause_s: float = field(default=0, init=False)
+    _again_at: float = field(default=0, init=False)
+
+    def open(self) -> None:
+        """Initialise NVML and find all GPUs; raises the bindings' NVMLError or DriverLostError."""
+        self.nvml.nvmlInit()
+        for index in range(self.nvml.nvmlDeviceGetCount()):
+            self._attach(index)
+        handles = {uuid: gpu.calls.handle for uuid, gpu in self._gpus.items()}
+        self._listener = XidListener(nvml=self.nvml, handles=handles)
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        """Return the GPUs that answer, and their MIG devices."""
+        return tuple(device for gpu in self._gpus.values() for device in gpu.devices())
+
+    def sample(self, *, counters: bool) -> tuple[GpuSample, ...]:
+        """Return a sample of each GPU; of a lost one, its trouble alone."""
+        if (self._away or self._lost) and self.monotonic() >= self._again_at:
+            self._look_again()
+        if self._away:
+            return ()
+        self._hear()
+        samples: list[GpuSample] = []
+        for uuid, gpu in list(self._gpus.items()):
+            try:
+                samples += gpu.sample(counters=counters, xids=self._xids[uuid])
+            except GpuLostError as error:
+                self._lose(uuid, error.code)
+            except DriverLostError as error:
+                self._lose_driver(error.code)
+                return ()
+        troubles = ((uuid, frozenset({one})) for uuid, one in self._lost.items())
+        return *samples, *(GpuSample(uuid=uuid, troubles=found) for uuid, found in troubles)
+
+    def events(self) -> tuple[TelemetryEvent, ...]:
+        """Return what happened since the last call."""
+        happened, self._happened = tuple(self._happened), []
+        return happened
+
+    def close(self) -> None:
+        """Free everything and shut NVML down."""
+        for gpu in self._gpus.values():
+            gpu.close()
+        if self._listener is not None:
+            self._listener.close()
+        self._gpus, self._listener = {}, None
+        try:
+            self.nvml.nvmlShutdown()
+        except self.nvml.NVMLError:
+            return
+
+    def _attach(self, index: int) -> None:
+        try:
+            gpu = attach_gpu(self.nvml, index, gpm=self.gpm)
+        except (self.nvml.NVMLError, GpuLostError) as error:
+            code = int(error.code if isinstance(error, GpuLostError) else error.value)
+            if nvml_verdict(code) is NvmlVerdict.gone:
+                raise DriverLostError(code) from error
+            if nvml_verdict(code) is NvmlVerdict.never:
+                # The job has no permission to use it: it is someone else's.
+                return
+            self._lose(self._known.get(index, f"index {index}"), code)
+            return
+        uuid = gpu.facts.uuid
+        self._gpus[uuid], self._known[index] = gpu, uuid
+        if self._lost.pop(uuid, None) is not None:
+            self._note(TelemetryEventKind.gpu_back, uuid=uuid)
+
+    def _lose(self, uuid: str, code: int) -> None:
+        gpu = self._gpus.pop(uuid, None)
+        if gpu is not None:
+            gpu.close()
+        if uuid not in self._lost:
+            self._note(TelemetryEventKind.gpu_lost, uuid=uuid, code=code)
+            self._wait(GPU_PAUSE_S)
+        needs_reset = code == RESET_REQUIRED
+        self._lost[uuid] = GpuTrouble.reset_required if needs_reset else GpuTrouble.lost
+
+    def _lose_driver(self, code: int) -> None:
+        self._away = True
+        self._note(TelemetryEventKind.driver_lost, code=code)
+        self._wait(DRIVER_PAUSE_S)
+
+    def _wait(self, first_s: float) -> None:
+        self._pause_s = first_s
+        self._again_at = self.monotonic() + first_s
+
+    def _look_again(self) -> None:
+        self.close()
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._again_at = self.monotonic() + self._pause_s
+        try:
+            self.open()
+        except (self.nvml.NVMLError, DriverLostError) as error:
+            if not self._away:
+                self._lose_driver(int(getattr(error, "code", 0) or getattr(error, "value", 0)))
+            return
+        if self._away:
+            self._away = False
+            self._note(TelemetryEventKind.driver_reloaded)
+
+    def _hear(self) -> None:
+        if self._listener is None:
+            return
+        for uuid, number in self._listener.read():
+            self._xids[uuid or ""] += 1
+            self._note(TelemetryEventKind.xid, uuid=uuid, code=number)
+
+    def _note(
+        self, kind: TelemetryEventKind, *, uuid: str | None = None, code: int | None = None
+    ) -> None:
+        self._happened.append(TelemetryEvent(at=self.now(), kind=kind, uuid=uuid, code=code))
+
+
+def open_nvml(*, gpm: bool) -> tuple[NvmlBackend | None, str]:
+    """Return the GPUs of NVML, None without any; and a note for people, mostly empty.
+
+    Only this imports the bindings.
+    """
+    note = outdated_bindings()
+    try:
+        backend = NvmlBackend(nvml=load_bindings(), gpm=gpm)
+    except ImportError as error:
+        return None, note or f"no GPU of NVIDIA is sampled: {error}"
+    nvml = backend.nvml
+    try:
+        backend.open()
+    except (nvml.NVMLError, DriverLostError) as error:
+        code = int(getattr(error, "value", 0) or getattr(error, "code", 0))
+        absent = (
+            nvml_verdict(code) is NvmlVerdict.gone
+            and code != nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        )
+        return None, note if absent else f"no GPU of NVIDIA is sampled: {error}"
+    if not (backend.devices() or backend.sample(counters=False)):
+        backend.close()
+        return None, note
+    return backend, note

@@ -1,0 +1,150 @@
+"""The bindings of NVIDIA's management library, and what its errors mean for a sampler.
+
+The distribution is nvidia-ml-py; its module is called `pynvml`. Another distribution of that very
+name is deprecated: in its old releases a different module, in its newest a warning at each import.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from importlib import metadata
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class NvmlVerdict(Enum):
+    """What an error of a call says about asking again."""
+
+    never = auto()
+    """this GPU or this driver cannot answer: not asked again"""
+    lost = auto()
+    """the GPU is gone, or needs a reset"""
+    gone = auto()
+    """the driver is gone, or was exchanged"""
+    later = auto()
+    """anything else: asked again with the next sample"""
+
+
+_VERDICTS = {
+    NvmlVerdict.never: (2, 3, 4, 13, 25, 26),
+    NvmlVerdict.lost: (15, 16, 28),
+    NvmlVerdict.gone: (1, 9, 12, 18),
+}
+"""INVALID_ARGUMENT (an older driver, to a field it does not know), NOT_SUPPORTED, NO_PERMISSION,
+FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED; GPU_IS_LOST, RESET_REQUIRED,
+GPU_NOT_FOUND; UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH."""
+_BY_CODE = {code: verdict for verdict, codes in _VERDICTS.items() for code in codes}
+
+RESET_REQUIRED = 16
+TIMEOUT = 10
+
+
+class GpuLostError(Exception):
+    """A GPU does not answer any more; `code` is NVML's error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"NVML error {code}")
+        self.code = code
+
+
+class DriverLostError(Exception):
+    """No GPU answers: the driver is gone; `code` is NVML's error."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"NVML error {code}")
+        self.code = code
+
+
+def nvml_verdict(code: int) -> NvmlVerdict:
+    """Return what an error code of NVML says about asking again."""
+    return _BY_CODE.get(code, NvmlVerdict.later)
+
+
+def load_bindings() -> Any:
+    """Import and return the bindings; raises ImportError.
+
+    Called where GPUs are first asked for: the module is large, and most verbs need no GPU.
+    """
+    with warnings.catch_warnings():
+        # The deprecated distribution warns with each import, also where it is not what is imported.
+        warnings.simplefilter("ignore", FutureWarning)
+        module = importlib.import_module("pynvml")
+    if not hasattr(module, "_nvmlGetFunctionPointer") or not hasattr(module, "nvmlMemory_v2"):
+        raise ImportError("the module pynvml is not that of nvidia-ml-py, or too old")
+    return module
+
+
+def outdated_bindings(
+    version: Callable[[str], str] = metadata.version,
+) -> str:
+    """Return what is wrong with the installed distributions, as a note to people; empty if nothing.
+
+    Parameter: `version` returns that of a distribution, or raises PackageNotFoundError.
+    """
+    try:
+        found = version("pynvml")
+    except metadata.PackageNotFoundError:
+        return ""
+    return (
+        f"the distribution pynvml {found} is installed; it is deprecated, and its module hides or "
+        "precedes that of nvidia-ml-py: run `pip uninstall pynvml`, then "
+        "`pip install --force-reinstall nvidia-ml-py`"
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class NvmlCalls:
+    """The calls to one GPU. What it does not support is found out once, and not asked again."""
+
+    nvml: Any
+    handle: Any
+    refused: set[str] = field(default_factory=set)
+    answered: int = 0
+    failed: int = 0
+    """Calls that failed in a way that may pass."""
+    last_code: int = 0
+
+    def ask(self, name: str, call: Callable[[Any, Any], T]) -> T | None:
+        """Return what `call(nvml, handle)` returns, None if that is not to be had.
+
+        Raises GpuLostError, DriverLostError.
+        """
+        if name in self.refused:
+            return None
+        try:
+            answer = call(self.nvml, self.handle)
+        except self.nvml.NVMLError as error:
+            self.judge(name, int(error.value))
+            return None
+        self.answered += 1
+        return answer
+
+    def judge(self, name: str, code: int) -> None:
+        """Take note of an error of the call of this name; raises GpuLostError, DriverLostError."""
+        verdict = nvml_verdict(code)
+        if verdict is NvmlVerdict.lost:
+            raise GpuLostError(code)
+        if verdict is NvmlVerdict.gone:
+            raise DriverLostError(code)
+        if verdict is NvmlVerdict.never:
+            self.refused.add(name)
+        else:
+            self.failed += 1
+            self.last_code = code
+
+    def begin(self) -> None:
+        """Begin to count answers, for `conclude`."""
+        self.answered = self.failed = 0
+
+    def conclude(self) -> None:
+        """Raise GpuLostError if since `begin` nothing was answered, and not for want of support.
+
+        A GPU that fell off its bus may answer every call with an unknown error.
+        """
+        if self.failed and not self.answered:
+            raise GpuLostError(self.last_code)

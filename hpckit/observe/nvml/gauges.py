@@ -1,0 +1,126 @@
+"""What is measured of a whole GPU, call by call.
+
+Only calls of microseconds stand here. Left out on purpose: lists of processes (milliseconds, and
+they hold a lock of the driver that training needs), fans, and PCIe throughput, which waits 20 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpckit.model.telemetry.vocabulary import ClockReason, GpuGauge
+from hpckit.observe.nvml.bindings import NvmlCalls
+
+_Call = Callable[[Any, Any], Mapping[GpuGauge, float]]
+
+_REASONS: tuple[tuple[int, ClockReason], ...] = (
+    (0x1, ClockReason.idle),
+    (0x2, ClockReason.application_clocks),
+    (0x4, ClockReason.power_cap),
+    (0x8, ClockReason.hardware_slowdown),
+    (0x10, ClockReason.sync_boost),
+    (0x20, ClockReason.software_thermal),
+    (0x40, ClockReason.hardware_thermal),
+    (0x80, ClockReason.power_brake),
+    (0x100, ClockReason.display_clocks),
+)
+
+
+def _utilisation(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return {
+        GpuGauge.busy_share: rates.gpu / 100,
+        GpuGauge.memory_busy_share: rates.memory / 100,
+    }
+
+
+def _memory(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return {GpuGauge.memory_used_bytes: memory.used}
+
+
+def _memory_with_reserved(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    return {GpuGauge.memory_used_bytes: nvml.nvmlDeviceGetMemoryInfo(handle).used}
+
+
+def _temperature(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    degrees = nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU)
+    return {GpuGauge.temperature_c: degrees}
+
+
+def _temperature_before_v(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    degrees = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+    return {GpuGauge.temperature_c: degrees}
+
+
+def _margin(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    return {GpuGauge.temperature_margin_c: nvml.nvmlDeviceGetMarginTemperature(handle)}
+
+
+def _power(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    return {GpuGauge.power_w: nvml.nvmlDeviceGetPowerUsage(handle) / 1000}
+
+
+def _power_limit(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    return {GpuGauge.power_limit_w: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000}
+
+
+def _sm_clock(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+    return {GpuGauge.sm_clock_mhz: clock}
+
+
+def _memory_clock(nvml: Any, handle: Any) -> dict[GpuGauge, float]:
+    clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
+    return {GpuGauge.memory_clock_mhz: clock}
+
+
+MEMORY_CALLS: tuple[_Call, ...] = (_memory, _memory_with_reserved)
+_GPU_CALLS: tuple[tuple[_Call, ...], ...] = (
+    (_utilisation,),
+    MEMORY_CALLS,
+    (_temperature, _temperature_before_v),
+    (_margin,),
+    (_power,),
+    (_power_limit,),
+    (_sm_clock,),
+    (_memory_clock,),
+)
+"""Of each group the first call that the driver knows is used."""
+
+
+def read_first(calls: NvmlCalls, group: tuple[_Call, ...]) -> Mapping[GpuGauge, float]:
+    """Return what the first call of a group that is supported answers; empty if none is."""
+    for call in group:
+        answer = calls.ask(call.__name__, call)
+        if answer is not None:
+            return answer
+        if call.__name__ not in calls.refused:
+            return {}
+    return {}
+
+
+def read_gauges(calls: NvmlCalls) -> dict[GpuGauge, float]:
+    """Return all gauges of a GPU; raises GpuLostError, DriverLostError."""
+    found: dict[GpuGauge, float] = {}
+    for group in _GPU_CALLS:
+        found |= read_first(calls, group)
+    return found
+
+
+def read_reasons(calls: NvmlCalls) -> frozenset[ClockReason]:
+    """Return why clocks are not higher; raises GpuLostError, DriverLostError."""
+    mask = calls.ask("clock reasons", _event_reasons)
+    if mask is None and "clock reasons" in calls.refused:
+        mask = calls.ask("throttle reasons", _throttle_reasons)
+    return frozenset(reason for bit, reason in _REASONS if (mask or 0) & bit)
+
+
+def _event_reasons(nvml: Any, handle: Any) -> int:
+    return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+
+
+def _throttle_reasons(nvml: Any, handle: Any) -> int:
+    """Ask under the name that drivers before 535 know."""
+    return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))

@@ -1,0 +1,116 @@
+"""The sampler of a node: one for each node and attempt, started by its agent, never by a rank.
+
+    sampler = NodeSampler(settings=settings.observe, attempt=paths, node=node)
+    sampler.start()
+    …
+    sampler.stop()
+
+Its thread takes samples, makes rows and writes files. Nothing that it does holds up whoever starts
+or stops it: not a driver that hangs, not a file system that does not answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from hpckit.model.telemetry.settings import Observe
+from hpckit.model.telemetry.vocabulary import TelemetryEvent
+from hpckit.observe.gpu_thread import GpuOpener, GpuThread, open_gpus
+from hpckit.observe.host import HostReader
+from hpckit.observe.node_samples import NodeSamples
+from hpckit.observe.segments import SegmentWriter
+from hpckit.record.layout import AttemptPaths
+
+STOP_S = 2.0
+"""How long `stop` waits for the last row, by default."""
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True, kw_only=True)
+class NodeSampler:
+    """Samples this node until it is stopped, as `settings` say; `interval_s` 0: never.
+
+    `attempt` is where it writes, for the node of that name. `earlier` are the run's earlier
+    attempts: their telemetry of this node is made coarser as it ages. `on_event` is called in the
+    sampler's thread with everything that happened to the node, within an interval; it must return
+    at once. `opener` and `now` are for tests. `unwritten` counts what no file could take.
+    """
+
+    settings: Observe
+    attempt: AttemptPaths
+    node: str
+    earlier: tuple[AttemptPaths, ...] = ()
+    on_event: Callable[[TelemetryEvent], None] | None = None
+    opener: GpuOpener | None = None
+    now: Callable[[], datetime] = _utc
+    unwritten: int = field(default=0, init=False)
+    _stopping: threading.Event = field(default_factory=threading.Event, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """Begin, and return at once; do nothing if the settings say so, or if it has begun."""
+        if self.settings.interval_s > 0 and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+            self._thread.start()
+
+    def stop(self, limit_s: float = STOP_S) -> bool:
+        """Write the last row; return whether that was done within `limit_s` seconds."""
+        self._stopping.set()
+        if self._thread is None:
+            return True
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        samples = self._samples()
+        try:
+            while True:
+                self._try(partial(samples.take, self.now()))
+                if self._stopping.wait(self._pause_s()):
+                    break
+        finally:
+            self._try(partial(samples.finish, self.now()))
+
+    def _try(self, work: Callable[[], None]) -> None:
+        """Do work that must not end the sampler if it fails: a full disk passes."""
+        try:
+            work()
+        except OSError:
+            self.unwritten += 1
+
+    def _samples(self) -> NodeSamples:
+        settings = self.settings
+        writer = SegmentWriter(
+            attempt=self.attempt,
+            node=self.node,
+            row_s=settings.row_s,
+            max_mb=settings.max_mb,
+            earlier=self.earlier,
+        )
+        opener = self.opener or partial(open_gpus, gpm=settings.gpm)
+        return NodeSamples(
+            writer=writer,
+            interval=timedelta(seconds=settings.interval_s),
+            host=HostReader() if settings.measure_host else None,
+            gpus=GpuThread(opener) if settings.measure_gpus else None,
+            on_event=self.on_event,
+        )
+
+    def _pause_s(self) -> float:
+        """Return the seconds until the next sample.
+
+        Nodes take samples at different moments of an interval, so that not all write at once; rows
+        end at the same times everywhere.
+        """
+        interval_s = self.settings.interval_s
+        phase_s = zlib.crc32(self.node.encode()) % 1000 / 1000 * interval_s
+        since_s = (self.now().timestamp() - phase_s) % interval_s
+        return interval_s - since_s

@@ -1,0 +1,138 @@
+"""Writes a node's telemetry: appends rows, closes segments, replaces old ones by coarser ones.
+
+A closed segment is replaced by renaming a whole new file over it, so that a reader, or a crash at
+any moment, finds either of the two. Only the agent of a node writes the files of that node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from hpckit.model.telemetry.json_form import encode_telemetry
+from hpckit.model.telemetry.vocabulary import (
+    GpuDevice,
+    TelemetryEvent,
+    TelemetryRecord,
+    TelemetryRow,
+    TelemetrySegment,
+)
+from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows
+from hpckit.observe.retention import SEGMENT, ClosedSegment, due_segments
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import append_line, json_line, make_folder, write_text
+from hpckit.record.telemetry import closed_segments, read_segment, segment_header
+
+_MB = 1_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class SegmentWriter:
+    """Writes the telemetry of `node` in an attempt, with rows of `row_s` seconds.
+
+    `earlier` are attempts of the same run whose files it makes coarser as they age: together they
+    stay below `max_mb` megabytes, but for the newest segment. All methods raise OSError.
+    """
+
+    attempt: AttemptPaths
+    node: str
+    row_s: float
+    max_mb: float
+    earlier: tuple[AttemptPaths, ...] = ()
+    devices: tuple[GpuDevice, ...] = ()
+    _start: datetime | None = field(default=None, init=False)
+    _due: list[tuple[Path, float]] = field(default_factory=list, init=False)
+
+    def append(self, record: TelemetryRecord, at: datetime) -> None:
+        """Append a record; begin a new segment when one is due."""
+        self._begin_if_due(at)
+        append_line(self.attempt.telemetry(self.node), encode_telemetry(record))
+
+    def name_devices(self, devices: tuple[GpuDevice, ...], at: datetime) -> None:
+        """Write the devices of the node; each later segment begins with them."""
+        self.devices = devices
+        if not self._begin_if_due(at):
+            for device in devices:
+                self.append(device, at)
+
+    def _begin_if_due(self, at: datetime) -> bool:
+        """Begin a new segment, with its header and the devices; return whether one was due."""
+        if self._start is not None and bucket(self._start, SEGMENT) == bucket(at, SEGMENT):
+            return False
+        first = self._start is None
+        for attempt in (*(self.earlier if first else ()), self.attempt):
+            close_segment(attempt, self.node)
+        self._start = at.replace(microsecond=0)
+        header = TelemetrySegment(node=self.node, start=self._start, row_s=self.row_s)
+        records: tuple[TelemetryRecord, ...] = (header, *self.devices)
+        for record in records:
+            append_line(self.attempt.telemetry(self.node), encode_telemetry(record))
+        return True
+
+    def look_for_old(self, now: datetime) -> None:
+        """Find the closed segments that are due to become coarser, for `coarsen_next`."""
+        found = [
+            segment
+            for attempt in (*self.earlier, self.attempt)
+            for segment in _described(closed_segments(attempt, self.node))
+        ]
+        due = due_segments(found, now=now, most_bytes=self.max_mb * _MB)
+        self._due = [(segment.file, row_s) for segment, row_s in due.items()]
+
+    def coarsen_next(self) -> bool:
+        """Replace one segment that is due; return whether there was one.
+
+        One takes about a second, so a sampler does one at a time between its samples.
+        """
+        if not self._due:
+            return False
+        coarsen_segment(*self._due.pop())
+        return True
+
+
+def close_segment(attempt: AttemptPaths, node: str) -> None:
+    """Rename the newest file of a node as a closed segment; do nothing without one."""
+    newest = attempt.telemetry(node)
+    header = segment_header(newest)
+    if header is None:
+        with suppress(FileNotFoundError):
+            newest.replace(newest.with_suffix(".damaged"))
+        return
+    closed = attempt.telemetry_segment(node, header.start)
+    make_folder(closed.parent)
+    newest.replace(closed)
+
+
+def _described(files: Iterable[Path]) -> Iterator[ClosedSegment]:
+    for file in files:
+        header = segment_header(file)
+        if header is not None:
+            size = file.stat().st_size
+            yield ClosedSegment(file=file, start=header.start, row_s=header.row_s, size=size)
+
+
+def coarsen_segment(file: Path, row_s: float) -> None:
+    """Replace a closed segment by one with rows of `row_s` seconds; raises OSError."""
+    records = coarser_records(lambda: read_segment(file), row_s)
+    text = b"".join(json_line(encode_telemetry(record)) for record in records)
+    write_text(file, text.decode(), lasting=False)
+
+
+def coarser_records(
+    read: Callable[[], Iterator[TelemetryRecord]], row_s: float
+) -> Iterator[TelemetryRecord]:
+    """Yield a segment's records with coarser rows: the header, devices, events, then rows.
+
+    `read` reads the segment. It is called twice, as a segment's rows are too many to be held.
+    """
+    span = timedelta(seconds=row_s)
+    others = [record for record in read() if not isinstance(record, TelemetryRow)]
+    for record in others:
+        if isinstance(record, TelemetrySegment):
+            yield replace(record, row_s=row_s)
+    yield from dict.fromkeys(record for record in others if isinstance(record, GpuDevice))
+    yield from coarser_events((one for one in others if isinstance(one, TelemetryEvent)), span)
+    yield from coarser_rows((one for one in read() if isinstance(one, TelemetryRow)), span)

@@ -1,0 +1,78 @@
+"""The kinds of export that are one text: CSV, JSON lines, OpenMetrics, a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+
+from hpckit.model.goodput import Goodput
+from hpckit.model.metrics.rows import MetricValue
+from hpckit.operations.export.exported_run import ExportedRun, Written
+from hpckit.operations.export.kinds import ExportKind
+from hpckit.record.launches import read_attempts
+from hpckit.report.export.open_metrics import RunGauges, open_metrics_lines
+from hpckit.report.export.trace import TracedRun, trace_text
+from hpckit.report.export.value_lines import RunValues, csv_lines, json_lines
+from hpckit.report.rows import run_row
+from hpckit.views.accounts import accounts
+from hpckit.views.metric_history import last_live_numbers
+
+
+class ExportDocument:
+    """The text of an export, piece by piece; `written` is complete once all was taken."""
+
+    def __init__(
+        self, kind: ExportKind, runs: Sequence[ExportedRun], now: datetime, *, undone: bool
+    ) -> None:
+        self.written = Written()
+        self._kind, self._runs, self._now, self._undone = kind, runs, now, undone
+
+    def __iter__(self) -> Iterator[str]:
+        match self._kind:
+            case ExportKind.openmetrics:
+                yield from open_metrics_lines(list(map(self._gauges, self._runs, self._accounts())))
+            case ExportKind.trace:
+                traced = [_traced(number, run, self._now) for number, run in enumerate(self._runs)]
+                yield trace_text(traced)
+            case _:
+                yield from _LINES[self._kind]((run.id, self._values(run)) for run in self._runs)
+
+    def _values(self, run: ExportedRun) -> Iterator[MetricValue]:
+        count = 0
+        for one in run.values(undone=self._undone):
+            count += 1
+            yield one
+        self.written += Written(values=count)
+
+    def _accounts(self) -> Iterator[Goodput]:
+        """Yield the account of each run, in order; what its launch records is read once."""
+        for _, group in groupby(self._runs, key=lambda run: run.launch.folder):
+            runs = list(group)
+            known = accounts(runs[0].launch, [run.view for run in runs], self._now)
+            yield from (known[run.view.record.index] for run in runs)
+
+    def _gauges(self, run: ExportedRun, account: Goodput) -> RunGauges:
+        found = last_live_numbers(run.history())
+        self.written += Written(values=len(found))
+        return RunGauges(
+            launch=run.launch.id,
+            name=run.launch.name,
+            row=run_row(run.view, account),
+            metrics=found,
+        )
+
+
+_LINES: Mapping[ExportKind, Callable[[Iterable[RunValues]], Iterator[str]]] = {
+    ExportKind.csv: csv_lines,
+    ExportKind.jsonl: json_lines,
+}
+
+
+def _traced(number: int, run: ExportedRun, now: datetime) -> TracedRun:
+    return TracedRun(
+        id=run.id,
+        number=number,
+        attempts=tuple(read_attempts(run.launch, run.view.record.index)),
+        until=None if run.view.settled else now,
+    )

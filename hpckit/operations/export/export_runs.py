@@ -1,0 +1,150 @@
+"""Exports the metrics of runs to a file, a stream or a tracker's folder, once or again and again.
+
+An export is made from the record alone and replaces an earlier one of the same runs, so that it
+holds one value per step however often, and after whatever restarts, it is made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.operations.export.documents import ExportDocument
+from hpckit.operations.export.exported_run import ExportedRun, Written
+from hpckit.operations.export.kinds import ExportKind, tracker_module
+from hpckit.record.lock import exclusive
+from hpckit.record.store import PRIVATE_FILE, make_folder, write_chunks
+from hpckit.views.across_launches import named_runs
+from hpckit.views.freshness import Freshness
+from hpckit.views.launch_view import Ask, launch_views, note_warnings
+
+INTERVAL_S = 30.0
+"""How often `--follow` looks for news."""
+
+_SHARE = 10
+"""Following takes at most one part in _SHARE of a processor's time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """What to export; `target` is null for standard output, and absolute otherwise.
+
+    `undone` also takes values that a restart has undone, marked as such. `follow` repeats the
+    export until all runs have ended.
+    """
+
+    kind: ExportKind
+    references: Sequence[str]
+    base: Path
+    target: Path | None
+    undone: bool = False
+    follow: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOutcome:
+    """What was exported last: the runs, and the values of those that had changed."""
+
+    runs: tuple[str, ...]
+    written: Written
+
+
+def export_runs(request: ExportRequest, context: Context) -> ExportOutcome:
+    """Export runs; raises UsageError, and HeldError if another process writes the same target."""
+    _check(request)
+    known: dict[str, Any] = {}
+    with _target(request, context):
+        while True:
+            began = time.monotonic()
+            runs = _runs(request, context)
+            ended = all(run.view.settled for run in runs)
+            written = _write_changed(request, runs, known, context)
+            if ended or not request.follow:
+                return ExportOutcome(runs=tuple(run.id for run in runs), written=written)
+            took = time.monotonic() - began
+            context.sleep(max(INTERVAL_S, (_SHARE - 1) * took))
+
+
+def _check(request: ExportRequest) -> None:
+    if request.kind.is_tracker:
+        tracker_module(request.kind)
+    if request.undone and not request.kind.marks_undone:
+        raise UsageError(
+            f"an export to {request.kind} has one value per step, and none that was undone",
+            hint="--undone is for csv and jsonl, which have a column for it",
+        )
+    if request.target is None and (request.follow or request.kind.is_tracker):
+        raise UsageError("this export needs a place to write to", hint="name it with -o PATH")
+    if request.target is not None and request.kind.is_tracker and request.target.is_file():
+        raise UsageError(f"{request.target} is a file", hint=f"{request.kind} writes a folder")
+    if request.target is not None and not request.kind.is_tracker and request.target.is_dir():
+        raise UsageError(f"{request.target} is a folder", hint=f"{request.kind} writes a file")
+
+
+@contextmanager
+def _target(request: ExportRequest, context: Context) -> Iterator[None]:
+    """Hold the target alone; raises UsageError if it cannot be written."""
+    target = request.target
+    if target is None:
+        yield
+        return
+    lock = target.with_name(f".{target.name}.lock")
+    try:
+        make_folder(target.parent)
+        with exclusive(lock, at=context.now(), what=f"has been exporting to {target}"):
+            yield
+    except OSError as error:
+        raise UsageError(
+            f"{target} cannot be written: {error.strerror or error}",
+            hint="check the folder, quota and free space",
+        ) from error
+
+
+def _runs(request: ExportRequest, context: Context) -> list[ExportedRun]:
+    named = named_runs(request.references, request.base, context)
+    views = launch_views(named, context, ask=Ask.open_runs, freshness=Freshness())
+    note_warnings(views, context)
+    return [ExportedRun(launch=view.launch, view=run) for view in views for run in view.runs]
+
+
+def _write_changed(
+    request: ExportRequest, runs: Sequence[ExportedRun], known: dict[str, Any], context: Context
+) -> Written:
+    """Write what changed since the last call: of a tracker the runs, of a text all of it."""
+    stamps = {run.id: run.stamp() for run in runs}
+    changed = [run for run in runs if known.get(run.id) != stamps[run.id]]
+    known |= stamps
+    if not changed:
+        return Written()
+    if request.kind.is_tracker:
+        return _write_tracker(request, changed)
+    return _write_document(request, runs, context)
+
+
+def _write_tracker(request: ExportRequest, runs: Sequence[ExportedRun]) -> Written:
+    write = partial(tracker_module(request.kind).write_run, target=request.target)
+    return sum((write(run) for run in runs), Written())
+
+
+def _write_document(
+    request: ExportRequest, runs: Sequence[ExportedRun], context: Context
+) -> Written:
+    document = ExportDocument(request.kind, runs, context.now(), undone=request.undone)
+    if request.target is None:
+        context.stdout.writelines(document)
+        context.stdout.flush()
+    else:
+        write_chunks(request.target, document, mode=_mode(request.target))
+    return document.written
+
+
+def _mode(target: Path) -> int:
+    """Return the permissions of a file that is replaced: those that it was given."""
+    return target.stat().st_mode & 0o777 if target.exists() else PRIVATE_FILE

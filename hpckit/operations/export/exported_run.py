@@ -1,0 +1,118 @@
+"""One run as an exporter sees it: its state, its rows with what was undone, and its values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from hpckit.model.metrics.rows import JudgedRow, MetricValue, each_value, number_of
+from hpckit.model.run import RunView
+from hpckit.record.launches import Launch, attempt_numbers
+from hpckit.record.metrics import metrics_size
+from hpckit.views.metric_history import metric_history
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedRun:
+    """A run of a launch, as it was seen at the beginning of the export."""
+
+    launch: Launch
+    view: RunView
+
+    @property
+    def id(self) -> str:
+        """Return the run's id."""
+        return self.view.record.id
+
+    @property
+    def name(self) -> str:
+        """Return the id in letters that are safe in a path and in a question to a store."""
+        return _UNSAFE.sub("-", self.id).lstrip(".")
+
+    def history(self) -> Iterator[JudgedRow]:
+        """Yield all rows, with what was undone."""
+        return metric_history(self.launch, self.view.record.index)
+
+    def values(self, *, undone: bool) -> Iterator[MetricValue]:
+        """Yield every value that holds, and with `undone` those that do not as well."""
+        for judged in self.history():
+            for one in each_value(judged):
+                if undone or not one.undone:
+                    yield one
+
+    def stamp(self) -> tuple[Any, ...]:
+        """Return what changes whenever an export of the run would."""
+        run = self.launch.paths.run(self.view.record.index)
+        sizes = [metrics_size(run.attempt(number)) for number in attempt_numbers(run.attempts)]
+        record = self.view.record
+        return self.view.state, record.attempt, record.round, record.step, sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One number at one whole step, as trackers take it; `at` is seconds since 1970."""
+
+    key: str
+    step: int
+    at: float
+    number: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Points:
+    """The points of a run that hold, for trackers that have a number at each step and no more.
+
+    Iterate it once. Values without a step come last, one per key, at step 0, if the key has no
+    other value. `left_out` then counts what has no place there: texts, null, values at fractions of
+    a step, and further values without a step.
+    """
+
+    run: ExportedRun
+    left_out: int = 0
+    written: int = 0
+
+    def __iter__(self) -> Iterator[Point]:
+        stepless: dict[str, Point] = {}
+        stepped = set[str]()
+        for one in self.run.values(undone=False):
+            number = number_of(one.value)
+            if number is None or isinstance(one.step, float):
+                self.left_out += 1
+                continue
+            point = Point(
+                key=one.key, step=one.step or 0, at=_seconds(one.at), number=float(number)
+            )
+            if one.step is None:
+                self.left_out += one.key in stepless
+                stepless[one.key] = point
+                continue
+            stepped.add(one.key)
+            self.written += 1
+            yield point
+        last = [point for key, point in stepless.items() if key not in stepped]
+        self.left_out += len(stepless) - len(last)
+        self.written += len(last)
+        yield from last
+
+
+def _seconds(at: str) -> float:
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """How many values an export wrote, and how many its form has no place for."""
+
+    values: int = 0
+    left_out: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        return Written(values=self.values + other.values, left_out=self.left_out + other.left_out)

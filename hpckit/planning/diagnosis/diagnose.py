@@ -1,0 +1,141 @@
+"""All rules, and the verdicts that they find on a run. Pure.
+
+A rule says nothing about what is unknown, or was not measured often enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hpckit.model.diagnosis.verdict import Diagnosis, Verdict, VerdictKind, VerdictSeverity
+from hpckit.planning.diagnosis import (
+    allocation_rules,
+    gpu_rules,
+    hardware_rules,
+    step_rules,
+    time_rules,
+)
+from hpckit.planning.diagnosis.evidence import RunEvidence
+from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnosisRule:
+    """One rule, and what docs/explanations/verdicts.md says about it.
+
+    `measured` is what is compared with the `thresholds` (names of fields of Thresholds).
+    """
+
+    kind: VerdictKind
+    find: Callable[[RunEvidence, Thresholds], Iterable[Verdict]]
+    measured: str
+    thresholds: tuple[str, ...]
+    remedy: str
+
+
+RULES = (
+    DiagnosisRule(
+        kind=VerdictKind.input_bound,
+        find=step_rules.input_bound,
+        measured="share of a step in which ranks wait for the next batch, mean over ranks",
+        thresholds=("data_share", "steps", "steps_s"),
+        remedy="more or faster DataLoader workers, data on the node's disk, fewer and larger files",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.communication_bound,
+        find=step_rules.communication_bound,
+        measured="share of a step spent in collectives, of the rank that waits least",
+        thresholds=("waiting_share", "steps", "steps_s"),
+        remedy="larger batches, gradient accumulation, overlap, the fast network",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.compute_bound,
+        find=gpu_rules.compute_bound,
+        measured="SM activity of the GPUs in use; without it, their utilization and power",
+        thresholds=("high_sm_activity", "high_utilization", "high_power_share", "samples"),
+        remedy="none: nothing is wrong. Lower precision, torch.compile, or more GPUs are faster",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.memory_bound,
+        find=gpu_rules.memory_bound,
+        measured="share of the memory's bandwidth that is used, and more than the tensor cores are",
+        thresholds=("dram_activity", "samples"),
+        remedy="bfloat16, fused kernels, FlashAttention",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.launch_bound,
+        find=gpu_rules.launch_bound,
+        measured="SM activity (without it, utilization) of the GPUs, while ranks do their own work",
+        thresholds=("own_share", "low_sm_activity", "low_utilization", "samples", "steps"),
+        remedy="larger batches, torch.compile, CUDA graphs, fewer waits for the GPU",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.gpu_idle,
+        find=gpu_rules.gpu_idle,
+        measured="utilization of each allocated GPU, if no wait of its rank explains it",
+        thresholds=("idle_utilization", "explained_share", "samples"),
+        remedy="a rank for each GPU, or fewer GPUs",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.throttled,
+        find=hardware_rules.throttled,
+        measured="share of time in which a GPU lowers its clocks for heat, or for its power limit",
+        thresholds=("heat_share", "power_share", "samples"),
+        remedy="report the node, and leave it out; a low power limit is the site's",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.straggler,
+        find=hardware_rules.straggler,
+        measured="a rank's own time a step against the median of its peers', window by window",
+        thresholds=(
+            *("straggler_excess", "straggler_step_share", "straggler_noise", "window_s"),
+            *("window_steps", "windows", "slow_windows", "least_windows"),
+        ),
+        remedy="by what its hardware says: leave the node out, or ask for more CPUs",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.checkpoint_overhead,
+        find=time_rules.checkpoint_overhead,
+        measured="share of the time on the nodes in which training stands still for saves",
+        thresholds=("checkpoint_share", "saves", "run_s"),
+        remedy="save less often, or leave the interval to hpckit; faster storage",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.restarts,
+        find=time_rules.restarts,
+        measured="share of the time on the nodes that went into restarts and repeated steps",
+        thresholds=("restart_share", "run_s"),
+        remedy="save more often, start faster, repair what fails most",
+    ),
+    DiagnosisRule(
+        kind=VerdictKind.overallocated,
+        find=allocation_rules.overallocated,
+        measured="CPUs busy on the mean, memory at its peak, time of a completed run",
+        thresholds=(
+            *("cpu_share", "spare_cores", "memory_share", "spare_memory_gb", "time_share"),
+            *("spare_time_s", "samples", "run_s"),
+        ),
+        remedy="ask for what the message suggests",
+    ),
+)
+"""A rule for each kind of verdict."""
+
+_SEVERITIES = tuple(VerdictSeverity)
+_KINDS = tuple(VerdictKind)
+
+
+def diagnose(evidence: RunEvidence, limits: Thresholds = DEFAULT) -> tuple[Verdict, ...]:
+    """Return the verdicts on a run: the most severe, and then the largest loss, first."""
+    found = [verdict for rule in RULES for verdict in rule.find(evidence, limits)]
+    return tuple(sorted(found, key=_order))
+
+
+def diagnosis(evidence: RunEvidence, limits: Thresholds = DEFAULT) -> Diagnosis:
+    """Return the verdicts on a run together with its stragglers."""
+    stragglers = sorted(evidence.stragglers, key=lambda one: (one.rank, one.node))
+    return Diagnosis(verdicts=diagnose(evidence, limits), stragglers=tuple(stragglers))
+
+
+def _order(one: Verdict) -> tuple[int, float, int, str]:
+    return _SEVERITIES.index(one.severity), -one.loss, _KINDS.index(one.kind), one.message

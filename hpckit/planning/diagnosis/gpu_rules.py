@@ -1,0 +1,201 @@
+"""What the GPUs do: nothing, too little at a time, or as much as they can. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpckit.model.diagnosis.verdict import Verdict, VerdictKind, VerdictSeverity
+from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence
+from hpckit.planning.diagnosis.summary import (
+    StepSummary,
+    busy,
+    judged_gpus,
+    judged_ranks,
+    mean,
+    step_summary,
+)
+from hpckit.planning.diagnosis.thresholds import Thresholds
+from hpckit.planning.diagnosis.words import listed, lossless, lossy, share
+
+
+def gpu_idle(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    """Yield a verdict if GPUs are hardly used and no wait of their ranks explains it."""
+    gpus = [one for one in judged_gpus(evidence, limits) if busy(one) is not None]
+    idle = [one for one in gpus if _is_idle(one, limits) and not _explained(one, evidence, limits)]
+    if not idle:
+        return
+    used = mean(map(busy, idle)) or 0.0
+    names = listed([f"{one.uuid} on {one.node}" for one in idle])
+    message = (
+        f"{len(idle)} of {len(gpus)} GPUs were busy {share(used)} of the time while they were "
+        f"allocated ({names}); other jobs cannot use them."
+    )
+    yield lossy(
+        VerdictKind.gpu_idle,
+        (1 - used) * len(idle) / len(gpus),
+        (message, _use_or_return(len(idle), len(gpus))),
+        limits,
+        idle_gpus=len(idle),
+        gpus=len(gpus),
+        utilization_share=used,
+        memory_peak_bytes=max((one.memory_peak_bytes or 0 for one in idle), default=None),
+    )
+
+
+def _is_idle(one: GpuUse, limits: Thresholds) -> bool:
+    used = busy(one)
+    return used is not None and used < limits.idle_utilization
+
+
+def _explained(one: GpuUse, evidence: RunEvidence, limits: Thresholds) -> bool:
+    """Whether its rank was waiting nearly all the time that the GPU was not busy."""
+    for rank in judged_ranks(evidence, limits):
+        if rank.gpu == one.uuid:
+            waits = (rank.data_s, rank.checkpoint_s, rank.waiting_s)
+            waited = sum(wait for wait in waits if wait is not None) / rank.seconds
+            return waited + (busy(one) or 0.0) >= limits.explained_share
+    return False
+
+
+def _use_or_return(idle: int, gpus: int) -> str:
+    if idle == gpus:
+        return (
+            "Check that the program puts model and data on a GPU (runtime.device=cuda fails if "
+            "there is none), or ask for CPUs only: resources=cpu."
+        )
+    return (
+        "Start a rank for each GPU (resources.tasks_per_node = resources.gpus_per_node), or ask "
+        "for fewer: resources.gpus_per_node."
+    )
+
+
+def launch_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    """Yield a verdict if ranks are busy with their own work, and their GPUs are not."""
+    gpus = _working(evidence, limits)
+    steps = step_summary(evidence, limits)
+    if not gpus or steps is None or steps.own_share is None or steps.own_share < limits.own_share:
+        return
+    active, measured = _activity(gpus)
+    limit = limits.low_sm_activity if measured == "sm_activity" else limits.low_utilization
+    if active is None or active >= limit or _dram(gpus) >= limits.dram_activity:
+        return
+    what = "multiprocessors" if measured == "sm_activity" else "kernels"
+    message = (
+        f"Ranks spent {share(steps.own_share)} of each step on their own work, but the GPUs' "
+        f"{what} were active only {share(active)}: the program gives them work too slowly, or in "
+        "pieces that are too small."
+    )
+    remedy = (
+        "Raise the batch size, use torch.compile (mode='reduce-overhead' records CUDA graphs), and "
+        "avoid what waits for the GPU in each step: .item(), .cpu(), printing losses."
+    )
+    yield lossy(
+        VerdictKind.launch_bound,
+        steps.own_share * (1 - active),
+        (message, remedy),
+        limits,
+        own_share=steps.own_share,
+        activity_share=active,
+        measured=measured,
+        power_w=mean(one.power_w for one in gpus),
+    )
+
+
+def memory_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    """Yield a verdict if the bandwidth of the GPUs' memory is nearly used up."""
+    gpus = _working(evidence, limits)
+    if not _is_memory_bound(gpus, limits):
+        return
+    dram, tensor = _dram(gpus), mean(one.tensor_activity for one in gpus)
+    message = (
+        f"The GPUs' memory moved data {share(dram)} of the time (about 80 % is the most that is "
+        "possible)"
+    )
+    message += "" if tensor is None else f", their tensor cores worked {share(tensor)}"
+    remedy = (
+        "Move less: bfloat16, fused kernels (torch.compile, fused optimizers), FlashAttention. "
+        "A faster GPU helps by its memory bandwidth, not by its FLOPS."
+    )
+    yield lossless(
+        VerdictKind.memory_bound,
+        VerdictSeverity.low,
+        (f"{message}: memory bandwidth limits the run.", remedy),
+        dram_activity_share=dram,
+        tensor_activity_share=tensor,
+    )
+
+
+def compute_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    """Yield a remark if the GPUs compute all the time: nothing is wrong."""
+    gpus = _working(evidence, limits)
+    if _is_memory_bound(gpus, limits) or _waits(step_summary(evidence, limits), limits):
+        return
+    active, measured = _activity(gpus)
+    if active is None or not _is_full(active, measured, gpus, limits):
+        return
+    message = (
+        f"The GPUs were active {share(active)} of the time: their speed limits the run, and "
+        "nothing else slows it down."
+    )
+    remedy = (
+        "Nothing has to be done. To be faster: lower precision (bfloat16, FP8), torch.compile, or "
+        "more GPUs."
+    )
+    yield lossless(
+        VerdictKind.compute_bound,
+        VerdictSeverity.info,
+        (message, remedy),
+        activity_share=active,
+        measured=measured,
+        tensor_activity_share=mean(one.tensor_activity for one in gpus),
+        power_limit_share=_power_share(gpus),
+    )
+
+
+def _is_full(active: float, measured: str, gpus: Sequence[GpuUse], limits: Thresholds) -> bool:
+    if measured == "sm_activity":
+        return active >= limits.high_sm_activity
+    power = _power_share(gpus)
+    strong = power is not None and power >= limits.high_power_share
+    return strong and active >= limits.high_utilization
+
+
+def _working(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
+    """Return the GPUs that are used at all."""
+    return [
+        one
+        for one in judged_gpus(evidence, limits)
+        if busy(one) is not None and not _is_idle(one, limits)
+    ]
+
+
+def _waits(steps: StepSummary | None, limits: Thresholds) -> bool:
+    if steps is None:
+        return False
+    data, others = steps.data_share or 0.0, steps.least_waiting_share or 0.0
+    return data >= limits.data_share or others >= limits.waiting_share
+
+
+def _activity(gpus: Sequence[GpuUse]) -> tuple[float | None, str]:
+    """Return the mean activity, and which measurement it is: the better one that is known."""
+    active = mean(one.sm_activity for one in gpus)
+    if active is not None:
+        return active, "sm_activity"
+    return mean(one.utilization for one in gpus), "utilization"
+
+
+def _dram(gpus: Sequence[GpuUse]) -> float:
+    return mean(one.dram_activity for one in gpus) or 0.0
+
+
+def _is_memory_bound(gpus: Sequence[GpuUse], limits: Thresholds) -> bool:
+    dram, tensor = _dram(gpus), mean(one.tensor_activity for one in gpus)
+    return dram >= limits.dram_activity and (tensor is None or tensor < dram)
+
+
+def _power_share(gpus: Sequence[GpuUse]) -> float | None:
+    return mean(
+        one.power_w / one.power_limit_w
+        for one in gpus
+        if one.power_w is not None and one.power_limit_w
+    )

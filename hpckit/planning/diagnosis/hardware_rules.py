@@ -1,0 +1,145 @@
+"""What slow or sick hardware does: throttled GPUs, and ranks that are slower than others. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpckit.model.counted import counted
+from hpckit.model.diagnosis.verdict import (
+    EvidenceValue,
+    Straggler,
+    Verdict,
+    VerdictKind,
+    VerdictSeverity,
+)
+from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RunEvidence
+from hpckit.planning.diagnosis.summary import judged_gpus, mean
+from hpckit.planning.diagnosis.thresholds import Thresholds
+from hpckit.planning.diagnosis.words import duration, listed, lossless, lossy, share
+
+_NEARLY_ALL = 0.9
+_CPU_PRESSURE = 0.2
+"""Share of time in which some task waited for a CPU: they are too few, or others use them."""
+
+
+def throttled(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    """Yield a verdict for heat, and one for the power limit."""
+    gpus = judged_gpus(evidence, limits)
+    hot = [one for one in gpus if (one.heat_share or 0.0) >= limits.heat_share]
+    capped = [one for one in gpus if (one.power_share or 0.0) >= limits.power_share]
+    if hot:
+        remedy = (
+            f"Report it to the site, and leave the nodes out meanwhile: resources.exclude="
+            f"{','.join(_nodes(hot))}"
+        )
+        yield _throttled(hot, gpus, "heat", remedy, limits)
+    if capped:
+        remedy = (
+            "Nothing in the program is wrong. If the limit is below the board's own (nvidia-smi -q "
+            "-d POWER), ask the site why; else lower precision does more work for each watt."
+        )
+        yield _throttled(capped, gpus, "power", remedy, limits)
+
+
+def _throttled(
+    slow: Sequence[GpuUse], gpus: Sequence[GpuUse], cause: str, remedy: str, limits: Thresholds
+) -> Verdict:
+    heat = cause == "heat"
+    lowered = mean(one.heat_share if heat else one.power_share for one in slow) or 0.0
+    clock = mean(one.clock_share for one in slow)
+    why = "heat" if heat else "the power limit"
+    at = "" if clock is None else f", to {share(clock)} of their maximum on the mean"
+    names = listed([f"{one.uuid} on {one.node}" for one in slow])
+    message = (
+        f"{len(slow)} of {counted(len(gpus), 'GPU')} lowered their clocks {share(lowered)} of the "
+        f"time for {why}{at} ({names}); synchronous training is as slow as the slowest GPU."
+    )
+    found: dict[str, EvidenceValue] = {
+        "cause": cause,
+        "gpus": len(slow),
+        "throttled_share": lowered,
+        "clock_share": clock,
+    }
+    if clock is None or not heat:
+        severity = VerdictSeverity.medium if heat else VerdictSeverity.low
+        return lossless(VerdictKind.throttled, severity, (message, remedy), **found)
+    return lossy(VerdictKind.throttled, lowered * (1 - clock), (message, remedy), limits, **found)
+
+
+def straggler(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    """Yield a verdict for each straggler, with what its hardware says."""
+    for one in evidence.stragglers:
+        causes = hardware_causes(one, evidence, limits)
+        where = f"on {one.node}" if one.gpu is None else f"with {one.gpu} on {one.node}"
+        message = (
+            f"Rank {one.rank} ({where}) took {share(one.slower_by)} longer for its own work than "
+            f"its peers ({duration(one.own_s)} a step, they {duration(one.peers_s)}) in "
+            f"{one.windows} of {counted(one.judged, 'window')}; the others wait for it."
+        )
+        message += f" {' '.join(causes)}" if causes else ""
+        yield lossy(
+            VerdictKind.straggler,
+            one.loss,
+            (message, _remedy(one, causes)),
+            limits,
+            rank=one.rank,
+            node=one.node,
+            gpu=one.gpu,
+            slower_by=one.slower_by,
+            own_s=one.own_s,
+            peers_s=one.peers_s,
+            step_s=one.step_s,
+            hardware=" ".join(causes) or None,
+        )
+
+
+def _remedy(one: Straggler, causes: Sequence[str]) -> str:
+    if any("CPU" in cause for cause in causes):
+        return (
+            "Ask for more CPUs for each rank (resources.cpus_per_task), or for whole nodes "
+            "(resources.exclusive=true) if other jobs use them."
+        )
+    if causes:
+        return f"Report the node to the site, and leave it out: resources.exclude={one.node}"
+    return (
+        f"See what this rank does and others do not (files it alone writes, longer samples); if "
+        f"it is slow again on {one.node} alone, leave that out: resources.exclude={one.node}"
+    )
+
+
+def hardware_causes(one: Straggler, evidence: RunEvidence, limits: Thresholds) -> tuple[str, ...]:
+    """Return what the hardware of a straggler says, a sentence for each finding."""
+    causes: list[str] = []
+    for gpu in evidence.gpus:
+        if gpu.uuid == one.gpu:
+            causes += _of_gpu(gpu, limits)
+    for host in evidence.hosts:
+        if host.node == one.node:
+            causes += _of_host(host)
+    return tuple(causes)
+
+
+def _of_gpu(gpu: GpuUse, limits: Thresholds) -> Iterator[str]:
+    heat, power = gpu.heat_share or 0.0, gpu.power_share or 0.0
+    if heat >= limits.heat_share:
+        yield f"Its GPU lowered its clocks for heat {share(heat)} of the time."
+    if power >= limits.power_share:
+        yield f"Its GPU was at its power limit {share(power)} of the time."
+    if gpu.ecc_errors or gpu.remapped_rows:
+        errors = counted(gpu.ecc_errors or 0, "uncorrected memory error")
+        rows = counted(gpu.remapped_rows or 0, "remapped row")
+        yield f"Its GPU had {errors} and {rows} during the run."
+    width, most = gpu.pcie_width, gpu.pcie_width_max
+    if width is not None and most is not None and width < most:
+        yield f"Its GPU is connected by {width} of {most} PCIe lanes."
+
+
+def _of_host(host: HostUse) -> Iterator[str]:
+    if host.cores and host.cores_busy is not None and host.cores_busy >= _NEARLY_ALL * host.cores:
+        yield f"On its node {host.cores_busy:.0f} of {host.cores} CPUs were busy."
+    elif host.cpu_pressure is not None and host.cpu_pressure >= _CPU_PRESSURE:
+        yield f"On its node tasks waited {share(host.cpu_pressure)} of the time for a CPU."
+
+
+def _nodes(gpus: Sequence[GpuUse]) -> list[str]:
+    return sorted({one.node for one in gpus})

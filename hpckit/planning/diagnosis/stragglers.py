@@ -1,0 +1,163 @@
+"""Finds ranks whose own work takes longer than that of their peers. Pure: no clock inside.
+
+In each window of steps, a rank's own time a step is compared with the median of its peers', so that
+a load that changes for all of them changes nothing. A rank is named if it was slow in most of the
+latest windows, by more than windows scatter anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from statistics import median
+
+from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.planning.diagnosis.evidence import RankSteps
+from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
+from hpckit.planning.diagnosis.windows import StepWindow, WindowBuilder
+
+_MAD_TO_SIGMA = 1.4826
+"""The standard deviation of a normal distribution over its median absolute deviation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    """A rank in one window, in seconds a step; `excess` is the logarithm of own over peers."""
+
+    of: RankSteps
+    own_s: float
+    peers_s: float
+    step_s: float
+
+    @property
+    def excess(self) -> float:
+        return math.log(self.own_s / self.peers_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class StragglerDetector:
+    """Takes reports of ranks as they come, and names the stragglers. One for each run.
+
+    `found` has all that were named so far, as they were at their slowest.
+    """
+
+    thresholds: Thresholds = DEFAULT
+    found: dict[tuple[int, str], Straggler] = field(default_factory=dict)
+    named: tuple[Straggler, ...] = ()
+    _builder: WindowBuilder = field(init=False)
+    _latest: dict[int, deque[_Comparison]] = field(init=False)
+    _warm: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        """Begin a round: other ranks, maybe on other nodes, and its first window is warm-up."""
+        limits = self.thresholds
+        self._builder = WindowBuilder(least_s=limits.window_s, least_steps=limits.window_steps)
+        self._latest, self._warm, self.named = {}, False, ()
+
+    def advance(self, reports: Iterable[RankSteps]) -> tuple[Straggler, ...]:
+        """Take what all ranks reported since last time, in any order; return who is slow now."""
+        for window in self._builder.add(reports):
+            if self._warm:
+                self._judge(window)
+            self._warm = True
+        return self.named
+
+    def _judge(self, window: StepWindow) -> None:
+        ranks = sorted(window.ranks, key=lambda one: (one.group, one.rank))
+        named: list[Straggler] = []
+        for _, peers in groupby(ranks, key=lambda one: one.group):
+            named += self._judge_peers(compare(tuple(peers)))
+        self.named = tuple(sorted(named, key=lambda one: one.rank))
+        for one in named:
+            known = self.found.get((one.rank, one.node))
+            if known is None or one.slower_by > known.slower_by:
+                self.found[one.rank, one.node] = one
+
+    def _judge_peers(self, compared: Sequence[_Comparison]) -> Iterable[Straggler]:
+        for one in compared:
+            fresh: deque[_Comparison] = deque(maxlen=self.thresholds.windows)
+            self._latest.setdefault(one.of.rank, fresh).append(one)
+        histories = [tuple(self._latest[one.of.rank]) for one in compared]
+        scatter = _scatter(histories)
+        named = [self._slow_of_late(history, scatter) for history in histories]
+        return [one for one in named if one is not None]
+
+    def _slow_of_late(self, history: Sequence[_Comparison], scatter: float) -> Straggler | None:
+        """Return a rank if it was slow in all its latest windows, or else in the last few."""
+        few = history[-self.thresholds.least_windows :]
+        return self._named(history, scatter) or self._named(few, scatter)
+
+    def _named(self, history: Sequence[_Comparison], scatter: float) -> Straggler | None:
+        limits = self.thresholds
+        slow = [one for one in history if self._slow(one)]
+        needed = math.ceil(len(history) * limits.slow_windows / limits.windows)
+        if len(slow) < max(needed, limits.least_windows):
+            return None
+        excess = median(one.excess for one in history)
+        noise = limits.straggler_noise * scatter / len(history)
+        if excess < max(math.log1p(limits.straggler_excess), noise):
+            return None
+        return _straggler(history, slow, math.expm1(excess))
+
+    def _slow(self, one: _Comparison) -> bool:
+        limits = self.thresholds
+        relevant = one.own_s - one.peers_s >= limits.straggler_step_share * one.step_s
+        return relevant and one.excess >= math.log1p(limits.straggler_excess)
+
+
+def compare(peers: Sequence[RankSteps]) -> list[_Comparison]:
+    """Compare each rank with the median of the others; nothing if that is not known or zero."""
+    known = [(one, own / one.steps) for one in peers if (own := one.working_s)]
+    if len(known) < 2:  # noqa: PLR2004  # one rank has no peers
+        return []
+    others = medians_without([own for _, own in known])
+    step_s = median(one.seconds / one.steps for one, _ in known)
+    return [
+        _Comparison(of=one, own_s=own, peers_s=peer, step_s=step_s)
+        for (one, own), peer in zip(known, others, strict=True)
+    ]
+
+
+def medians_without(values: Sequence[float]) -> list[float]:
+    """Return for each value the median of all others; there have to be two at least."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranked = [values[place] for place in order]
+    count = len(values) - 1
+    low, high = (count - 1) // 2, count // 2
+    found = [0.0] * len(values)
+    for place, index in enumerate(order):
+        left = ranked[low + (low >= place)]
+        found[index] = (left + ranked[high + (high >= place)]) / 2
+    return found
+
+
+def _scatter(histories: Sequence[Sequence[_Comparison]]) -> float:
+    """Return how far a rank's windows are from that rank's own median: a standard deviation."""
+    deviations: list[float] = []
+    for history in histories:
+        middle = median(one.excess for one in history)
+        deviations += [abs(one.excess - middle) for one in history]
+    return _MAD_TO_SIGMA * median(deviations) if deviations else 0.0
+
+
+def _straggler(
+    history: Sequence[_Comparison], slow: Sequence[_Comparison], slower_by: float
+) -> Straggler:
+    latest = history[-1].of
+    return Straggler(
+        rank=latest.rank,
+        node=latest.node,
+        gpu=latest.gpu,
+        slower_by=slower_by,
+        own_s=median(one.own_s for one in slow),
+        peers_s=median(one.peers_s for one in slow),
+        step_s=median(one.step_s for one in slow),
+        windows=len(slow),
+        judged=len(history),
+    )

@@ -1,0 +1,79 @@
+"""Sums and means over the ranks and GPUs of a run that have enough samples. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RankSteps, RunEvidence
+from hpckit.planning.diagnosis.thresholds import Thresholds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSummary:
+    """What a step of the run consists of; shares of the step, None where no rank knows.
+
+    `least_waiting_share` is that of the rank that waits least for others, None with one rank.
+    """
+
+    ranks: int
+    step_s: float
+    data_share: float | None
+    least_waiting_share: float | None
+    own_share: float | None
+
+
+def judged_ranks(evidence: RunEvidence, limits: Thresholds) -> list[RankSteps]:
+    """Return the ranks with enough steps."""
+    return [
+        one for one in evidence.ranks if one.steps >= limits.steps and one.seconds >= limits.steps_s
+    ]
+
+
+def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | None:
+    """Return the summary of the steps of all ranks; None without enough steps."""
+    ranks = judged_ranks(evidence, limits)
+    if not ranks:
+        return None
+    waits = [one.waiting_s / one.seconds for one in ranks if one.waiting_s is not None]
+    return StepSummary(
+        ranks=len(ranks),
+        step_s=sum(one.seconds for one in ranks) / sum(one.steps for one in ranks),
+        data_share=_weighted(ranks, lambda one: one.data_s),
+        least_waiting_share=min(waits) if len(ranks) > 1 and len(waits) == len(ranks) else None,
+        own_share=_weighted(ranks, _computing_s),
+    )
+
+
+def _computing_s(one: RankSteps) -> float | None:
+    """Return the seconds of a rank's own work without waiting for data."""
+    own = one.working_s
+    return None if own is None or one.data_s is None else max(own - one.data_s, 0.0)
+
+
+def _weighted(
+    ranks: Sequence[RankSteps], seconds: Callable[[RankSteps], float | None]
+) -> float | None:
+    known = [(found, one.seconds) for one in ranks if (found := seconds(one)) is not None]
+    return sum(part for part, _ in known) / sum(whole for _, whole in known) if known else None
+
+
+def judged_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
+    """Return the GPUs with enough samples."""
+    return [one for one in evidence.gpus if one.samples >= limits.samples]
+
+
+def judged_hosts(evidence: RunEvidence, limits: Thresholds) -> list[HostUse]:
+    """Return the nodes with enough samples."""
+    return [one for one in evidence.hosts if one.samples >= limits.samples]
+
+
+def busy(one: GpuUse) -> float | None:
+    """Return how busy a GPU is: its utilization, or its SM activity where that is unknown."""
+    return one.sm_activity if one.utilization is None else one.utilization
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of what is known; None if nothing is."""
+    known = [one for one in values if one is not None]
+    return sum(known) / len(known) if known else None

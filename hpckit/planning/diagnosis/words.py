@@ -1,0 +1,85 @@
+"""Numbers of verdicts as words, and verdicts from their loss. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from hpckit.model.diagnosis.verdict import EvidenceValue, Verdict, VerdictKind, VerdictSeverity
+from hpckit.model.moment import span_words
+from hpckit.planning.diagnosis.thresholds import Thresholds
+
+_MOST_NAMED = 4
+_GB = 1e9
+_MINUTE_S = 60
+_TENTH = 0.1
+
+
+def share(value: float) -> str:
+    """Return a share of 1 in two digits: `41 %`, `4.2 %`."""
+    if abs(value) < _TENTH:
+        return f"{value * 100:.1f} %"
+    return f"{value * 100:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration: `0.82 s`, `12 s`, `2 h 10 min`."""
+    if seconds >= _MINUTE_S:
+        return span_words(timedelta(seconds=seconds))
+    return f"{seconds:.2g} s"
+
+
+def gigabytes(size: float) -> str:
+    """Return a size in gigabytes: `42 GB`, `1.5 GB`."""
+    return f"{size / _GB:.0f} GB" if size >= 10 * _GB else f"{size / _GB:.1f} GB"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return some words with commas, and how many more there are."""
+    more = len(words) - _MOST_NAMED
+    return ", ".join(words[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def rounded(values: Mapping[str, EvidenceValue]) -> dict[str, EvidenceValue]:
+    """Return evidence without values that are unknown, numbers in six significant digits."""
+    return {
+        name: float(f"{value:.6g}") if isinstance(value, float) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def severity_of(loss: float, limits: Thresholds) -> VerdictSeverity:
+    """Return how much a loss of this share of the time matters."""
+    if loss >= limits.high_loss:
+        return VerdictSeverity.high
+    return VerdictSeverity.medium if loss >= limits.medium_loss else VerdictSeverity.low
+
+
+def lossy(
+    kind: VerdictKind,
+    loss: float,
+    words: tuple[str, str],
+    limits: Thresholds,
+    **found: EvidenceValue,
+) -> Verdict:
+    """Return a verdict whose severity follows from its loss; `words` are message and remedy."""
+    message, remedy = words
+    return Verdict(
+        kind=kind,
+        severity=severity_of(loss, limits),
+        message=message,
+        remedy=remedy,
+        loss=round(min(max(loss, 0.0), 1.0), 4),
+        evidence=rounded(found),
+    )
+
+
+def lossless(
+    kind: VerdictKind, severity: VerdictSeverity, words: tuple[str, str], **found: EvidenceValue
+) -> Verdict:
+    """Return a verdict that says nothing about lost time; `words` are message and remedy."""
+    message, remedy = words
+    return Verdict(
+        kind=kind, severity=severity, message=message, remedy=remedy, evidence=rounded(found)
+    )

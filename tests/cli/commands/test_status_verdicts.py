@@ -1,0 +1,127 @@
+"""Promises of `hpckit status` about verdicts, which need no telemetry."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import ClusterKind, Resources
+from hpckit.model.states import RoundAction
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+KILLED = Failure(cause=Cause.node_lost, message="n2 is lost", node="n2")
+
+
+def at(minutes: float) -> datetime:
+    """Return a moment of the attempt, which begins after a minute."""
+    return START + (1 + minutes) * MINUTE
+
+
+def again(minutes: float, *, first: int, last: int, number: int) -> tuple[events.Event, ...]:
+    """Return the loss of a node at step `last`, and a round that begins at `first` a minute on."""
+    return (
+        events.RoundEnded(
+            at=at(minutes),
+            round=number,
+            first_step=0,
+            step=last,
+            action=RoundAction.new_round,
+            failure=KILLED,
+        ),
+        events.RoundStarted(at=at(minutes), round=number + 1, world_size=2, nodes=("n1", "n2")),
+        events.StepReached(at=at(minutes + 1), round=number + 1, step=first),
+    )
+
+
+def saves(*minutes: float, stall_s: float) -> list[events.Event]:
+    """Return saves of the first round at these times."""
+    return [
+        events.CheckpointSaved(
+            at=at(one), round=0, step=5, size=1 << 30, stall_s=stall_s, duration_s=stall_s
+        )
+        for one in minutes
+    ]
+
+
+def told(desk: Any, writer: Any, *history: events.Event, **given: Any) -> Any:
+    """Return a launch whose run, two minutes long, has this history."""
+    launch = desk.freeze(**given)
+    attempt = writer(launch=launch)
+    attempt.start()
+    attempt.tell(events.StepReached(at=at(0.1), round=0, step=0), *history)
+    attempt.complete()
+    return launch
+
+
+def verdicts(desk: Any, *words: str) -> list[dict[str, Any]]:
+    """Return what `status --json` says of the first run."""
+    run = json.loads(desk.say("status", *words, "--json").out)["runs"][0]
+    assert run["stragglers"] == []
+    found: list[dict[str, Any]] = run["verdicts"]
+    return found
+
+
+def test_status_says_what_restarts_cost(desk: Any, writer: Any) -> None:
+    """A run that lost half of its time to a lost node has a verdict, with number and remedy."""
+    told(desk, writer, *again(1, first=1, last=9, number=0))
+    (verdict,) = verdicts(desk)
+    assert list(verdict) == ["kind", "severity", "message", "remedy", "loss", "evidence"]
+    assert (verdict["kind"], verdict["severity"]) == ("restarts", "high")
+    assert verdict["message"].startswith("Restarts took 1 min and repeated steps 49 s: 90 % of 2 ")
+    assert "1 node_lost" in verdict["message"]
+    assert verdict["evidence"]["failures"] == 1
+    said = desk.say("status").out
+    assert f"restarts (high): {verdict['message']}\n  {verdict['remedy']}\n" in said
+
+
+def test_status_says_what_saves_cost(desk: Any, writer: Any) -> None:
+    """A run that stood still for saves has a verdict; one that saves quickly has none."""
+    told(desk, writer, *saves(0.5, 1.0, 1.5, stall_s=6.0))
+    (verdict,) = verdicts(desk)
+    assert verdict["kind"] == "checkpoint_overhead"
+    assert "15 % of 2 min (3 saves of 6 s each)" in verdict["message"]
+    told(desk, writer, *saves(0.5, 1.0, 1.5, stall_s=0.5), minute=1)
+    assert verdicts(desk) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit_min", "found"),
+    [
+        (ClusterKind.slurm, 600, ["overallocated"]),
+        (ClusterKind.slurm, 30, []),
+        (ClusterKind.slurm, None, []),
+        (ClusterKind.local, 600, []),
+    ],
+)
+def test_status_says_that_a_time_limit_is_too_long(
+    desk: Any, writer: Any, kind: ClusterKind, limit_min: int | None, found: list[str]
+) -> None:
+    """A completed run of two minutes needs no ten hours; without Slurm there is no limit."""
+    told(desk, writer, kind=kind, resources=Resources(timeout_min=limit_min))
+    assert [one["kind"] for one in verdicts(desk)] == found
+
+
+def test_status_of_an_early_end_says_nothing_of_the_limit(desk: Any, writer: Any) -> None:
+    """A run that ended, but not well, may need all the time that it asked for."""
+    launch = desk.freeze(kind=ClusterKind.slurm, resources=Resources(timeout_min=600))
+    attempt = writer(launch=launch)
+    attempt.start()
+    attempt.fail()
+    assert verdicts(desk) == []
+
+
+def test_status_of_a_few_runs_has_verdicts_in_json(desk: Any, writer: Any) -> None:
+    """Each of several runs has its own; beyond fifty only if asked for."""
+    history = again(1, first=1, last=9, number=0)
+    told(desk, writer, *history, sweep=[(f"a={number}",) for number in range(3)])
+    runs = json.loads(desk.say("status", "--json").out)["runs"]
+    assert [len(run["verdicts"]) for run in runs] == [1, 0, 0]
+    told(desk, writer, *history, sweep=[(f"a={number}",) for number in range(51)], minute=1)
+    assert verdicts(desk) == []
+    assert [one["kind"] for one in verdicts(desk, "--goodput")] == ["restarts"]
