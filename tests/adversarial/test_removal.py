@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until_ended
+
+from hpckit.record.launches import load_launch, read_launch_history
 
 STRANGER = 65534
 
@@ -24,7 +27,8 @@ def kept_elsewhere(shell: Any, tmp_path: Path) -> tuple[Path, Path]:
     checkpoints = base / folder.name
     checkpoints.mkdir(mode=0o700, exist_ok=True)
     (checkpoints / "00000").mkdir(mode=0o700, exist_ok=True)
-    assert shell("rm", str(folder), "--dry-run").code == 0, "its local executor has not ended"
+    for executor in read_launch_history(load_launch(folder)).executors.values():
+        until_ended(executor.pid)
     return folder, checkpoints
 
 

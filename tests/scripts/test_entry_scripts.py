@@ -80,8 +80,13 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(folder=tmp_path, notes=tmp_path / "notes")
 
 
-OTHER_TESTS = "pytest -n 2 -m not slurm"
-SLURM_TESTS = "pytest tests/integration --maxfail 3 --reruns 1 --only-rerun still waiting until -m"
+OTHER_TESTS = (
+    "pytest -n 2 --dist worksteal --reruns 1 --only-rerun the worker has ended -m not slurm"
+)
+SLURM_TESTS = "pytest --maxfail 3 --reruns 1 --only-rerun still waiting until -m slurm"
+USUAL = f"{SLURM_TESTS} and (main or not faults) tests/integration/test_"
+FIRST_USUAL, LAST_USUAL = f"{USUAL}[a-l]*.py", f"{USUAL}[m-z]*.py"
+MAIN = f"{SLURM_TESTS} and main tests/integration/test_[a-z]*.py"
 root_with_apt = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("apt-get") is None, reason="needs root and apt-get"
 )
@@ -139,16 +144,15 @@ def test_test_runs_slurm_tests_on_both_releases(checkout: Checkout) -> None:
         "slurm-sandbox install --release 24.11",
         "isolated pytest with HPCKIT_TEST_SLURM=22.05",
         "isolated pytest with HPCKIT_TEST_SLURM=24.11",
-        f"{SLURM_TESTS} slurm and (main or not faults)",
-        f"{SLURM_TESTS} slurm and main",
+        FIRST_USUAL,
+        LAST_USUAL,
+        MAIN,
         OTHER_TESTS,
     } <= set(checkout.calls())
 
 
 @root_with_apt
-@pytest.mark.parametrize(
-    "failing", [OTHER_TESTS, f"{SLURM_TESTS} slurm and (main", f"{SLURM_TESTS} slurm and main"]
-)
+@pytest.mark.parametrize("failing", [OTHER_TESTS, FIRST_USUAL, LAST_USUAL, MAIN])
 def test_test_shows_what_slurm_tests_said_although_others_failed(
     checkout: Checkout, failing: str
 ) -> None:
@@ -157,8 +161,9 @@ def test_test_shows_what_slurm_tests_said_although_others_failed(
     assert done.returncode == 1
     assert {
         OTHER_TESTS,
-        f"{SLURM_TESTS} slurm and (main or not faults)",
-        f"{SLURM_TESTS} slurm and main",
+        FIRST_USUAL,
+        LAST_USUAL,
+        MAIN,
     } <= set(checkout.calls())
     assert "tests on Slurm 22.05" in done.stdout
     assert "tests on Slurm 24.11" in done.stdout
@@ -168,7 +173,7 @@ def test_test_shows_what_slurm_tests_said_although_others_failed(
 def test_test_breaks_everything_if_that_is_asked_for(checkout: Checkout) -> None:
     """--faults runs the whole fault matrix, of which else only the main scenarios run."""
     checkout.run("scripts/test", "--faults")
-    assert f"{SLURM_TESTS} slurm" in checkout.calls("pytest")
+    assert f"{SLURM_TESTS} tests/integration/test_[a-l]*.py" in checkout.calls("pytest")
 
 
 @root_with_apt
@@ -193,15 +198,13 @@ def test_ci_runs_both_commands_of_the_readme(checkout: Checkout) -> None:
     """CI trains the demo first and runs the Slurm tests."""
     assert checkout.run(".ci/run").returncode == 0
     calls = checkout.calls()
-    assert calls.index("python -m hpckit results") < calls.index(
-        f"{SLURM_TESTS} slurm and (main or not faults)"
-    )
+    assert calls.index("python -m hpckit results") < calls.index(FIRST_USUAL)
 
 
 @root_with_apt
 @pytest.mark.parametrize(
     "hanging",
-    [f"{SLURM_TESTS} slurm and (main", OTHER_TESTS],
+    [FIRST_USUAL, OTHER_TESTS],
     ids=["slurm", "other"],
 )
 def test_ci_ends_by_itself_and_says_so_when_a_test_hangs(checkout: Checkout, hanging: str) -> None:

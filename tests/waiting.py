@@ -1,0 +1,25 @@
+"""Waiting for what another process does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpckit.record.process import start_mark
+
+LIMIT_S = 60.0
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """Wait for what `look` finds, and return it."""
+    deadline = time.monotonic() + LIMIT_S
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.05)
+    return found
+
+
+def until_ended(pid: int) -> None:
+    """Wait until a process of this host has ended; a zombie has."""
+    until(lambda: start_mark(pid) is None)
