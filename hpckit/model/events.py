@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
+from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
@@ -210,6 +211,18 @@ class NodeDraining(Event):
     node: str
     reason: str
     action: DrainAction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerFound(Event):
+    """A rank of the round is slower than its peers: for the first time, or much more than before.
+
+    `straggler` says by how much, on which node and with which GPU.
+    """
+
+    kind: ClassVar[str] = "straggler_found"
+    round: int
+    straggler: Straggler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

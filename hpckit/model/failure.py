@@ -26,7 +26,7 @@ class Cause(RecordedEnum):
 
     A `signal` came from another process (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
     `left`: a rank was asked to leave, but its attempt was not. `unsaved`: registered state is not
-    saved.
+    saved. `straggler`: a node was so slow that a spare took its place.
     """
 
     exception = "exception"
@@ -46,6 +46,7 @@ class Cause(RecordedEnum):
     frozen_folder = "frozen_folder"
     preempted = "preempted"
     drained = "drained"
+    straggler = "straggler"
     left = "left"
     time_limit = "time_limit"
     notice = "notice"
@@ -64,7 +65,16 @@ class Cause(RecordedEnum):
         return self in _EXTERNAL
 
 
-_PLANNED = frozenset({Cause.preempted, Cause.drained, Cause.time_limit, Cause.notice, Cause.left})
+_PLANNED = frozenset(
+    {
+        Cause.preempted,
+        Cause.drained,
+        Cause.straggler,
+        Cause.time_limit,
+        Cause.notice,
+        Cause.left,
+    }
+)
 _EXTERNAL = frozenset(
     {
         Cause.signal,

@@ -61,6 +61,15 @@ class DrainPolicy(StrEnum):
     """Slurm is not asked about drains"""
 
 
+class StragglerPolicy(StrEnum):
+    """What a run does when a rank is slower than its peers."""
+
+    warn = "warn"
+    """say so: in `hpckit status`, and among its warnings"""
+    move = "move"
+    """also start a new round with a spare node in place of the slow one, if there is one"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """Facts about the cluster, the same for every user."""
@@ -95,6 +104,12 @@ class Cluster:
     service_qos: str | None = None
     """QOS of hpckit's own small jobs. Null: that of the runs, or Slurm's default if
     `service_partition` is set."""
+    price_per_gpu_hour: float | None = None
+    """Price of a GPU for an hour, in the site's currency. Null: unknown."""
+    carbon_g_per_kwh: float | None = None
+    """Carbon dioxide of a kilowatt-hour where the site is, in grams. Null: unknown."""
+    pue: float = 1.0
+    """Power usage effectiveness: energy of the whole site over that of its computers, 1 or more."""
     template: str = "job.sbatch.j2"
     """Template of the batch script: a file name in a `slurm_templates` folder, or an absolute path.
     """
@@ -203,6 +218,8 @@ class Recovery:
     """A loss that is logged as NaN or infinite so many times in a row is a failure. 0: never."""
     on_drain: DrainPolicy = DrainPolicy.move
     """What a run does when a node it runs on is being drained."""
+    on_straggler: StragglerPolicy = StragglerPolicy.warn
+    """What a run does when a rank is slower than its peers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from hpckit.model import events
+from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Failure
 from hpckit.model.states import BaseState, RunState, SlurmState
 
@@ -39,9 +40,10 @@ class RunRecord:
     """A run according to hpckit's record alone. `attempt` counts from 1 and is 0 before the first.
 
     `supervisor` is (host, pid, start mark of the process) of the latest attempt. `restart_count` is
-    Slurm's count of restarts when that attempt began. `warnings` are the latest few. `reason` says
-    why the run completed early (`pruned`, or at which step its own code returned), otherwise it is
-    empty. `step` counts from 0, up to one less than `total`, which is null if unknown.
+    Slurm's count of restarts when that attempt began. `warnings` are the latest few.
+    `stragglers` are what was last said of each slow rank, by rank. `reason` says why the run
+    completed early (`pruned`, or at which step its own code returned), otherwise it is empty.
+    `step` counts from 0, up to one less than `total`, which is null if unknown.
     """
 
     id: str
@@ -64,6 +66,7 @@ class RunRecord:
     ended_at: datetime | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    stragglers: tuple[Straggler, ...] = ()
     stage: str | None = None
     reason: str = ""
 
@@ -125,10 +128,24 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
                 ended_at=event.at,
                 reason=event.reason,
             )
+        case _:
+            return _apply_remark(record, event)
+
+
+def _apply_remark(record: RunRecord, event: events.Event) -> RunRecord:
+    match event:
+        case events.StragglerFound():
+            return replace(record, stragglers=_with(record.stragglers, event.straggler))
         case events.Warned():
             return replace(record, warnings=(*record.warnings, event.message)[-KEPT_WARNINGS:])
         case _:
             return record
+
+
+def _with(known: tuple[Straggler, ...], found: Straggler) -> tuple[Straggler, ...]:
+    """Return the stragglers with this one, instead of what was said of the same rank there."""
+    others = [one for one in known if (one.rank, one.node) != (found.rank, found.node)]
+    return tuple(sorted((*others, found), key=lambda one: (one.rank, one.node)))
 
 
 _ENDED_FROM_OUTSIDE = frozenset(

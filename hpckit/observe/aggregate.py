@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
+from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import (
     ClockReason,
     GaugeSpread,
@@ -102,7 +103,42 @@ def merge_rows(first: TelemetryRow, second: TelemetryRow) -> TelemetryRow:
         end=max(first.end, second.end),
         host=_merged_hosts(hosts),
         gpus=tuple(gpus.values()),
+        ranks=merge_steps((*first.ranks, *second.ranks)),
     )
+
+
+def merge_steps(reports: Iterable[RankSteps]) -> tuple[RankSteps, ...]:
+    """Return one report for each rank, by rank: the sums of its reports.
+
+    A time is unknown if one of its reports does not know it.
+    """
+    merged: dict[tuple[int, str], RankSteps] = {}
+    for one in reports:
+        key = (one.rank, one.group)
+        merged[key] = _added(merged[key], one) if key in merged else one
+    return tuple(merged[key] for key in sorted(merged))
+
+
+def _added(first: RankSteps, second: RankSteps) -> RankSteps:
+    names = dict.fromkeys((*first.phases, *second.phases))
+    return RankSteps(
+        rank=first.rank,
+        node=second.node,
+        gpu=second.gpu,
+        group=first.group,
+        first_step=min(first.first_step, second.first_step),
+        steps=first.steps + second.steps,
+        seconds=first.seconds + second.seconds,
+        data_s=_sum(first.data_s, second.data_s),
+        checkpoint_s=_sum(first.checkpoint_s, second.checkpoint_s),
+        waiting_s=_sum(first.waiting_s, second.waiting_s),
+        own_s=_sum(first.own_s, second.own_s),
+        phases={name: first.phases.get(name, 0) + second.phases.get(name, 0) for name in names},
+    )
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
 
 
 def _merged(first: GpuRow, second: GpuRow) -> GpuRow:

@@ -7,10 +7,12 @@ are read with the last sample of a row only, as nothing else of them is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import (
     GpuSample,
     HostGauge,
@@ -19,11 +21,12 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryEventKind,
     TelemetryRow,
 )
-from hpckit.observe.aggregate import bucket, gpu_rows, host_row
+from hpckit.observe.aggregate import bucket, gpu_rows, host_row, merge_steps
 from hpckit.observe.gpu_thread import GpuReading, GpuThread
 from hpckit.observe.host import HostReader
 from hpckit.observe.retention import SEGMENT
 from hpckit.observe.segments import SegmentWriter
+from hpckit.observe.totals import RunningTotal
 
 MOST_WAIT_S = 2.0
 """Longest wait for the GPUs in a sample; half an interval if that is shorter."""
@@ -33,6 +36,9 @@ STALLED = timedelta(seconds=30)
 
 LAST_WAIT_S = 0.5
 """Longest wait for the GPUs in the last sample."""
+
+_ROWS_A_TOTAL = 10
+"""A total is written after so many rows; after the first ones more often."""
 
 _EventKey = tuple[TelemetryEventKind, str | None, int | None, str]
 
@@ -49,6 +55,10 @@ class NodeSamples:
     host: HostReader | None
     gpus: GpuThread | None
     on_event: Callable[[TelemetryEvent], None] | None = None
+    steps: deque[RankSteps] = field(default_factory=deque)
+    """What the ranks of the node have reported since the last row; other threads append to it."""
+    _total: RunningTotal = field(init=False)
+    _rows: int = field(default=0, init=False)
     _looked: datetime | None = field(default=None, init=False)
     _begun: datetime | None = field(default=None, init=False)
     _hosts: list[HostSample] = field(default_factory=list, init=False)
@@ -56,6 +66,9 @@ class NodeSamples:
     _answered: datetime | None = field(default=None, init=False)
     _stalled: bool = field(default=False, init=False)
     _repeated: dict[_EventKey, TelemetryEvent] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._total = RunningTotal(self.writer.last_total())
 
     def take(self, at: datetime) -> None:
         """Take a sample, and write a row if it is the last of one.
@@ -76,7 +89,7 @@ class NodeSamples:
         """Take the last sample, write the last row, and let go of the GPUs."""
         try:
             self._sample(at, counters=True, limit_s=LAST_WAIT_S)
-            self._close_row(at)
+            self._close_row(at, last=True)
         finally:
             if self.gpus is not None:
                 self.gpus.close()
@@ -94,18 +107,29 @@ class NodeSamples:
         if self.gpus is not None:
             self._hear(reading, at)
 
-    def _close_row(self, at: datetime) -> None:
+    def _close_row(self, at: datetime, *, last: bool = False) -> None:
         row = TelemetryRow(
             start=self._begun or at,
             end=at,
             host=host_row(self._hosts) if self._hosts else None,
             gpus=gpu_rows(self._samples),
+            ranks=merge_steps(self._reported()),
         )
         repeated = [event for event in self._repeated.values() if event.count]
         self._begun, self._hosts, self._samples, self._repeated = at, [], [], {}
         for event in repeated:
             self.writer.append(event, at)
+        self._total.add(row)
         self.writer.append(row, at)
+        self._rows += 1
+        due = self._rows % _ROWS_A_TOTAL == 0 or self._rows & (self._rows - 1) == 0
+        if (last or due) and self._total.total is not None:
+            self.writer.append_total(self._total.total, at)
+
+    def _reported(self) -> Iterator[RankSteps]:
+        """Yield what ranks have reported, and forget it."""
+        while self.steps:
+            yield replace(self.steps.popleft(), node="")
 
     def _grow_old(self, at: datetime) -> None:
         """Make one old segment coarser, if any is due: looked for once in the time of a segment."""

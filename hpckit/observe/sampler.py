@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import TelemetryEvent
 from hpckit.observe.gpu_thread import GpuOpener, GpuThread, open_gpus
@@ -28,6 +30,10 @@ from hpckit.record.layout import AttemptPaths
 
 STOP_S = 2.0
 """How long `stop` waits for the last row, by default."""
+
+
+_MOST_STEPS = 20_000
+"""Reports that are held while a file system does not answer; the oldest are dropped."""
 
 
 def _utc() -> datetime:
@@ -52,6 +58,7 @@ class NodeSampler:
     opener: GpuOpener | None = None
     now: Callable[[], datetime] = _utc
     unwritten: int = field(default=0, init=False)
+    _steps: deque[RankSteps] = field(default_factory=lambda: deque(maxlen=_MOST_STEPS), init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
@@ -68,6 +75,11 @@ class NodeSampler:
             return True
         self._thread.join(limit_s)
         return not self._thread.is_alive()
+
+    def note_steps(self, steps: RankSteps) -> None:
+        """Take what a rank of this node reports of its steps; may be called by any thread."""
+        if self.settings.measure_steps and self.settings.interval_s > 0:
+            self._steps.append(steps)
 
     def _run(self) -> None:
         samples = self._samples()
@@ -102,6 +114,7 @@ class NodeSampler:
             host=HostReader() if settings.measure_host else None,
             gpus=GpuThread(opener) if settings.measure_gpus else None,
             on_event=self.on_event,
+            steps=self._steps,
         )
 
     def _pause_s(self) -> float:

@@ -19,12 +19,13 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRecord,
     TelemetryRow,
     TelemetrySegment,
+    TelemetryTotal,
 )
 from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows
 from hpckit.observe.retention import SEGMENT, ClosedSegment, due_segments
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line, json_line, make_folder, write_text
-from hpckit.record.telemetry import closed_segments, read_segment, segment_header
+from hpckit.record.telemetry import closed_segments, last_total, read_segment, segment_header
 
 _MB = 1_000_000
 
@@ -44,12 +45,24 @@ class SegmentWriter:
     earlier: tuple[AttemptPaths, ...] = ()
     devices: tuple[GpuDevice, ...] = ()
     _start: datetime | None = field(default=None, init=False)
+    _total: TelemetryTotal | None = field(default=None, init=False)
     _due: list[tuple[Path, float]] = field(default_factory=list, init=False)
 
     def append(self, record: TelemetryRecord, at: datetime) -> None:
         """Append a record; begin a new segment when one is due."""
         self._begin_if_due(at)
         append_line(self.attempt.telemetry(self.node), encode_telemetry(record))
+
+    def append_total(self, total: TelemetryTotal, at: datetime) -> None:
+        """Append a total; each later segment begins with the latest one."""
+        self._total = total
+        self.append(total, at)
+
+    def last_total(self) -> TelemetryTotal | None:
+        """Return the total that an earlier sampler of this node in this attempt has written."""
+        with suppress(OSError):
+            return last_total(self.attempt, self.node)
+        return None
 
     def name_devices(self, devices: tuple[GpuDevice, ...], at: datetime) -> None:
         """Write the devices of the node; each later segment begins with them."""
@@ -67,7 +80,8 @@ class SegmentWriter:
             close_segment(attempt, self.node)
         self._start = at.replace(microsecond=0)
         header = TelemetrySegment(node=self.node, start=self._start, row_s=self.row_s)
-        records: tuple[TelemetryRecord, ...] = (header, *self.devices)
+        totals = () if self._total is None else (self._total,)
+        records: tuple[TelemetryRecord, ...] = (header, *self.devices, *totals)
         for record in records:
             append_line(self.attempt.telemetry(self.node), encode_telemetry(record))
         return True

@@ -4,17 +4,57 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpckit.model.diagnosis.findings import RunFindings
 from hpckit.model.diagnosis.verdict import Diagnosis, Straggler, Verdict, VerdictSeverity
 from hpckit.model.plain import to_plain
+from hpckit.model.telemetry.energy import EnergyBill
+from hpckit.model.telemetry.usage import RunTelemetry
 
 _DIGITS = 6
 
 
-def verdict_lines(found: Diagnosis | None) -> list[str]:
+def verdict_lines(found: RunFindings | None) -> list[str]:
     """Return the verdicts on a run as lines, each with its remedy below it."""
     if found is None:
         return []
-    return [f"\n{_head(one)}: {one.message}\n  {one.remedy}" for one in found.verdicts]
+    return [f"\n{_head(one)}: {one.message}\n  {one.remedy}" for one in found.diagnosis.verdicts]
+
+
+def usage_lines(found: RunFindings | None) -> list[str]:
+    """Return what a run used of its GPUs, and what that comes to, as lines; none if unknown."""
+    if found is None:
+        return []
+    used, bill = found.telemetry, found.energy
+    gpus = [
+        _said("{:.0%} busy", used.gpu_utilization),
+        _said("{:.1f} GB of memory at most", _over(used.gpu_memory_bytes, 1e9)),
+        _said("{:.0f} W", used.power_w),
+        _said("waiting for data {:.0%} of each step", used.data_wait_share),
+    ]
+    about = "about " if bill.estimated_share > 0 else ""
+    energy = [
+        _said(about + "{:.3g} kWh", bill.kwh),
+        _said("{:.3g} kWh with the site's share", bill.site_kwh if _differs(bill) else None),
+        _said("{:.3g} g CO2", bill.carbon_g),
+        _said("{:.2f} in the site's currency", bill.price),
+        _said("{:.3g} kWh lost to restarts", bill.lost_kwh or None),
+        _said("{:.3g} J a step", bill.j_per_step),
+    ]
+    head = "steps" if used.gpu_utilization is None and used.power_w is None else "GPUs"
+    lines = ((head, [*filter(None, gpus)]), ("energy", [*filter(None, energy)]))
+    return [f"{name}: {', '.join(words)}" for name, words in lines if words]
+
+
+def _said(form: str, value: float | None) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _over(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+def _differs(bill: EnergyBill) -> bool:
+    return bill.kwh is not None and bill.site_kwh != bill.kwh
 
 
 def _head(one: Verdict) -> str:
@@ -22,10 +62,12 @@ def _head(one: Verdict) -> str:
     return words if one.severity is VerdictSeverity.info else f"{words} ({one.severity})"
 
 
-def diagnosis_object(found: Diagnosis | None) -> dict[str, Any]:
-    """Return the fields `verdicts` and `stragglers` of a run; empty lists if nothing is known."""
-    known = found or Diagnosis()
+def findings_object(found: RunFindings | None) -> dict[str, Any]:
+    """Return the fields of a run that its telemetry and its record say; null where unknown."""
+    known = Diagnosis() if found is None else found.diagnosis
     return {
+        "telemetry": _rounded(RunTelemetry() if found is None else found.telemetry),
+        "energy": None if found is None else _energy_object(found.energy),
         "verdicts": [_verdict_object(one) for one in known.verdicts],
         "stragglers": [_straggler_object(one) for one in known.stragglers],
     }
@@ -36,8 +78,17 @@ def _verdict_object(one: Verdict) -> dict[str, Any]:
 
 
 def _straggler_object(one: Straggler) -> dict[str, Any]:
-    plain = dict(to_plain(one))
+    return _rounded(one)
+
+
+def _energy_object(bill: EnergyBill) -> dict[str, Any]:
+    plain = _rounded(bill)
+    del plain["energy"]
+    return {"total_j": bill.kwh and round(bill.energy.total_j, _DIGITS), **plain}
+
+
+def _rounded(one: Straggler | RunTelemetry | EnergyBill) -> dict[str, Any]:
     return {
         name: round(value, _DIGITS) if isinstance(value, float) else value
-        for name, value in plain.items()
+        for name, value in to_plain(one).items()
     }

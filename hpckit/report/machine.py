@@ -12,7 +12,7 @@ from typing import Any
 
 from hpckit.model.goodput import Goodput
 from hpckit.model.plain import to_plain
-from hpckit.report.diagnosis import diagnosis_object
+from hpckit.report.diagnosis import findings_object
 from hpckit.report.failures import group_failures, group_object
 from hpckit.report.launches import LaunchLine
 from hpckit.report.results import ResultRow, Results
@@ -54,7 +54,7 @@ def run_object(row: RunRow) -> dict[str, Any]:
     account = None if row.goodput is None else goodput_object(row.goodput)
     later = {"stage": row.stage, "blocked": row.blocked or None, "reason": row.early}
     given = {"overrides": assigned(row.overrides), "total_steps": row.total}
-    return {**own, "goodput": account, **later, **given, **diagnosis_object(row.diagnosis)}
+    return {**own, "goodput": account, **later, **given, **findings_object(row.findings)}
 
 
 def goodput_object(account: Goodput) -> dict[str, Any]:

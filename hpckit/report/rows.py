@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.cluster.nodes import expand_nodes
-from hpckit.model.diagnosis.verdict import Diagnosis
+from hpckit.model.diagnosis.findings import RunFindings
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.run import Observation, RunView
@@ -45,7 +45,7 @@ class RunRow:
     """One run, flat. `note` is about a disagreement of record and Slurm, or what is awaited.
 
     `slurm_state` is Slurm's own text, None if there is none. `attempt` is 0 before the first.
-    `goodput` and `diagnosis` are null if they were not requested. `blocked` says why the run never
+    `goodput` and `findings` are null if they were not requested. `blocked` says why the run never
     began, if an earlier stage did not complete. `early` says why it completed early. `step` counts
     from 0, to one less than `total`.
     """
@@ -73,7 +73,7 @@ class RunRow:
     blocked: str = ""
     early: str = ""
     total: int | None = None
-    diagnosis: Diagnosis | None = None
+    findings: RunFindings | None = None
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None if it has no start, or no known end."""

@@ -2,44 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from hpckit.model.diagnosis.verdict import Diagnosis
+from hpckit.model.diagnosis.findings import RunFindings
 from hpckit.model.goodput import Goodput
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
-from hpckit.model.plan import ResourceSpec
+from hpckit.model.plan import ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
+from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
 from hpckit.planning.diagnosis.evidence import RunEvidence
 from hpckit.planning.diagnosis.known import run_allocation, time_shares
-from hpckit.record.launches import Launch, read_launch_history
+from hpckit.planning.diagnosis.usage import (
+    gpu_energy,
+    gpu_uses,
+    host_uses,
+    rank_steps,
+    run_telemetry,
+)
+from hpckit.planning.energy.account import EnergyPrices, energy_bill, work_done
+from hpckit.record.launches import Launch, load_settings, read_launch_history
+from hpckit.views.telemetry import node_usages
 
 
-def diagnoses(
+def findings(
     launch: Launch, views: Iterable[RunView], accounts: Mapping[int, Goodput]
-) -> Mapping[int, Diagnosis]:
-    """Return the diagnosis of each of these runs that has an account, by index."""
+) -> Mapping[int, RunFindings]:
+    """Return the findings on each of these runs that has an account, by index."""
     history = read_launch_history(launch) if accounts else None
     return {
-        view.record.index: diagnosis(
-            run_evidence(launch, history, view, accounts[view.record.index])
-        )
+        view.record.index: run_findings(launch, history, view, accounts[view.record.index])
         for view in views
         if history is not None and view.record.index in accounts
     }
 
 
-def run_evidence(
+def run_findings(
     launch: Launch, history: LaunchHistory, view: RunView, account: Goodput
+) -> RunFindings:
+    """Return the findings on one run."""
+    index = view.record.index
+    usages = node_usages(launch, index)
+    evidence = run_evidence(launch, history, view, account, usages)
+    shared = _shared(launch, history, index)
+    energy = gpu_energy(usages, 1 if shared is None else shared.runs_per_gpu)
+    site = load_settings(launch, index)[0].cluster
+    prices = EnergyPrices(
+        per_gpu_hour=site.price_per_gpu_hour, carbon_g_per_kwh=site.carbon_g_per_kwh, pue=site.pue
+    )
+    steps = None if view.record.step is None else view.record.step + 1
+    return RunFindings(
+        diagnosis=diagnosis(evidence),
+        telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy),
+        energy=energy_bill(energy, prices, work_done(account, steps, None)),
+    )
+
+
+def run_evidence(
+    launch: Launch,
+    history: LaunchHistory,
+    view: RunView,
+    account: Goodput,
+    usages: Sequence[NodeUsage] = (),
 ) -> RunEvidence:
-    """Return all that is known about a run. Telemetry (ranks, GPUs, nodes) is added here."""
-    asked = _asked(launch, history, view.record.index)
+    """Return all that is known about a run; `usages` are its nodes' telemetry."""
+    index = view.record.index
+    asked, shared = _asked(launch, history, index), _shared(launch, history, index) is not None
     completed = view.state is RunState.completed and not view.record.reason
+    allocation = None if asked is None else run_allocation(asked, account, completed=completed)
+    cores = None if allocation is None else allocation.cpus_per_node
     return RunEvidence(
+        ranks=rank_steps(usages),
+        gpus=gpu_uses(usages),
+        hosts=host_uses(usages, cores=cores, shared=shared),
         times=time_shares(account),
-        allocation=None if asked is None else run_allocation(asked, account, completed=completed),
+        allocation=allocation,
+        stragglers=view.record.stragglers,
     )
 
 
@@ -47,5 +87,12 @@ def _asked(launch: Launch, history: LaunchHistory, index: int) -> ResourceSpec |
     """Return what a run asked of Slurm; None on this machine, which allocates nothing."""
     if launch.cluster.kind is ClusterKind.local:
         return None
-    job = history.job_of(index)
-    return job.resources if job.shared_job is None else job.shared_job.each
+    shared = _shared(launch, history, index)
+    return history.job_of(index).resources if shared is None else shared.each
+
+
+def _shared(launch: Launch, history: LaunchHistory, index: int) -> SharedJobSpec | None:
+    """Return how a run shares its job with others; None if it does not."""
+    if launch.cluster.kind is ClusterKind.local:
+        return None
+    return history.job_of(index).shared_job

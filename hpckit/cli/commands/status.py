@@ -35,13 +35,13 @@ from hpckit.model.states import RunState
 from hpckit.operations.next_step import reference
 from hpckit.record.lookup import Selection, find_evidence
 from hpckit.report.account import launch_page, run_page
-from hpckit.report.diagnosis import verdict_lines
+from hpckit.report.diagnosis import usage_lines, verdict_lines
 from hpckit.report.machine import foreign_object, status_document
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import sort_key, sort_rows
 from hpckit.report.text import Page, count_line, status_page
 from hpckit.views.accounts import accounts
-from hpckit.views.diagnosis import diagnoses
+from hpckit.views.diagnosis import findings
 from hpckit.views.freshness import TOLD, Freshness
 from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import LaunchView, launch_view, local_executors, unconfirmed
@@ -165,8 +165,8 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
     if arguments.goodput or arguments.json:
         shown = [replace(row, goodput=kept.get(row.index)) for row in shown]
     if single or arguments.json:
-        known = diagnoses(view.launch, view.runs, kept)
-        shown = [replace(row, diagnosis=known.get(row.index)) for row in shown]
+        known = findings(view.launch, view.runs, kept)
+        shown = [replace(row, findings=known.get(row.index)) for row in shown]
     auto_resume = None if view.auto_resume is None else view.auto_resume.job
     if arguments.json:
         document = status_document(view.launch.id, shown, view.scheduler)
@@ -182,7 +182,8 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         if auto_resume is not None:
             page += [f"auto-resume job {auto_resume} resumes interrupted runs"]
         page += _goodput(shown, kept, single=single, whole=arguments.goodput)
-        page += verdict_lines(shown[0].diagnosis) if single and shown else []
+        if single and shown:
+            page += [*usage_lines(shown[0].findings), *verdict_lines(shown[0].findings)]
         page += _age(view, now)
         show_page(page, context, paged=True)
     note_unshown(len(rows), len(shown), context)

@@ -7,7 +7,11 @@ each counter once, with a list over the GPUs in the order of `uuids` (null: this
      "host":{"samples":6,"gauges":{"cpu_share":[0.1,0.2,0.4,0.4]},"counters":{"job_cpu_s":12.5}},
      "gpus":{"uuids":["GPU-1","GPU-2"],"samples":[6,6],"gauges":{"power_w":[[70,300,690,690],71]},
              "counters":{"energy_j":[5120.5,812.3]},"reasons":{"power_cap":[0.5,0]},
-             "troubles":{"GPU-2":["remap_pending"]}}}
+             "troubles":{"GPU-2":["remap_pending"]}},
+     "ranks":{"rank":[0,1],"first_step":[40,40],"steps":[60,60],"seconds":[29.8,29.8],
+              "data_s":[1.2,0.9],"phases":{"forward":[9.1,9.2]}}}
+
+A `total` has the fields of a row, and counters as increases.
 
 A spread is `[min, mean, max, p95]`; followed by its count where that is not the row's `samples`; a
 bare number where all four are equal. Gauges keep four significant digits, counters and shares
@@ -22,6 +26,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import (
     ClockReason,
     GaugeSpread,
@@ -37,11 +42,14 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRecord,
     TelemetryRow,
     TelemetrySegment,
+    TelemetryTotal,
 )
 
 VERSION = 1
 _DIGITS = 4
 _DECIMALS = 3
+_EXACT = ("rank", "gpu", "group", "first_step", "steps")
+_SECONDS = ("seconds", "data_s", "checkpoint_s", "waiting_s", "own_s")
 _KINDS: Mapping[str, type[TelemetrySegment | GpuDevice | TelemetryEvent]] = {
     "segment": TelemetrySegment,
     "device": GpuDevice,
@@ -58,6 +66,8 @@ def encode_telemetry(record: TelemetryRecord) -> dict[str, Any]:
     """Return a record as plain JSON values, with `v` and `kind` first."""
     if isinstance(record, TelemetryRow):
         return {"v": VERSION, "kind": "row", **_row(record)}
+    if isinstance(record, TelemetryTotal):
+        return {"v": VERSION, "kind": "total", **_row(record.row)}
     name, fields = _NAMES[type(record)], to_plain(record)
     if isinstance(record, TelemetryEvent):
         fields = {"at": fields["at"], "what": fields.pop("kind"), **fields}
@@ -72,6 +82,8 @@ def decode_telemetry(line: Mapping[str, Any]) -> TelemetryRecord | None:
     try:
         if line.get("kind") == "row":
             return _read_row(line)
+        if line.get("kind") == "total":
+            return TelemetryTotal(row=_read_row(line))
         kind = _KINDS.get(str(line.get("kind")))
         if kind is None:
             return None
@@ -90,6 +102,8 @@ def _row(row: TelemetryRow) -> dict[str, Any]:
         }
     if row.gpus:
         plain["gpus"] = _gpus(row.gpus)
+    if row.ranks:
+        plain["ranks"] = _ranks(row.ranks)
     return plain
 
 
@@ -113,6 +127,23 @@ def _gpus(rows: Sequence[GpuRow]) -> dict[str, Any]:
     }
     plain["troubles"] = {row.uuid: sorted(row.troubles) for row in rows if row.troubles}
     return plain
+
+
+def _ranks(ranks: Sequence[RankSteps]) -> dict[str, Any]:
+    plain: dict[str, Any] = {name: [getattr(one, name) for one in ranks] for name in _EXACT}
+    for name in _SECONDS:
+        plain[name] = [_seconds(getattr(one, name)) for one in ranks]
+    known = {name: values for name, values in plain.items() if any(v is not None for v in values)}
+    phases = {name for one in ranks for name in one.phases}
+    if phases:
+        known["phases"] = {
+            name: [_seconds(one.phases.get(name)) for one in ranks] for name in sorted(phases)
+        }
+    return known
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else _counted(value)
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -150,6 +181,16 @@ def _read_row(line: Mapping[str, Any]) -> TelemetryRow:
         end=ends.end,
         host=None if host is None else _read_host(host),
         gpus=() if gpus is None else _read_gpus(gpus),
+        ranks=_read_ranks(line.get("ranks") or {"rank": []}),
+    )
+
+
+def _read_ranks(plain: Mapping[str, Any]) -> tuple[RankSteps, ...]:
+    phases = plain.get("phases", {})
+    columns = {name: plain[name] for name in (*_EXACT, *_SECONDS) if name in plain}
+    return tuple(
+        from_plain(RankSteps, {**_at(columns, place), "node": "", "phases": _at(phases, place)})
+        for place in range(len(plain["rank"]))
     )
 
 

@@ -27,6 +27,8 @@ class Observe:
     that (Hopper and later)."""
     measure_host: bool = True
     """Measure processors, memory, pressure, disks and networks."""
+    measure_steps: bool = True
+    """Measure what each rank's steps wait for, and compare ranks with each other."""
     max_mb: float = 60.0
     """Megabytes of all telemetry of a node in a run. Older rows are merged into coarser ones, the
     sooner the less there is."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from hpckit.model.telemetry.rank_steps import RankSteps
+
 
 class GpuVendor(StrEnum):
     """Who made a GPU; `amd` was only ever tried on a fake library."""
@@ -296,16 +298,27 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryRow:
-    """A node from `start` to `end` (UTC).
+    """A node from `start` to `end` (UTC), and the steps that its ranks reported in that time.
 
     The first row of an attempt has `start == end`: its counters are what later ones are compared
-    with.
+    with. `ranks` leave their node out: all are of the node that the file is named after.
     """
 
     start: datetime
     end: datetime
     host: HostRow | None = None
     gpus: tuple[GpuRow, ...] = ()
+    ranks: tuple[RankSteps, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryTotal:
+    """All rows of a node in an attempt so far, as one; counters are how much they have grown.
+
+    It is written now and then, so that reading the end of a file is enough.
+    """
+
+    row: TelemetryRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +342,7 @@ class TelemetrySegment:
     row_s: float
 
 
-TelemetryRecord = TelemetrySegment | GpuDevice | TelemetryRow | TelemetryEvent
+TelemetryRecord = TelemetrySegment | GpuDevice | TelemetryRow | TelemetryTotal | TelemetryEvent
 """What a line of a telemetry file is."""
 
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from statistics import median
 
 from hpckit.model.diagnosis.verdict import Straggler
-from hpckit.planning.diagnosis.evidence import RankSteps
+from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
 from hpckit.planning.diagnosis.windows import StepWindow, WindowBuilder
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RankSteps, RunEvidence
+from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RunEvidence
 from hpckit.planning.diagnosis.thresholds import Thresholds
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median, median_high
 
-from hpckit.planning.diagnosis.evidence import RankSteps
+from hpckit.model.telemetry.rank_steps import RankSteps
 
 _PATIENCE = 10
 """When half of the ranks are so many windows ahead, the others are not waited for any longer."""
@@ -121,6 +121,7 @@ def _between(reports: Iterable[RankSteps], begin: int, end: int) -> RankSteps | 
         checkpoint_s=_sum(one.checkpoint_s for one in some),
         waiting_s=_sum(one.waiting_s for one in some),
         own_s=_sum(one.working_s for one in some),
+        phases=_phases(some),
     )
 
 
@@ -138,11 +139,20 @@ def _part(one: RankSteps, begin: int, end: int) -> RankSteps | None:
         checkpoint_s=_scaled(one.checkpoint_s, share),
         waiting_s=_scaled(one.waiting_s, share),
         own_s=_scaled(one.own_s, share),
+        phases={name: seconds * share for name, seconds in one.phases.items()},
     )
 
 
 def _scaled(value: float | None, share: float) -> float | None:
     return None if value is None else value * share
+
+
+def _phases(parts: Iterable[RankSteps]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for part in parts:
+        for name, seconds in part.phases.items():
+            sums[name] = sums.get(name, 0.0) + seconds
+    return sums
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from hpckit.model.goodput import Goodput
-from hpckit.planning.energy.readings import EnergyReading, EnergySum, power_curves, total
+from hpckit.model.telemetry.energy import EnergyBill, EnergySum
+from hpckit.planning.energy.readings import EnergyReading, power_curves, total
 
 _J_PER_KWH = 3.6e6
 _S_PER_HOUR = 3600.0
@@ -47,28 +48,6 @@ class WorkDone:
     steps: int | None = None
     samples: int | None = None
     lost_share: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnergyBill:
-    """Energy and cost of a run, or of a launch; None is unknown.
-
-    `kwh` is that of the GPUs alone, `site_kwh` with the site's cooling and losses (PUE). `price` is
-    in the currency of the configuration. The lost parts went into restarts and repeated steps, in
-    proportion to time. `estimated_share` is the part of the energy that was not measured.
-    """
-
-    energy: EnergySum
-    gpu_hours: float
-    kwh: float | None
-    site_kwh: float | None
-    carbon_g: float | None
-    price: float | None
-    lost_kwh: float | None = None
-    lost_price: float | None = None
-    j_per_step: float | None = None
-    j_per_sample: float | None = None
-    estimated_share: float = 0.0
 
 
 def energy_of_runs(

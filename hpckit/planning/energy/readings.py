@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hpckit.model.telemetry.energy import EnergySum
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyReading:
@@ -34,46 +36,6 @@ class PowerStretch:
     end_s: float
     watts: float
     measured: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnergySum:
-    """Energy of some GPUs over some time, in joules.
-
-    `estimated_j` and `shared_j` are parts of `total_j`: what was estimated as power times time, and
-    what was divided with other runs on the same GPU. `gpu_s` are seconds of GPUs, `unknown_s` those
-    of them about whose energy nothing is known; these add no joules.
-    """
-
-    total_j: float = 0.0
-    estimated_j: float = 0.0
-    shared_j: float = 0.0
-    gpu_s: float = 0.0
-    unknown_s: float = 0.0
-
-    def __add__(self, other: EnergySum) -> EnergySum:
-        return EnergySum(
-            total_j=self.total_j + other.total_j,
-            estimated_j=self.estimated_j + other.estimated_j,
-            shared_j=self.shared_j + other.shared_j,
-            gpu_s=self.gpu_s + other.gpu_s,
-            unknown_s=self.unknown_s + other.unknown_s,
-        )
-
-    def divided(self, runs: int) -> EnergySum:
-        """Return one of `runs` equal parts; with several, all of it is marked as shared."""
-        return EnergySum(
-            total_j=self.total_j / runs,
-            estimated_j=self.estimated_j / runs,
-            shared_j=(self.shared_j if runs == 1 else self.total_j) / runs,
-            gpu_s=self.gpu_s / runs,
-            unknown_s=self.unknown_s / runs,
-        )
-
-    @property
-    def is_estimate(self) -> bool:
-        """Whether some of it was not measured, or is not known at all."""
-        return self.estimated_j > 0 or self.unknown_s > 0
 
 
 def total(parts: Iterable[EnergySum]) -> EnergySum:

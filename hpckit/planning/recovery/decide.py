@@ -29,7 +29,7 @@ NOTICE_CODE = 143
 """Exit code of an attempt that was asked to stop: 128 + SIGTERM."""
 
 _COMPLETE = frozenset({RoundOutcome.completed, RoundOutcome.pruned})
-_SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.notice, Cause.left})
+_SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.straggler, Cause.notice, Cause.left})
 """Ends that reveal nothing about the run, even if they repeat."""
 
 
@@ -70,8 +70,9 @@ class RoundView:
     ranks. `members` are the nodes it ran on, `standing` those that are available now, spares
     included, in the allocation's order. `ran` is how long the round lasted, `silent` how long there
     had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
-    with the reasons. `wanted` and `fewest` are how many nodes a round has, and must have.
-    `requeues` is whether a new attempt can be requested.
+    with the reasons, `slow` those with stragglers, and what is said of them. `wanted` and `fewest`
+    are how many nodes a round has, and must have. `requeues` is whether a new attempt can be
+    requested.
     """
 
     round: int
@@ -92,6 +93,7 @@ class RoundView:
     ran: timedelta = timedelta()
     silent: timedelta = timedelta()
     draining: Mapping[str, str] = field(default_factory=dict)
+    slow: Mapping[str, str] = field(default_factory=dict)
     wanted: int = 1
     fewest: int = 1
     requeues: bool = False
@@ -145,7 +147,7 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     if view.notice is not None:
         return _stopped(view, view.notice, policy, past)
     if failure is None and view.dismissed is None and end is RoundOutcome.left and view.cut_short:
-        return _left_for_drain(view, policy, past)
+        return _left_for_others(view, policy, past)
     failure = _with_checkpoint(view, failure or _failure_of(view, end), past)
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     left_out = _left_out(view, policy, ledger)
@@ -234,12 +236,50 @@ def _drain(view: RoundView) -> Failure:
     )
 
 
-def _left_for_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action:
-    """Return what follows if ranks left for a drain; it may be over, or the spare node lost."""
-    action = on_drain(view, policy, past)
-    if not isinstance(action, Stay):
-        return action
-    failure = _drain(view)
+def on_straggler(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Stay:
+    """Return what to do when nodes that a round runs on are slower than the others.
+
+    Only spare nodes take over: a slow run is better than one that waits in the queue again.
+    """
+    failure = _slowness(view)
+    if failure.node is None:
+        return Stay(because="it is not among the nodes of this round")
+    if not view.saved:
+        return Stay(because="nothing has been saved yet to continue from")
+    ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
+    spent = exhausted(ledger, failure, policy)
+    if spent is not None:
+        return Stay(because=spent or "recovery.restarts.straggler is 0")
+    unwelcome = ledger.excluded(policy) | view.draining.keys() | view.slow.keys()
+    good = without(view.standing, unwelcome)
+    if len(good) < len(view.members):
+        return Stay(because="no spare node can take over")
+    return NewRound(because=failure, nodes=placed(view.members, good, view.wanted))
+
+
+def _slowness(view: RoundView) -> Failure:
+    """Return the failure recorded when a round leaves its slow nodes."""
+    nodes = {node: view.slow[node] for node in view.members if node in view.slow}
+    return Failure(
+        cause=Cause.straggler,
+        message="; ".join(nodes.values()),
+        node=", ".join(nodes) or None,
+        step=view.step,
+        signature=Cause.straggler,
+    )
+
+
+def _left_for_others(view: RoundView, policy: Recovery, past: Ledger) -> Action:
+    """Return what follows if ranks left their nodes for others.
+
+    The drain may be over by now, or the spare node lost.
+    """
+    for change in (on_drain, on_straggler):
+        action = change(view, policy, past)
+        if not isinstance(action, Stay):
+            return action
+    slow = _slowness(view)
+    failure = _drain(view) if slow.node is None else slow
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     return _restart(view, failure, policy, ledger, _left_out(view, policy, ledger))
 

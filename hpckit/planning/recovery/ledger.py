@@ -17,10 +17,18 @@ from hpckit.model.launch import Recovery
 from hpckit.model.save_cost import SaveCost
 
 _OF_A_NODE = frozenset(
-    {Cause.signal, Cause.crash, Cause.host_oom, Cause.hang, Cause.node_lost, Cause.agents_missing}
+    {
+        Cause.signal,
+        Cause.crash,
+        Cause.host_oom,
+        Cause.hang,
+        Cause.node_lost,
+        Cause.agents_missing,
+        Cause.straggler,
+    }
 )
 """Causes that may be a node's fault."""
-_LOST = frozenset({Cause.node_lost, Cause.agents_missing})
+_LOST = frozenset({Cause.node_lost, Cause.agents_missing, Cause.straggler})
 """Causes that count against a node at once, not only when they repeat."""
 _EXCLUDED_FOR = timedelta(hours=12)
 """After this time a node gets another chance: it may have been rebooted or repaired."""

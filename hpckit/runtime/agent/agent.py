@@ -30,6 +30,7 @@ from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
 from hpckit.runtime.agent.local_ranks import LocalRanks, RankOutlook
 from hpckit.runtime.agent.silence import SilenceTimer
+from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
@@ -58,6 +59,7 @@ class Agent:
     info: RankInfo
     channel: tcp.Channel
     outlook: RankOutlook
+    reports: StepReports = field(default_factory=StepReports)
     ranks: LocalRanks | None = None
     reserved: socket.socket | None = None
     _silence: SilenceTimer = field(default_factory=lambda: SilenceTimer(tick_s=BEAT_S), init=False)
@@ -107,6 +109,9 @@ class Agent:
                 await self.ranks.tell_newest()
                 if (hung := self.ranks.hung()) is not None:
                     await self.tell(hung)
+                steps = self.reports.due(time.monotonic(), self.outlook.pace_s(SEND_S))
+                if steps is not None:
+                    await self.tell(steps)
             if time.monotonic() - self._said_at > self.outlook.pace_s() - BEAT_S / 2:
                 self._said_at = time.monotonic()
                 with contextlib.suppress(OSError):
@@ -121,7 +126,11 @@ class Agent:
             case messages.StartRound():
                 earlier = None if self.ranks is None else self.ranks.hangs
                 self.ranks = LocalRanks(
-                    outlook=self.outlook, order=message, tell=self.tell, earlier=earlier
+                    outlook=self.outlook,
+                    order=message,
+                    tell=self.tell,
+                    earlier=earlier,
+                    reports=self.reports,
                 )
                 await self.ranks.start()
             case messages.SaveStacks():
@@ -225,16 +234,17 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
         node=node_name(),
         info=info,
     )
-    agent = Agent(info=info, channel=channel, outlook=outlook)
-    loop = asyncio.get_running_loop()
-    for number in NOTICES:
-        loop.add_signal_handler(number, agent.hear, number)
     sampler = NodeSampler(
         settings=settings.observe,
         attempt=paths,
         node=node_name(),
         earlier=tuple(run.attempt(number) for number in range(1, attempt)),
     )
+    reports = StepReports(keep=sampler.note_steps)
+    agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)
+    loop = asyncio.get_running_loop()
+    for number in NOTICES:
+        loop.add_signal_handler(number, agent.hear, number)
     sampler.start()
     try:
         code = await agent.serve()

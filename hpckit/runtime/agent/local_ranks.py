@@ -34,6 +34,7 @@ from hpckit.runtime import stacks
 from hpckit.runtime.agent.disk_room import of_full_disk, without_room
 from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
 from hpckit.runtime.agent.oom import OomKills, read_kills
+from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
 from hpckit.runtime.channel.pace import BEAT_S, pace_s
 from hpckit.runtime.channel.tcp import LINE_LIMIT
@@ -100,6 +101,7 @@ class LocalRanks:
     order: messages.StartRound
     tell: Tell
     earlier: StepWatch | None = None
+    reports: StepReports = field(default_factory=StepReports)
     processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict, init=False)
     _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
     _boards: dict[int, int] = field(default_factory=dict, init=False)
@@ -213,6 +215,9 @@ class LocalRanks:
                 await self._tell_step(replace(message, rank=rank))
             case messages.Working():
                 self.hangs.working(rank, time.monotonic(), over=message.over)
+            case messages.StepsTimed():
+                steps = replace(message.steps, rank=rank, node=self.outlook.node)
+                self.reports.take(steps, self.order.round)
             case messages.Watched(on=True):
                 self.hangs.resumed(rank, time.monotonic())
             case messages.Watched():

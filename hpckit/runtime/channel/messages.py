@@ -13,6 +13,7 @@ from hpckit.errors import ChannelError
 from hpckit.model.failure import RankExit, RankStack
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.save_cost import SaveCost
+from hpckit.model.telemetry.rank_steps import RankSteps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +157,31 @@ class Reported(Message):
 
     step: int
     value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsTimed(Message):
+    """Rank → its agent: where the time of its latest steps went."""
+
+    steps: RankSteps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSteps(Message):
+    """Agent → supervisor: what the ranks of a node have reported, a column for each number.
+
+    `seconds` and `own_s` are those of the `steps` from `first_step` on. Ranks that do not know
+    their own work are left out. This is all that comparing ranks needs, and small: thousands of
+    nodes send it.
+    """
+
+    round: int
+    rank: tuple[int, ...]
+    first_step: tuple[int, ...]
+    steps: tuple[int, ...]
+    seconds: tuple[float, ...]
+    own_s: tuple[float, ...]
+    gpu: tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

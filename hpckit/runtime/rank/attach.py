@@ -81,6 +81,7 @@ def make_run(
         checkpoint=replace(settings.checkpoint, mtbf_hours=float(environ["HPCKIT_MTBF_HOURS"])),
         _stage=RunStage(launch=launch, index=index) if launch.stages else None,
         _link=link,
+        _measures_steps=settings.observe.measure_steps and settings.observe.interval_s > 0,
         _reporting=MetricReports(name=_judged_by(launch, settings)),
         _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
     )

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -22,24 +22,29 @@ from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
 from hpckit.model.save_cost import SaveCost
+from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.launches import checkpoint_base, is_latest
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics import OWN_KEYS, MetricsLog
+from hpckit.record.metrics import OWN_KEYS
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
 from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
+from hpckit.runtime.rank.metric_rows import MetricRows
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Position, StepBoundary
+from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
 from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved
 from hpckit.runtime.stages import EarlierRun, RunStage
 
 if TYPE_CHECKING:
     from hpckit.runtime.checkpoint.saving import SaveOutcome
     from hpckit.runtime.rank.checkpointing import StepCheckpoints
+
+T = TypeVar("T")
 
 _STEP_INTERVAL_S = 0.1
 """Minimum time between two step messages to the agent, which needs liveness, not every number."""
@@ -83,10 +88,11 @@ class Run:
     _stepping: bool = False
     _injector: FaultInjector = field(default_factory=lambda: FaultInjector(marks=Path(), due={}))
     _reporting: MetricReports = field(default_factory=MetricReports)
+    _measures_steps: bool = False
     _told_at: float = 0.0
     _non_finite: int = 0
-    _metrics: MetricsLog | None = None
-    _dropped: int = 0
+    _times: StepTimes = field(default_factory=StepTimes)
+    _rows: MetricRows | None = None
 
     def __repr__(self) -> str:
         place = f"rank {self.rank} of {self.world_size} on {self.device}"
@@ -175,6 +181,8 @@ class Run:
         self.expect_steps()
         if self.is_main and self._begins_again() and not (self.registered or start):
             self._warn("began again at step 0: no state is registered with run.state()")
+        if self._measures_steps:
+            self._times = measure_steps(self.info, self.device, self._tell_steps)
         loop = self._loop = self._new_loop(total, start, samples_per_step)
         self._stepping = True
         try:
@@ -184,12 +192,14 @@ class Run:
                     self._leave_if(loop.cross(step, veto=self._non_finite > 0))
                     self._begin(step, total)
                     yield step
+                self._times.end()
                 self._tell(messages.Working(over=True))
                 done = max(total, loop.start.step)
                 self.samples = loop.samples(done)
                 loop.end(done, veto=self._vetoes_end())
         finally:
             self._stepping = False
+            self._times.forget()
             self._tell(messages.Working(over=True))
 
     def _begins_again(self) -> bool:
@@ -201,6 +211,7 @@ class Run:
             total=total,
             samples_per_step=samples_per_step,
             boundary=StepBoundary(info=self.info, link=self._link),
+            times=self._times,
             checkpoints=self._checkpoints() if self.registered else None,
             logger=self.logger,
             grace=self.notice_grace,
@@ -211,6 +222,7 @@ class Run:
         """Leave if the ranks agreed to, and report the reason to the agent."""
         if farewell is None:
             return
+        self._times.end()
         if self._non_finite and farewell.kept is StateKept.unsaved:
             self._warn("its state was not saved, as its last loss was not finite")
         self._say(farewell)
@@ -248,8 +260,8 @@ class Run:
             self._link.note_farewell(ExitStatement(reason=ExitReason.exited))
 
     def _say(self, farewell: ExitStatement) -> None:
-        if self._dropped:
-            self._warn(f"{self._dropped} rows of metrics were dropped")
+        if self._rows is not None and self._rows.dropped:
+            self._warn(f"{self._rows.dropped} rows of metrics were dropped")
         self._farewell = farewell
         if self._link is not None:
             self._link.note_farewell(farewell)
@@ -297,6 +309,7 @@ class Run:
         return is_latest(AttemptPaths(self.attempt_folder).rounds, self.round)
 
     def _begin(self, step: int, total: int) -> None:
+        self._times.begin(step)
         first, last, self.step = self.step is None, step == total - 1, step
         if self._link is not None:
             self._link.note_step(step)
@@ -312,6 +325,9 @@ class Run:
 
     def _warn(self, text: str) -> None:
         self._tell(messages.Warn(message=text))
+
+    def _tell_steps(self, steps: RankSteps) -> None:
+        self._tell(messages.StepsTimed(steps=steps))
 
     def _tell_attempt(self, checkpoint: str, others: int) -> None:
         self._tell(messages.Restoring(checkpoint=checkpoint, others=others))
@@ -339,9 +355,27 @@ class Run:
         """
         self._tell(messages.Watched(on=False))
         try:
-            yield
+            with self._times.leaving_out():
+                yield
         finally:
             self._tell(messages.Watched(on=True))
+
+    def timed(self, name: str) -> AbstractContextManager[None]:
+        """Measure how much of the steps a part of them takes: `with run.timed("data"):`.
+
+        `data` is waiting for the next batch, and counts as that in verdicts; other names, 16 at
+        most, are your own phases. Outside of a step loop nothing is measured.
+
+        Raises UsageError for a name that is empty or longer than 40 characters.
+        """
+        return self._times.timed(name)
+
+    def timed_batches(self, loader: Iterable[T]) -> TimedBatches[T]:
+        """Return the same batches, each waited for within `run.timed("data")`.
+
+        Example: `for batch in run.timed_batches(loader):`. Its length is that of `loader`.
+        """
+        return TimedBatches(loader, self)
 
     def log(self, *, step: int | None = None, **metrics: Any) -> None:
         """Record metrics: numbers, strings or one-element tensors. Only rank 0 writes them.
@@ -364,7 +398,9 @@ class Run:
                 f"run.log({taken[0]}=…): every row has its own {taken[0]}; choose another name"
             )
         time_of_row = now().isoformat(timespec="milliseconds")
-        self._write({"step": at, "at": time_of_row, "round": self.round, **values})
+        if self._rows is None:
+            self._rows = MetricRows(folder=self.attempt_folder, warn=self._warn)
+        self._rows.write({"step": at, "at": time_of_row, "round": self.round, **values})
         report = self._reporting.of(at, values)
         if report is not None:
             self._tell(report)
@@ -377,17 +413,6 @@ class Run:
         if self._expecting and not self._stepping and at - self._told_at >= _STEP_INTERVAL_S:
             self._tell(messages.Working(over=self._loop is not None))
             self._told_at = at
-
-    def _write(self, row: Mapping[str, Any]) -> None:
-        """Append a row of metrics; if the disk is full, drop and count it, and send a warning."""
-        if self._metrics is None:
-            self._metrics = MetricsLog(paths=AttemptPaths(self.attempt_folder))
-        try:
-            self._metrics.append(row)
-        except OSError as error:
-            self._dropped += 1
-            if self._dropped == 1:
-                self._warn(f"metrics are dropped for now: {error}")
 
     def _judge(self, loss: object) -> None:
         """Count losses that are not finite (already texts here); raise once there are too many."""

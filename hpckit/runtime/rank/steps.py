@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hpckit.errors import NonFiniteLossError, UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.runtime.rank.step_boundary import Position, StepBoundary
+from hpckit.runtime.rank.step_times import StepTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +36,7 @@ class StepLoop:
     checkpoints: StepCheckpoints | None
     logger: logging.Logger
     grace: timedelta
+    times: StepTimes = field(default_factory=StepTimes)
     start: Position = field(default_factory=lambda: Position(step=0))
     begun: int | None = field(default=None, init=False)
     ended_at: int | None = field(default=None, init=False)
@@ -61,7 +63,8 @@ class StepLoop:
         checkpoints = self.checkpoints
         wanted = checkpoints is not None and checkpoints.due(step)
         within = None if checkpoints is None else checkpoints.save_interval.steps_left(step)
-        agreed = self.boundary.agree(step, save=wanted, veto=veto, within=within)
+        with self.times.meeting():
+            agreed = self.boundary.agree(step, save=wanted, veto=veto, within=within)
         if agreed.prune and not agreed.leave:
             self.logger.info("left before step=%d: pruned", step)
             self._close(step)
@@ -120,7 +123,8 @@ class StepLoop:
     def _save(self, step: int, *, wait: bool, patience: timedelta | None = None) -> None:
         if self.checkpoints is not None:
             here = Position(step=step, samples=self.samples(step))
-            self.checkpoints.save(here, wait=wait, patience=patience)
+            with self.times.saving():
+                self.checkpoints.save(here, wait=wait, patience=patience)
 
     def _close(self, step: int) -> None:
         self.ended_at = step

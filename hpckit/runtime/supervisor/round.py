@@ -24,6 +24,7 @@ from hpckit.runtime.supervisor.exits import RankExits
 from hpckit.runtime.supervisor.hang_report import HangReport
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
+from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
 _NOTICE_WAIT_S = 1.0
 """A rank that died of a signal may have died of a notice that has not arrived here yet."""
@@ -56,6 +57,7 @@ class Round:
     record: Callable[[events.Event], None]
     on_saved: Callable[[messages.Saved], None]
     judge: TrialPruner | None = None
+    stragglers: StragglerWatch | None = None
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
     _total: int | None = field(default=None, init=False)
@@ -245,8 +247,8 @@ class Round:
                 self._saved(message)
             case messages.Warn():
                 self.record(events.Warned(at=now(), message=message.message))
-            case messages.Reported() if self.judge is not None:
-                self.judge.hear(message)
+            case messages.NodeSteps() | messages.Reported():
+                await self._judge(sender, message)
             case messages.Hung() | messages.StackSaved() | messages.StacksSaved() if (
                 message.round == self.number
             ):
@@ -258,6 +260,16 @@ class Round:
             case _:
                 pass
         return message
+
+    async def _judge(self, sender: int, message: messages.NodeSteps | messages.Reported) -> None:
+        """Pass on what a run, or a rank, is judged by."""
+        if isinstance(message, messages.Reported):
+            if self.judge is not None:
+                self.judge.hear(message)
+            return
+        nodes = [peer.node for peer in self.members if peer.node_rank == sender]
+        if nodes and message.round == self.number and self.stepping and self.stragglers is not None:
+            await self.stragglers.take(message, nodes[0], time.monotonic())
 
     def _end_rank(self, exit_: RankExit) -> None:
         self._exits.take(exit_)

@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import signal
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from hpckit.model import events
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.launch import DrainPolicy
+from hpckit.model.launch import DrainPolicy, StragglerPolicy
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.decide import (
@@ -30,6 +31,7 @@ from hpckit.planning.recovery.decide import (
     attempt_ended,
     decide,
     on_drain,
+    on_straggler,
     round_ended,
 )
 from hpckit.planning.recovery.ledger import Ledger
@@ -54,6 +56,7 @@ from hpckit.runtime.supervisor.patience import own_failure_cause
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
 from hpckit.runtime.supervisor.round import Round
+from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.threads import aside
 
@@ -91,6 +94,8 @@ class _Supervisor:
     queueing: asyncio.Task[None] | None = field(default=None, init=False)
     standing: tuple[str, ...] = field(default=(), init=False)
     drains: DrainNews = field(default_factory=DrainNews, init=False)
+    slow: Mapping[str, str] = field(default_factory=dict, init=False)
+    stragglers: StragglerWatch = field(init=False)
 
     def __post_init__(self) -> None:
         paths = self.attempt.paths
@@ -101,6 +106,7 @@ class _Supervisor:
         lead = timedelta(seconds=self.assignment.settings.runtime.save_before_timeout_s)
         stated = self.assignment.settings.resources.additional_parameters
         self.deadline = Deadline(lead=lead, warn=self._warn, signal=str(stated.get("signal") or ""))
+        self.stragglers = StragglerWatch(record=self.journal.record, act=self._hear_stragglers)
         self.notices = Notices(
             assignment=self.assignment,
             deadline=self.deadline,
@@ -210,6 +216,20 @@ class _Supervisor:
         if not isinstance(action, Stay):
             await self.round.leave()
 
+    async def _hear_stragglers(self, slow: Mapping[str, str]) -> None:
+        """Warn of slow nodes, or have the ranks leave them, as the policy says."""
+        policy = self.assignment.settings.recovery
+        self.slow = {**self.slow, **slow}
+        told = "; ".join(slow.values())
+        if self.round is None or policy.on_straggler is StragglerPolicy.warn:
+            self._warn(told)
+            return
+        action = on_straggler(self._known(self.round.view()), policy, self.past)
+        if isinstance(action, Stay):
+            self._warn(f"{told}; the run continues there: {action.because}")
+        else:
+            await self.round.leave()
+
     def _warn(self, message: str) -> None:
         self.journal.record(events.Warned(at=now(), message=message))
 
@@ -271,6 +291,7 @@ class _Supervisor:
             self.journal.record,
             self._saved,
             judge_of(self.attempt.launch, self.attempt.index, self.assignment.settings),
+            self.stragglers,
         )
         view = await self._with_agents_back(await self.round.run(), agents)
         await self.notices.learn_why()
@@ -334,6 +355,7 @@ class _Supervisor:
             dismissed=self.notices.dismissed,
             cancelled=bool(notice and (by_keyboard or self.notices.cancelled)),
             draining=self.drains.nodes,
+            slow=self.slow if settings.recovery.on_straggler is StragglerPolicy.move else {},
             wanted=settings.resources.nodes,
             fewest=settings.resources.min_nodes or settings.resources.nodes,
             requeues=allocation is not None and settings.recovery.requeue,

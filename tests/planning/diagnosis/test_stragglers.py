@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hpckit.planning.diagnosis.evidence import RankSteps
+from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector, compare, medians_without
 from hpckit.planning.diagnosis.thresholds import DEFAULT
 from hpckit.planning.diagnosis.windows import WindowBuilder

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.model.diagnosis.verdict import Straggler, Verdict, VerdictKind, VerdictSeverity
+from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.diagnose import RULES, diagnose, diagnosis
 from hpckit.planning.diagnosis.evidence import (
     GpuUse,
     HostUse,
-    RankSteps,
     RunAllocation,
     RunEvidence,
     TimeShares,

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.model.goodput import Goodput, MeasuredTimes, TimeParts
+from hpckit.model.telemetry.energy import EnergySum
 from hpckit.planning.energy.account import (
     EnergyPrices,
     GpuClaim,
@@ -21,7 +22,7 @@ from hpckit.planning.energy.account import (
     launch_bill,
     work_done,
 )
-from hpckit.planning.energy.readings import EnergyReading, EnergySum, power_curves, total
+from hpckit.planning.energy.readings import EnergyReading, power_curves, total
 
 GPU = "GPU-a"
 

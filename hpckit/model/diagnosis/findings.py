@@ -1,0 +1,18 @@
+"""What telemetry and the record say of a run, together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpckit.model.diagnosis.verdict import Diagnosis
+from hpckit.model.telemetry.energy import EnergyBill
+from hpckit.model.telemetry.usage import RunTelemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFindings:
+    """What a run used of its nodes, what that says, and what it comes to."""
+
+    diagnosis: Diagnosis
+    telemetry: RunTelemetry
+    energy: EnergyBill

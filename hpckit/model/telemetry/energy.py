@@ -1,0 +1,67 @@
+"""The energy of GPUs, and what it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergySum:
+    """Energy of some GPUs over some time, in joules.
+
+    `estimated_j` and `shared_j` are parts of `total_j`: what was estimated as power times time, and
+    what was divided with other runs on the same GPU. `gpu_s` are seconds of GPUs, `unknown_s` those
+    of them about whose energy nothing is known; these add no joules.
+    """
+
+    total_j: float = 0.0
+    estimated_j: float = 0.0
+    shared_j: float = 0.0
+    gpu_s: float = 0.0
+    unknown_s: float = 0.0
+
+    def __add__(self, other: EnergySum) -> EnergySum:
+        return EnergySum(
+            total_j=self.total_j + other.total_j,
+            estimated_j=self.estimated_j + other.estimated_j,
+            shared_j=self.shared_j + other.shared_j,
+            gpu_s=self.gpu_s + other.gpu_s,
+            unknown_s=self.unknown_s + other.unknown_s,
+        )
+
+    def divided(self, runs: int) -> EnergySum:
+        """Return one of `runs` equal parts; with several, all of it is marked as shared."""
+        return EnergySum(
+            total_j=self.total_j / runs,
+            estimated_j=self.estimated_j / runs,
+            shared_j=(self.shared_j if runs == 1 else self.total_j) / runs,
+            gpu_s=self.gpu_s / runs,
+            unknown_s=self.unknown_s / runs,
+        )
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether some of it was not measured, or is not known at all."""
+        return self.estimated_j > 0 or self.unknown_s > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyBill:
+    """Energy and cost of a run, or of a launch; None is unknown.
+
+    `kwh` is that of the GPUs alone, `site_kwh` with the site's cooling and losses (PUE). `price` is
+    in the currency of the configuration. The lost parts went into restarts and repeated steps, in
+    proportion to time. `estimated_share` is the part of the energy that was not measured.
+    """
+
+    energy: EnergySum
+    gpu_hours: float
+    kwh: float | None
+    site_kwh: float | None
+    carbon_g: float | None
+    price: float | None
+    lost_kwh: float | None = None
+    lost_price: float | None = None
+    j_per_step: float | None = None
+    j_per_sample: float | None = None
+    estimated_share: float = 0.0

@@ -1,0 +1,92 @@
+"""All rows of a node in an attempt, as one row: what a reader needs without reading them all. Pure.
+
+Counters of a total are how much they have grown since the first row, across resets of a driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from hpckit.model.telemetry.vocabulary import (
+    GpuCounter,
+    HostCounter,
+    TelemetryRow,
+    TelemetryTotal,
+    counter_increase,
+)
+from hpckit.observe.aggregate import merge_rows
+
+_Name = TypeVar("_Name", GpuCounter, HostCounter)
+
+
+@dataclass(slots=True)
+class RunningTotal:
+    """Adds rows to a total, in their order. `total` is what an earlier sampler had written.
+
+    A counter counts from the first row that has it.
+    """
+
+    total: TelemetryTotal | None = None
+    _hosts: dict[HostCounter, float] = field(default_factory=dict, init=False)
+    _gpus: dict[str, dict[GpuCounter, float]] = field(default_factory=dict, init=False)
+
+    def add(self, row: TelemetryRow) -> None:
+        """Add the next row."""
+        grown = self._grown(row)
+        self._remember(row)
+        if self.total is None:
+            self.total = TelemetryTotal(row=grown)
+            return
+        self.total = merge_totals(self.total, TelemetryTotal(row=grown))
+
+    def _grown(self, row: TelemetryRow) -> TelemetryRow:
+        """Return the row with the increase of each counter since it was last known."""
+        host = row.host and replace(row.host, counters=_increases(self._hosts, row.host.counters))
+        gpus = [
+            replace(gpu, counters=_increases(self._gpus.get(gpu.uuid, {}), gpu.counters))
+            for gpu in row.gpus
+        ]
+        return replace(row, host=host, gpus=tuple(gpus))
+
+    def _remember(self, row: TelemetryRow) -> None:
+        if row.host is not None:
+            self._hosts |= row.host.counters
+        for gpu in row.gpus:
+            self._gpus.setdefault(gpu.uuid, {}).update(gpu.counters)
+
+
+def merge_totals(first: TelemetryTotal, second: TelemetryTotal) -> TelemetryTotal:
+    """Return both totals as one: counters add up, as they are increases."""
+    merged = merge_rows(first.row, second.row)
+    return TelemetryTotal(row=_summed(merged, first.row, second.row))
+
+
+def _increases(before: Mapping[_Name, float], now: Mapping[_Name, float]) -> dict[_Name, float]:
+    return {name: counter_increase(before.get(name, value), value) for name, value in now.items()}
+
+
+def _summed(merged: TelemetryRow, total: TelemetryRow, grown: TelemetryRow) -> TelemetryRow:
+    """Return the merged row with counters that are the sums of both, not the latest value."""
+    host = merged.host and replace(
+        merged.host,
+        counters=_sums(
+            {} if total.host is None else total.host.counters,
+            {} if grown.host is None else grown.host.counters,
+        ),
+    )
+    before = {gpu.uuid: gpu.counters for gpu in total.gpus}
+    since = {gpu.uuid: gpu.counters for gpu in grown.gpus}
+    gpus = [
+        replace(gpu, counters=_sums(before.get(gpu.uuid, {}), since.get(gpu.uuid, {})))
+        for gpu in merged.gpus
+    ]
+    return replace(merged, host=host, gpus=tuple(gpus))
+
+
+def _sums(first: Mapping[_Name, float], second: Mapping[_Name, float]) -> dict[_Name, float]:
+    sums = dict(first)
+    for name, grown in second.items():
+        sums[name] = sums.get(name, 0) + grown
+    return sums

@@ -1,0 +1,203 @@
+"""From telemetry to what a diagnosis is made from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from hpckit.model.telemetry.energy import EnergySum
+from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.model.telemetry.usage import NodeUsage, RunTelemetry
+from hpckit.model.telemetry.vocabulary import (
+    ClockReason,
+    GaugeSpread,
+    GpuCounter,
+    GpuDevice,
+    GpuGauge,
+    GpuRow,
+    HostCounter,
+    HostGauge,
+)
+from hpckit.planning.diagnosis.evidence import GpuUse, HostUse
+
+_HEAT = frozenset({ClockReason.software_thermal, ClockReason.hardware_thermal})
+
+
+def gpu_uses(usages: Iterable[NodeUsage]) -> tuple[GpuUse, ...]:
+    """Return how each GPU was used; MIG devices instead of the GPU that they are parts of."""
+    found: list[GpuUse] = []
+    for usage in usages:
+        devices = {one.uuid: one for one in usage.devices}
+        parents = {one.parent for one in usage.devices}
+        found += [
+            _gpu_use(gpu, devices.get(gpu.uuid), usage)
+            for gpu in usage.row.gpus
+            if gpu.uuid not in parents
+        ]
+    return tuple(found)
+
+
+def _gpu_use(gpu: GpuRow, device: GpuDevice | None, usage: NodeUsage) -> GpuUse:
+    busy = gpu.gauges.get(GpuGauge.busy_share) or gpu.gauges.get(GpuGauge.graphics_share)
+    memory = gpu.gauges.get(GpuGauge.memory_used_bytes)
+    clock = gpu.gauges.get(GpuGauge.sm_clock_mhz)
+    nvlink = _grown(gpu.counters, GpuCounter.nvlink_tx_bytes, GpuCounter.nvlink_rx_bytes)
+    pcie = _grown(gpu.counters, GpuCounter.pcie_tx_bytes, GpuCounter.pcie_rx_bytes)
+    rows = _grown(
+        gpu.counters, GpuCounter.rows_remapped_corrected, GpuCounter.rows_remapped_uncorrected
+    )
+    ecc = gpu.counters.get(GpuCounter.ecc_uncorrected)
+    return GpuUse(
+        uuid=gpu.uuid,
+        node=usage.node,
+        seconds=usage.seconds,
+        samples=gpu.samples,
+        utilization=_mean(busy),
+        utilization_peak=None if busy is None else busy.max,
+        sm_activity=_mean(gpu.gauges.get(GpuGauge.sm_share)),
+        tensor_activity=_mean(gpu.gauges.get(GpuGauge.tensor_share)),
+        dram_activity=_mean(gpu.gauges.get(GpuGauge.dram_share)),
+        memory_peak_bytes=None if memory is None else int(memory.max),
+        memory_bytes=None if device is None else device.memory_bytes,
+        power_w=_mean(gpu.gauges.get(GpuGauge.power_w)),
+        power_limit_w=_mean(gpu.gauges.get(GpuGauge.power_limit_w)),
+        clock_share=None if clock is None or not clock.max else clock.mean / clock.max,
+        heat_share=_capped(gpu, GpuCounter.thermal_capped_s, _HEAT, usage.seconds),
+        power_share=_capped(
+            gpu, GpuCounter.power_capped_s, frozenset({ClockReason.power_cap}), usage.seconds
+        ),
+        ecc_errors=None if ecc is None else int(ecc),
+        remapped_rows=None if rows is None else int(rows),
+        nvlink_bytes_per_s=_rate(nvlink, usage.seconds),
+        pcie_bytes_per_s=_rate(pcie, usage.seconds),
+    )
+
+
+def _mean(spread: GaugeSpread | None) -> float | None:
+    return None if spread is None else spread.mean
+
+
+def _capped(
+    gpu: GpuRow, counter: GpuCounter, reasons: frozenset[ClockReason], seconds: float
+) -> float | None:
+    """Return the share of time in which clocks were lowered: as counted, or else as sampled."""
+    counted = _rate(gpu.counters.get(counter), seconds)
+    if counted is not None:
+        return min(counted, 1.0)
+    if GpuGauge.sm_clock_mhz not in gpu.gauges and not gpu.reasons:
+        return None
+    return max((gpu.reasons.get(reason, 0.0) for reason in reasons), default=0.0)
+
+
+def _grown(counters: Mapping[GpuCounter, float], *names: GpuCounter) -> float | None:
+    known = [counters[name] for name in names if name in counters]
+    return sum(known) if known else None
+
+
+def _rate(amount: float | None, seconds: float) -> float | None:
+    return None if amount is None or seconds <= 0 else amount / seconds
+
+
+def host_uses(
+    usages: Iterable[NodeUsage], *, cores: int | None, shared: bool
+) -> tuple[HostUse, ...]:
+    """Return how each node was used. `cores` are the run's on a node; `shared`: others ran there.
+
+    What the job's control group counts is not the run's alone then, and is left out.
+    """
+    known = (usage for usage in usages if usage.row.host is not None)
+    return tuple(_host_use(usage, None if shared else cores) for usage in known)
+
+
+def _host_use(usage: NodeUsage, cores: int | None) -> HostUse:
+    host = usage.row.host
+    assert host is not None, "called for nodes with a host"  # noqa: S101
+    counters, gauges = host.counters, host.gauges
+    memory = gauges.get(HostGauge.job_memory_anonymous_bytes)
+    network = [
+        counters[name]
+        for name in (
+            HostCounter.network_tx_bytes,
+            HostCounter.network_rx_bytes,
+            HostCounter.infiniband_tx_bytes,
+            HostCounter.infiniband_rx_bytes,
+        )
+        if name in counters
+    ]
+    pressures = [
+        counters.get(of_job, counters.get(of_node))
+        for of_job, of_node in (
+            (HostCounter.job_cpu_pressure_s, HostCounter.cpu_pressure_s),
+            (HostCounter.job_io_pressure_s, HostCounter.io_pressure_s),
+        )
+    ]
+    cpu_pressure, io_pressure = (_rate(one, usage.seconds) for one in pressures)
+    alone = cores is not None
+    return HostUse(
+        node=usage.node,
+        seconds=usage.seconds,
+        samples=host.samples,
+        cores=cores,
+        cores_busy=_rate(counters.get(HostCounter.job_cpu_s), usage.seconds) if alone else None,
+        memory_peak_bytes=int(memory.max) if memory is not None and alone else None,
+        cpu_pressure=cpu_pressure,
+        io_pressure=io_pressure,
+        network_bytes_per_s=_rate(sum(network), usage.seconds) if network else None,
+    )
+
+
+def rank_steps(usages: Iterable[NodeUsage]) -> tuple[RankSteps, ...]:
+    """Return what the ranks of all nodes reported; a rank that moved stands once for each node."""
+    return tuple(replace(rank, node=usage.node) for usage in usages for rank in usage.row.ranks)
+
+
+def gpu_energy(usages: Iterable[NodeUsage], runs_per_gpu: int = 1) -> EnergySum:
+    """Return the energy of the GPUs: as counted, or else estimated as mean power times time.
+
+    GPUs that several runs had together are divided between them in equal parts.
+    """
+    whole = EnergySum()
+    for usage in usages:
+        for gpu in usage.row.gpus:
+            if any(device.uuid == gpu.uuid and device.parent for device in usage.devices):
+                continue  # a part of a GPU: its energy is that GPU's
+            whole += _energy_of(gpu, usage.seconds)
+    return whole.divided(max(runs_per_gpu, 1))
+
+
+def _energy_of(gpu: GpuRow, seconds: float) -> EnergySum:
+    counted = gpu.counters.get(GpuCounter.energy_j)
+    power_w = _mean(gpu.gauges.get(GpuGauge.power_w))
+    if counted is not None:
+        return EnergySum(total_j=counted, gpu_s=seconds)
+    if power_w is None:
+        return EnergySum(gpu_s=seconds, unknown_s=seconds)
+    return EnergySum(total_j=power_w * seconds, estimated_j=power_w * seconds, gpu_s=seconds)
+
+
+def run_telemetry(
+    gpus: Sequence[GpuUse], ranks: Sequence[RankSteps], energy: EnergySum
+) -> RunTelemetry:
+    """Return the few numbers of a run that most ask for."""
+    busy = [(one.utilization, one.seconds) for one in gpus if one.utilization is not None]
+    powers = [one.power_w for one in gpus if one.power_w is not None]
+    peaks = [one.memory_peak_bytes for one in gpus if one.memory_peak_bytes is not None]
+    waits = [(one.data_s, one.seconds) for one in ranks if one.data_s is not None]
+    known = energy.gpu_s > 0 and energy.unknown_s < energy.gpu_s
+    return RunTelemetry(
+        gpu_utilization=_weighted(busy),
+        gpu_memory_bytes=max(peaks, default=None),
+        power_w=sum(powers) if powers else None,
+        energy_j=energy.total_j if known else None,
+        data_wait_share=_share(waits),
+    )
+
+
+def _weighted(values: Sequence[tuple[float, float]]) -> float | None:
+    whole = sum(seconds for _, seconds in values)
+    return sum(value * seconds for value, seconds in values) / whole if whole > 0 else None
+
+
+def _share(parts: Sequence[tuple[float, float]]) -> float | None:
+    whole = sum(seconds for _, seconds in parts)
+    return sum(part for part, _ in parts) / whole if whole > 0 else None

@@ -1,0 +1,53 @@
+"""What the ranks of a node report of their steps, on its way to the supervisor and to telemetry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.runtime.channel.messages import NodeSteps
+
+SEND_S = 2.0
+"""Least time between two messages of a node about its steps."""
+
+_MOST_HELD = 4096
+_DECIMALS = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class StepReports:
+    """Collects the reports of one node's ranks; one for each agent.
+
+    `keep` is given every report. Time is a parameter, in seconds of one monotonic clock.
+    """
+
+    keep: Callable[[RankSteps], None] | None = None
+    _round: int = field(default=-1, init=False)
+    _held: list[RankSteps] = field(default_factory=list, init=False)
+    _sent_at: float = field(default=-math.inf, init=False)
+
+    def take(self, report: RankSteps, round_: int) -> None:
+        """Take a rank's report; what is left of an earlier round is of no use any more."""
+        if self.keep is not None:
+            self.keep(report)
+        if round_ != self._round:
+            self._round, self._held = round_, []
+        if report.own_s is not None and len(self._held) < _MOST_HELD:
+            self._held.append(report)
+
+    def due(self, at: float, pace_s: float) -> NodeSteps | None:
+        """Return what to send to the supervisor now, at most every `pace_s`; None if nothing."""
+        if not self._held or at - self._sent_at < max(pace_s, SEND_S):
+            return None
+        held, self._held, self._sent_at = self._held, [], at
+        return NodeSteps(
+            round=self._round,
+            rank=tuple(one.rank for one in held),
+            first_step=tuple(one.first_step for one in held),
+            steps=tuple(one.steps for one in held),
+            seconds=tuple(round(one.seconds, _DECIMALS) for one in held),
+            own_s=tuple(round(one.own_s or 0.0, _DECIMALS) for one in held),
+            gpu=tuple(one.gpu for one in held),
+        )

@@ -1,0 +1,293 @@
+"""Where the time of this rank's steps goes: measured in the rank, reported every few seconds.
+
+It reads clocks, and knows neither files nor the agent. It costs a few microseconds a step.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from hpckit.errors import UsageError
+from hpckit.model.rank import RankInfo
+from hpckit.model.telemetry.rank_steps import RankSteps
+
+DATA_PHASE = "data"
+"""The phase in which a rank waits for its next batch."""
+
+REPORT_S = 2.0
+"""Least time between two reports of a rank."""
+
+_MOST_PHASES = 16
+_LONGEST_NAME = 40
+
+Batch = TypeVar("Batch")
+
+
+class OwnWork(Protocol):
+    """Tells how long this rank has worked itself, as opposed to waiting for other ranks."""
+
+    def seconds(self) -> float | None:
+        """Return the seconds of own work since some moment; None if that is not known."""
+
+
+class PhaseTimer(Protocol):
+    """Measures phases: a Run."""
+
+    def timed(self, name: str) -> AbstractContextManager[None]:
+        """Count what is done within as this phase."""
+
+
+class ThreadWork:
+    """Own work of a rank on CPUs: its thread ran, or waited for a CPU that was taken from it.
+
+    It is right for gloo, whose collectives sleep while they wait for other ranks. Use it in the
+    thread of the steps only.
+    """
+
+    def __init__(self) -> None:
+        self._schedule: int | None = None
+        with suppress(OSError):
+            self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if self._schedule is not None:
+            with suppress(OSError):
+                os.close(self._schedule)
+
+    def seconds(self) -> float | None:
+        """Return the seconds in which this thread ran, or was kept from running (Linux)."""
+        return time.thread_time() + self._delayed_s()
+
+    def _delayed_s(self) -> float:
+        if self._schedule is None:
+            return 0.0
+        try:
+            return int(os.pread(self._schedule, 100, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+
+class _Apart(Enum):
+    """Time within a step that is told apart from the rank's computing."""
+
+    data = auto()
+    checkpoint = auto()
+    boundary = auto()
+    left_out = auto()
+
+
+@dataclass(slots=True)
+class _Sums:
+    """The sums of the report under way; `apart_own_s` is own work in what is told apart."""
+
+    first_step: int
+    begun_at: float
+    own_at: float | None
+    steps: int = 0
+    apart_s: dict[_Apart, float] = field(default_factory=lambda: dict.fromkeys(_Apart, 0.0))
+    apart_own_s: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class StepTimes:
+    """The times of the steps of `rank`; `send` gets a report every `REPORT_S` seconds.
+
+    `own` measures its own work, None if that cannot be told from waiting; `alone` says that there
+    is no other rank to wait for. The first step of a loop is left out: it compiles and fills
+    caches. Without `send`, nothing is measured.
+    """
+
+    rank: int = 0
+    send: Callable[[RankSteps], None] | None = None
+    gpu: str | None = None
+    alone: bool = False
+    own: OwnWork | None = None
+    clock: Callable[[], float] = time.perf_counter
+    _sums: _Sums | None = field(default=None, init=False)
+    _begun: bool = field(default=False, init=False)
+    _thread: int = field(default=0, init=False)
+    _inside: bool = field(default=False, init=False)
+    _names: set[str] = field(default_factory=set, init=False)
+
+    def begin(self, step: int) -> None:
+        """Note that a step begins, and that the one before has ended."""
+        if self.send is None:
+            return
+        if not self._begun:
+            self._begun, self._thread = True, threading.get_ident()
+        elif self._sums is None:
+            self._restart(step)
+        else:
+            self._sums.steps += 1
+            if self.clock() - self._sums.begun_at >= REPORT_S:
+                self._report()
+                self._restart(step)
+
+    def end(self) -> None:
+        """Note that the last step has ended, and report what has not been reported."""
+        if self._sums is not None:
+            self._sums.steps += 1
+            self._report()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what has not been reported: a loop was left within a step, or a new one begins."""
+        self._sums, self._begun = None, False
+
+    def _restart(self, step: int) -> None:
+        self._sums = _Sums(first_step=step, begun_at=self.clock(), own_at=self._own())
+
+    def _own(self) -> float | None:
+        return None if self.own is None else self.own.seconds()
+
+    def _report(self) -> None:
+        sums = self._sums
+        if sums is None or self.send is None:
+            return
+        seconds = self.clock() - sums.begun_at - sums.apart_s[_Apart.left_out]
+        if seconds <= 0:
+            return
+        checkpoint_s = sums.apart_s[_Apart.checkpoint]
+        own_s = self._own_s(sums, most_s=max(seconds - checkpoint_s, 0.0))
+        report = RankSteps(
+            rank=self.rank,
+            gpu=self.gpu,
+            first_step=sums.first_step,
+            steps=sums.steps,
+            seconds=seconds,
+            data_s=sums.apart_s[_Apart.data],
+            checkpoint_s=checkpoint_s,
+            waiting_s=None if own_s is None else max(seconds - checkpoint_s - own_s, 0.0),
+            own_s=own_s,
+            phases=sums.phases,
+        )
+        self.send(report)
+
+    def _own_s(self, sums: _Sums, *, most_s: float) -> float | None:
+        """Return the own work of the report under way; waiting for data counts as own."""
+        if self.alone:
+            return most_s
+        now = self._own()
+        if now is None or sums.own_at is None:
+            return None
+        computing_s = max(now - sums.own_at - sums.apart_own_s, 0.0)
+        return min(computing_s + sums.apart_s[_Apart.data], most_s)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Count what is done within as this phase; `data` is waiting for data.
+
+        Raises UsageError for a name that is none, and for more than 16 different names.
+        """
+        if name == DATA_PHASE:
+            with self._apart(_Apart.data):
+                yield
+            return
+        self._check(name)
+        began = self.clock()
+        try:
+            yield
+        finally:
+            if self._sums is not None:
+                took = min(self.clock() - began, self.clock() - self._sums.begun_at)
+                self._sums.phases[name] = self._sums.phases.get(name, 0.0) + took
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Count what is done within as standing still for a save."""
+        return self._apart(_Apart.checkpoint)
+
+    def meeting(self) -> AbstractContextManager[None]:
+        """Count what is done within as waiting for the other ranks at a boundary."""
+        return self._apart(_Apart.boundary)
+
+    def leaving_out(self) -> AbstractContextManager[None]:
+        """Count what is done within as no part of a step, such as an evaluation."""
+        return self._apart(_Apart.left_out)
+
+    @contextmanager
+    def _apart(self, kind: _Apart) -> Iterator[None]:
+        """Count time as this kind. Within another kind, or in another thread, it is not counted."""
+        if self._sums is None or self._inside or threading.get_ident() != self._thread:
+            yield
+            return
+        began, own_began = self.clock(), self._own()
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+            if self._sums is not None:
+                self._sums.apart_s[kind] += self.clock() - began
+                own = self._own()
+                if own is not None and own_began is not None:
+                    self._sums.apart_own_s += own - own_began
+
+    def _check(self, name: str) -> None:
+        """Raise UsageError for a name that no phase can have."""
+        if name in self._names:
+            return
+        if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
+            raise UsageError(
+                f"run.timed({name!r}): the name of a phase is a text of 1 to {_LONGEST_NAME} "
+                "characters",
+                hint='write `with run.timed("forward"):`',
+            )
+        if len(self._names) >= _MOST_PHASES:
+            raise UsageError(
+                f"run.timed({name!r}): a run may have {_MOST_PHASES} phases, and has "
+                f"{', '.join(sorted(self._names))}",
+                hint="name phases, not steps or batches",
+            )
+        self._names.add(name)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedBatches(Generic[Batch]):
+    """An iterable whose batches are waited for within `run.timed("data")`."""
+
+    batches: Iterable[Batch]
+    timer: PhaseTimer
+
+    def __iter__(self) -> Iterator[Batch]:
+        with self.timer.timed(DATA_PHASE):
+            rest = iter(self.batches)
+        while True:
+            with self.timer.timed(DATA_PHASE):
+                try:
+                    batch = next(rest)
+                except StopIteration:
+                    return
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]  # raises TypeError as the iterable does
+
+
+def measure_steps(
+    info: RankInfo, device: torch.device, send: Callable[[RankSteps], None]
+) -> StepTimes:
+    """Return what measures the steps of a rank on this device, in the thread of its loop."""
+    on_cpu = device.type == "cpu"
+    return StepTimes(
+        rank=info.rank,
+        send=send,
+        gpu=None if on_cpu else gpu_uuid(device),
+        alone=info.world_size == 1,
+        own=ThreadWork() if on_cpu else None,
+    )
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    """Return the UUID of a GPU as its driver names it; None if torch does not know it."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"

@@ -1,0 +1,98 @@
+"""Ranks that are slower than their peers, as their reports arrive: found, recorded and told.
+
+What follows is decided in planning.recovery.decide, and done by the supervisor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpckit.model import events
+from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.planning.diagnosis.stragglers import StragglerDetector
+from hpckit.runtime.channel.messages import NodeSteps
+from hpckit.runtime.clock import now
+
+COMPARE_S = 2.0
+"""Least time between two comparisons: each looks at all ranks, of thousands of nodes maybe."""
+
+_WORSE = 1.5
+_MOST_TOLD = 100
+"""What is recorded of one attempt; more is a cluster in trouble, and no news."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StragglerWatch:
+    """The stragglers of an attempt. `act` is called with the slow nodes when one is news.
+
+    Time is a parameter, in seconds of one monotonic clock.
+    """
+
+    record: Callable[[events.Event], None]
+    act: Callable[[Mapping[str, str]], Awaitable[None]]
+    _round: int = field(default=-1, init=False)
+    _detector: StragglerDetector = field(default_factory=StragglerDetector, init=False)
+    _waiting: list[RankSteps] = field(default_factory=list, init=False)
+    _compared_at: float = field(default=-math.inf, init=False)
+    _told: dict[tuple[int, str], float] = field(default_factory=dict, init=False)
+
+    async def take(self, message: NodeSteps, node: str, at: float) -> None:
+        """Take what a node of the round reports; record and tell who is slow."""
+        if message.round != self._round:
+            self._round, self._waiting = message.round, []
+            self._detector.begin_round()
+        self._waiting += _reports(message, node)
+        if at - self._compared_at < COMPARE_S:
+            return
+        self._compared_at = at
+        waiting, self._waiting = self._waiting, []
+        named = self._detector.advance(waiting)
+        news = [one for one in named if self._is_news(one)]
+        for one in news:
+            self._told[one.rank, one.node] = one.slower_by
+            self.record(events.StragglerFound(at=now(), round=self._round, straggler=one))
+        if news:
+            await self.act(words_of(named))
+
+    def _is_news(self, one: Straggler) -> bool:
+        known = self._told.get((one.rank, one.node))
+        if known is None:
+            return len(self._told) < _MOST_TOLD
+        return one.slower_by >= _WORSE * known
+
+
+def words_of(stragglers: Sequence[Straggler]) -> dict[str, str]:
+    """Return what to say of each slow node, by its name."""
+    found: dict[str, str] = {}
+    for one in stragglers:
+        words = f"rank {one.rank} on {one.node} takes {one.slower_by:.0%} longer than its peers"
+        found[one.node] = f"{found[one.node]}, {words}" if one.node in found else words
+    return found
+
+
+def _reports(message: NodeSteps, node: str) -> list[RankSteps]:
+    """Return the reports of a message; what does not fit together is left out."""
+    columns = zip(
+        message.rank,
+        message.first_step,
+        message.steps,
+        message.seconds,
+        message.own_s,
+        message.gpu,
+        strict=False,
+    )
+    return [
+        RankSteps(
+            rank=rank,
+            node=node,
+            gpu=gpu,
+            first_step=first,
+            steps=steps,
+            seconds=seconds,
+            own_s=own_s,
+        )
+        for rank, first, steps, seconds, own_s, gpu in columns
+    ]
