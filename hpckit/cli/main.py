@@ -141,7 +141,8 @@ def verb_module(verb: str) -> ModuleType:
             f"there is no verb {verb!r}; there are {', '.join(VERBS)}",
             hint=f"did you mean `hpckit {near[0]}`?" if near else "`hpckit --help` lists them",
         )
-    return importlib.import_module(f"hpckit.cli.commands.{verb.replace('-', '_')}")
+    room = "commands" if verb in VERBS else "commands.hidden"
+    return importlib.import_module(f"hpckit.cli.{room}.{verb.replace('-', '_')}")
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cli_world import NOW
 
-from hpckit.cli.commands import supervisor_lost
+from hpckit.cli.commands.hidden import supervisor_lost
 from hpckit.context import Context
 from hpckit.errors import ChannelError
 from hpckit.model import events
