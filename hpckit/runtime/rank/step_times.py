@@ -281,7 +281,7 @@ def measure_steps(
     return StepTimes(
         rank=info.rank,
         send=send,
-        gpu=None if on_cpu else gpu_uuid(device),
+        gpu=gpu_uuid(device) if device.type == "cuda" else None,
         alone=info.world_size == 1,
         own=ThreadWork() if on_cpu else None,
     )

@@ -1,0 +1,282 @@
+"""Promises of run.timed and of what a rank reports of its steps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.errors import UsageError
+from hpckit.model.rank import RankInfo, RankSource
+from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.runtime.rank.step_times import (
+    REPORT_S,
+    StepTimes,
+    ThreadWork,
+    TimedBatches,
+    measure_steps,
+)
+
+
+@dataclass
+class Day:
+    """A clock, and the own work of a rank, which a test moves on."""
+
+    at: float = 0.0
+    worked: float = 0.0
+    reports: list[RankSteps] = field(default_factory=list)
+
+    def work(self, seconds: float) -> None:
+        """Compute."""
+        self.at += seconds
+        self.worked += seconds
+
+    def wait(self, seconds: float) -> None:
+        """Sleep."""
+        self.at += seconds
+
+    def seconds(self) -> float:
+        """Return the own work so far."""
+        return self.worked
+
+    def times(self, *, alone: bool = False) -> StepTimes:
+        """Return what measures this day's steps."""
+        return StepTimes(
+            rank=3, send=self.reports.append, own=self, alone=alone, clock=lambda: self.at
+        )
+
+
+def test_step_is_divided_into_data_saves_waiting_and_own_work() -> None:
+    """What a step of ten seconds went to adds up to it; waiting for data is the rank's own."""
+    day = Day()
+    times = day.times()
+    for step in range(3):
+        times.begin(step)
+        with times.timed("data"):
+            day.wait(1.0)
+            day.work(0.5)
+        day.work(4.0)
+        day.wait(2.0)  # a collective
+        with times.meeting():
+            day.wait(0.5)
+        with times.saving():
+            day.work(2.0)
+    times.end()
+    assert sum(one.steps for one in day.reports) == 2, "the first step is warm-up"
+    for one in day.reports:
+        assert one.first_step in (1, 2)
+        assert one.rank == 3
+        assert one.seconds == pytest.approx(10.0)
+        assert one.data_s == pytest.approx(1.5)
+        assert one.checkpoint_s == pytest.approx(2.0)
+        assert one.own_s == pytest.approx(5.5)
+        assert one.waiting_s == pytest.approx(2.5)
+
+
+def test_steps_are_reported_every_few_seconds_and_each_once() -> None:
+    """Fast steps share a report; none is lost or told twice."""
+    day = Day()
+    times = day.times()
+    for step in range(1000):
+        times.begin(step)
+        day.work(0.01)
+    times.end()
+    assert len(day.reports) == pytest.approx(1000 * 0.01 / REPORT_S, abs=1)
+    stretches = (range(one.first_step, one.first_step + one.steps) for one in day.reports)
+    assert [step for stretch in stretches for step in stretch] == list(range(1, 1000))
+
+
+def test_rank_alone_waits_for_nobody() -> None:
+    """With one rank all of a step but saves is its own work, sleeping too."""
+    day = Day()
+    times = day.times(alone=True)
+    for step in range(2):
+        times.begin(step)
+        day.wait(3.0)
+        with times.saving():
+            day.wait(1.0)
+    times.end()
+    (one,) = day.reports
+    assert (one.own_s, one.waiting_s) == (pytest.approx(3.0), pytest.approx(0.0))
+
+
+def test_phases_of_the_user_are_summed_and_change_nothing_else() -> None:
+    """A phase is time by the clock, nested or not, and own work stays what it was."""
+    day = Day()
+    times = day.times()
+    for step in range(3):
+        times.begin(step)
+        with times.timed("outer"):
+            day.work(1.0)
+            with times.timed("inner"):
+                day.work(2.0)
+    times.end()
+    total = sum(one.phases["outer"] for one in day.reports)
+    assert total == pytest.approx(6.0)
+    assert sum(one.phases["inner"] for one in day.reports) == pytest.approx(4.0)
+    assert sum(one.own_s or 0 for one in day.reports) == pytest.approx(6.0)
+
+
+def test_what_is_left_out_is_no_part_of_a_step() -> None:
+    """An evaluation within run.unwatched() makes no step longer."""
+    day = Day()
+    times = day.times()
+    for step in range(3):
+        times.begin(step)
+        day.work(1.0)
+        with times.leaving_out():
+            day.work(100.0)
+    times.end()
+    assert sum(one.seconds for one in day.reports) == pytest.approx(2.0)
+    assert sum(one.own_s or 0 for one in day.reports) == pytest.approx(2.0)
+
+
+def test_other_threads_do_not_make_a_rank_wait() -> None:
+    """A prefetching thread that waits for data is not the step that waits."""
+    day = Day()
+    times = day.times()
+    times.begin(0)
+    times.begin(1)
+
+    def prefetch() -> None:
+        with times.timed("data"):
+            day.wait(5.0)
+
+    thread = threading.Thread(target=prefetch)
+    thread.start()
+    thread.join()
+    day.work(1.0)
+    times.end()
+    assert [one.data_s for one in day.reports] == [0.0]
+
+
+def test_loop_that_is_left_within_a_step_reports_no_half_step() -> None:
+    """After an exception only whole steps were reported, and the next loop begins anew."""
+    day = Day()
+    times = day.times()
+    for step in range(2):
+        times.begin(step)
+        day.work(1.0)
+    times.forget()
+    times.begin(0)
+    day.work(1.0)
+    times.begin(1)
+    day.work(1.0)
+    times.end()
+    assert [(one.first_step, one.steps) for one in day.reports] == [(1, 1)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("cdsm"), st.floats(0, 3)), max_size=60))
+def test_parts_of_a_report_never_exceed_it(parts: list[tuple[str, float]]) -> None:
+    """Whatever is done in a step: own work, waiting and saves add up to its seconds."""
+    day = Day()
+    times = day.times()
+    within = {"d": lambda: times.timed("data"), "s": times.saving, "m": times.meeting}
+    for step, (kind, seconds) in enumerate(parts):
+        times.begin(step)
+        if kind in within:
+            with within[kind]():
+                day.wait(seconds)
+        else:
+            day.work(seconds)
+    times.end()
+    for one in day.reports:
+        assert one.own_s is not None
+        assert one.waiting_s is not None
+        whole = one.own_s + one.waiting_s + (one.checkpoint_s or 0)
+        assert whole == pytest.approx(one.seconds)
+        assert min(one.own_s, one.waiting_s) >= 0
+        assert (one.data_s or 0) <= one.own_s + 1e-9
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 41, 3])
+def test_phase_needs_a_name(name: str) -> None:
+    """What is no name of a phase is refused with what is allowed."""
+    with pytest.raises(UsageError, match="1 to 40 characters"), Day().times().timed(name):
+        pass
+
+
+def test_phases_are_few() -> None:
+    """Names made of steps are refused, instead of growing without end."""
+    times = Day().times()
+    for step in range(16):
+        with times.timed(f"step {step}"):
+            pass
+    with pytest.raises(UsageError, match="16 phases"), times.timed("step 16"):
+        pass
+
+
+def test_batches_are_waited_for_within_data() -> None:
+    """The loader's time is waiting for data, its batches and its length stay the same."""
+    day = Day()
+    times = day.times()
+
+    class Loader:
+        def __iter__(self) -> Iterator[int]:
+            for number in range(3):
+                day.wait(2.0)
+                yield number
+
+        def __len__(self) -> int:
+            return 3
+
+    times.begin(0)
+    times.begin(1)
+    batches = TimedBatches(Loader(), times)
+    assert (list(batches), len(batches)) == ([0, 1, 2], 3)
+    times.end()
+    assert [one.data_s for one in day.reports] == [pytest.approx(6.0)]
+    with pytest.raises(TypeError, match="len"):
+        len(TimedBatches(iter([1]), times))
+
+
+def test_nothing_is_measured_without_a_receiver() -> None:
+    """With observe=off a step costs no clock and no report."""
+
+    def no_clock() -> float:
+        raise AssertionError("asked for the time")
+
+    times = StepTimes(clock=no_clock)
+    times.begin(0)
+    times.begin(1)
+    with times.timed("data"), times.saving(), times.leaving_out():
+        pass
+    times.end()
+
+
+def test_own_work_is_computing_and_not_sleeping() -> None:
+    """A thread that sleeps for others does no own work; one that computes does."""
+    work = ThreadWork()
+    begun = work.seconds()
+    time.sleep(0.3)
+    slept = work.seconds()
+    end = time.thread_time() + 0.2
+    while time.thread_time() < end:
+        sum(range(1000))
+    computed = work.seconds()
+    assert begun is not None
+    assert slept is not None
+    assert computed is not None
+    assert slept - begun < 0.1
+    assert computed - slept >= 0.2
+
+
+def test_ranks_on_gpus_do_not_claim_to_know_their_own_work() -> None:
+    """What waits on a GPU cannot be told from outside: no own work, so no straggler."""
+    info = RankInfo(
+        rank=0,
+        world_size=2,
+        local_rank=0,
+        local_world_size=2,
+        node_rank=0,
+        num_nodes=1,
+        source=RankSource.agent,
+    )
+    assert measure_steps(info, torch.device("cpu"), lambda _: None).own is not None
+    assert measure_steps(info, torch.device("meta"), lambda _: None).own is None

@@ -1,0 +1,189 @@
+"""Promises of the straggler watch: who is recorded, how often, and at what cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from hpckit.model import events
+from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.launch import Observe, Recovery, StragglerPolicy
+from hpckit.model.run import RunRecord
+from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.planning.diagnosis.stragglers import StragglerDetector
+from hpckit.runtime.channel.messages import NodeSteps
+from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
+
+STEP_S = 0.1
+
+
+@dataclass
+class Cluster:
+    """Nodes of two ranks each, whose reports a watch hears; `slow` maps ranks to factors."""
+
+    nodes: int
+    slow: dict[int, float] = field(default_factory=dict)
+    recorded: list[events.Event] = field(default_factory=list)
+    told: list[Mapping[str, str]] = field(default_factory=list)
+    watch: StragglerWatch = field(init=False)
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self.watch = StragglerWatch(record=self.recorded.append, act=self._hear)
+
+    async def _hear(self, slow: Mapping[str, str]) -> None:
+        self.told.append(dict(slow))
+
+    def ranks(self) -> list[int]:
+        """Return the ranks that were recorded, in order."""
+        found = (one for one in self.recorded if isinstance(one, events.StragglerFound))
+        return [one.straggler.rank for one in found]
+
+    def run(self, windows: int, round_: int = 0) -> None:
+        """Let all nodes report windows of 2 s, in turn."""
+        asyncio.run(self._run(windows, round_))
+
+    async def _run(self, windows: int, round_: int) -> None:
+        steps = 20
+        for _ in range(windows):
+            for node in range(self.nodes):
+                ranks = (2 * node, 2 * node + 1)
+                message = NodeSteps(
+                    round=round_,
+                    rank=ranks,
+                    first_step=(self.step,) * 2,
+                    steps=(steps,) * 2,
+                    seconds=(steps * STEP_S * max([1.0, *self.slow.values()]),) * 2,
+                    own_s=tuple(steps * STEP_S * 0.8 * self.slow.get(rank, 1.0) for rank in ranks),
+                    gpu=(None, "GPU-7"),
+                )
+                await self.watch.take(message, f"n{node}", self.step * STEP_S)
+            self.step += steps
+
+
+def test_straggler_is_recorded_once_with_rank_node_and_gpu() -> None:
+    """A rank that stays slow is news once; what is told names its node."""
+    cluster = Cluster(nodes=4, slow={3: 1.5})
+    cluster.run(40)
+    (found,) = cluster.recorded
+    assert isinstance(found, events.StragglerFound)
+    assert (found.straggler.rank, found.straggler.node, found.straggler.gpu) == (3, "n1", "GPU-7")
+    assert 0.4 < found.straggler.slower_by < 0.6
+    assert cluster.told == [{"n1": "rank 3 on n1 takes 50% longer than its peers"}]
+    record = RunRecord(id="x.0", index=0, overrides=(), folder="").fold(cluster.recorded)
+    assert [one.rank for one in record.stragglers] == [3]
+
+
+def test_straggler_that_becomes_much_slower_is_news_again() -> None:
+    """From 50 to 200 % is told again; the record keeps the latest."""
+    cluster = Cluster(nodes=2, slow={0: 1.5})
+    cluster.run(30)
+    cluster.slow = {0: 3.0}
+    cluster.run(30)
+    assert len(cluster.recorded) >= 2
+    record = RunRecord(id="x.0", index=0, overrides=(), folder="").fold(cluster.recorded)
+    assert [round(one.slower_by) for one in record.stragglers] == [2]
+
+
+def test_equal_ranks_are_no_stragglers() -> None:
+    """Nobody is named where all are alike."""
+    cluster = Cluster(nodes=8)
+    cluster.run(60)
+    assert (cluster.recorded, cluster.told) == ([], [])
+
+
+def test_round_begins_anew() -> None:
+    """Other ranks in a new round are not compared with those before."""
+    cluster = Cluster(nodes=2, slow={0: 2.0})
+    cluster.run(3)
+    cluster.step = 0
+    cluster.slow = {}
+    cluster.run(40, round_=1)
+    assert cluster.recorded == []
+
+
+def test_thousand_nodes_are_compared_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand nodes that report in turn cost a comparison each 2 s, not a thousand."""
+    calls: list[int] = []
+    advance = StragglerDetector.advance
+
+    def counted(self: StragglerDetector, reports: Iterable[RankSteps]) -> tuple[Straggler, ...]:
+        some = list(reports)
+        calls.append(len(some))
+        return advance(self, some)
+
+    monkeypatch.setattr(StragglerDetector, "advance", counted)
+    cluster = Cluster(nodes=1000, slow={77: 1.5})
+    cluster.run(10)
+    assert cluster.ranks() == [77]
+    assert len(calls) <= 10
+    assert sum(calls) >= 2000 * 9
+
+
+def test_damaged_reports_hold_nothing_up() -> None:
+    """What does not fit together, or cannot be, is left out."""
+    cluster = Cluster(nodes=2, slow={1: 1.5})
+    broken = NodeSteps(
+        round=0,
+        rank=(9, 10),
+        first_step=(0,),
+        steps=(0, -5),
+        seconds=(float("nan"), -1.0),
+        own_s=(float("inf"),),
+        gpu=(),
+    )
+    for _ in range(10):
+        asyncio.run(cluster.watch.take(broken, "n9", 0.0))
+        cluster.run(3)
+    assert {
+        one.straggler.rank for one in cluster.recorded if isinstance(one, events.StragglerFound)
+    } == {1}
+
+
+SLOW = """
+import time, torch, torch.distributed as dist
+
+def busy(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(500))
+
+def main(config, run):
+    run.state(counter=Counter())
+    for step in run.steps(config.params.steps):
+        with run.timed("data"):
+            time.sleep(0.002)
+        busy(0.005)
+        if run.rank == 1 and run.round == 0:
+            busy(0.04)
+        dist.all_reduce(torch.ones(1))
+    run.log(step=step, loss=0.5)
+
+class Counter:
+    def state_dict(self):
+        return {}
+    def load_state_dict(self, state):
+        pass
+"""
+
+
+def test_attempt_names_a_slow_rank_and_stays_without_a_spare(workshop: Any, ranks: Any) -> None:
+    """A real run: the slow rank is recorded with its node, the run warned, and nothing is lost."""
+    ended = workshop.attempt(
+        SLOW,
+        **ranks(
+            2,
+            params={"steps": 500},
+            recovery=Recovery(on_straggler=StragglerPolicy.move, restarts={"straggler": 3}),
+            observe=Observe(interval_s=1, row_s=2),
+        ),
+    )
+    assert ended.code == 0, ended.output
+    (found,) = ended.record.stragglers
+    assert found.rank == 1
+    assert found.slower_by > 0.5
+    assert any("the run continues there" in words for words in ended.record.warnings)
