@@ -29,8 +29,13 @@ _NO_SUCH_KEY = ("does not exist", NOT_LISTED)
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and its causes, the outermost first."""
-    while error is not None:
+    """Yield the error and its causes, the outermost first, each once.
+
+    Causes may form a circle: an error that is raised once more while another one is handled.
+    """
+    seen: list[BaseException] = []
+    while error is not None and not any(error is one for one in seen):
+        seen.append(error)
         yield error
         error = error.__cause__ or error.__context__
 

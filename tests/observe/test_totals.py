@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
 
@@ -126,6 +126,11 @@ def test_steps_survive_json_and_merge_to_their_sums(reports: list[RankSteps]) ->
         assert decode_telemetry(encode_telemetry(record)) == record
 
 
+def clock(late: timedelta) -> datetime:
+    """Return the time, so much later."""
+    return datetime.now(UTC) + late
+
+
 def test_sampler_writes_what_ranks_report_and_a_total_that_has_all(tmp_path: Path) -> None:
     """Reports of ranks are in rows and in the last total, also after the sampler began anew."""
     attempt = AttemptPaths(tmp_path / "1")
@@ -137,7 +142,7 @@ def test_sampler_writes_what_ranks_report_and_a_total_that_has_all(tmp_path: Pat
             settings=settings,
             attempt=attempt,
             node="n1",
-            now=lambda late=timedelta(hours=hours): datetime.now(UTC) + late,
+            now=partial(clock, timedelta(hours=hours)),
         )
         sampler.note_steps(report)
         sampler.start()

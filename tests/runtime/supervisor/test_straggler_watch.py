@@ -11,9 +11,10 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
-from hpckit.model.launch import Observe, Recovery, StragglerPolicy
+from hpckit.model.launch import Recovery, StragglerPolicy
 from hpckit.model.run import RunRecord
 from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.model.telemetry.settings import Observe
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.runtime.channel.messages import NodeSteps
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
