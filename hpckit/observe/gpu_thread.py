@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuSample, TelemetryEvent
 from hpckit.observe.amd import open_amd
 from hpckit.observe.gpu import GpuBackend
+from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.nvml.backend import open_nvml
 
 GpuOpener = Callable[[], tuple[Sequence[GpuBackend], Sequence[str]]]
@@ -34,9 +35,9 @@ class GpuReading:
     late: bool = False
 
 
-def open_gpus(*, gpm: bool) -> tuple[tuple[GpuBackend, ...], tuple[str, ...]]:
-    """Open every library of this node that has GPUs; return the backends, and notes."""
-    nvidia, about_nvidia = open_nvml(gpm=gpm)
+def open_gpus(*, gpm: bool, choice: GpuChoice) -> tuple[tuple[GpuBackend, ...], tuple[str, ...]]:
+    """Open every library of this node that has GPUs of the job; return backends, and notes."""
+    nvidia, about_nvidia = open_nvml(gpm=gpm, choice=choice)
     amd, about_amd = open_amd()
     found: tuple[GpuBackend | None, ...] = (nvidia, amd)
     notes = tuple(note for note in (about_nvidia, about_amd) if note)

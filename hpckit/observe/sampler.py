@@ -22,6 +22,7 @@ from functools import partial
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import TelemetryEvent
+from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.gpu_thread import GpuOpener, GpuThread, open_gpus
 from hpckit.observe.host import HostReader
 from hpckit.observe.node_samples import NodeSamples
@@ -44,8 +45,9 @@ def _utc() -> datetime:
 class NodeSampler:
     """Samples this node until it is stopped, as `settings` say; `interval_s` 0: never.
 
-    `attempt` is where it writes, for the node of that name. `earlier` are the run's earlier
-    attempts: their telemetry of this node is made coarser as it ages. `on_event` is called in the
+    `attempt` is where it writes, for the node of that name. `choice` says which GPUs
+    are the job's. `earlier` are the run's earlier attempts: their telemetry of this node is made
+    coarser as it ages. `on_event` is called in the
     sampler's thread with everything that happened to the node, within an interval; it must return
     at once. `opener` and `now` are for tests. `unwritten` counts what no file could take.
     """
@@ -54,6 +56,7 @@ class NodeSampler:
     attempt: AttemptPaths
     node: str
     earlier: tuple[AttemptPaths, ...] = ()
+    choice: GpuChoice = field(default_factory=GpuChoice)
     on_event: Callable[[TelemetryEvent], None] | None = None
     opener: GpuOpener | None = None
     now: Callable[[], datetime] = _utc
@@ -107,7 +110,7 @@ class NodeSampler:
             max_mb=settings.max_mb,
             earlier=self.earlier,
         )
-        opener = self.opener or partial(open_gpus, gpm=settings.gpm)
+        opener = self.opener or partial(open_gpus, gpm=settings.gpm, choice=self.choice)
         return NodeSamples(
             writer=writer,
             interval=timedelta(seconds=settings.interval_s),

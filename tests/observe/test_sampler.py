@@ -20,6 +20,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryEventKind,
     TelemetryRow,
 )
+from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.gpu_thread import GpuThread, open_gpus
 from hpckit.observe.host import HostReader
 from hpckit.observe.node_samples import NodeSamples
@@ -62,7 +63,7 @@ def samples(nvml: FakeNvml, attempt: AttemptPaths) -> Iterator[NodeSamples]:
     """Yield what takes samples of a node with two GPUs, every 5 s, with rows of 30 s."""
     nvml.profile("h100", gpus=2)
     writer = SegmentWriter(attempt=attempt, node=NODE, row_s=30, max_mb=60)
-    gpus = GpuThread(lambda: open_gpus(gpm=True))
+    gpus = GpuThread(lambda: open_gpus(gpm=True, choice=GpuChoice()))
     taken = NodeSamples(writer=writer, interval=timedelta(seconds=5), host=HostReader(), gpus=gpus)
     yield taken
     gpus.close()

@@ -21,6 +21,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryEvent,
     TelemetryEventKind,
 )
+from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.nvml.bindings import (
     RESET_REQUIRED,
     DriverLostError,
@@ -49,6 +50,7 @@ class NvmlBackend:
 
     nvml: Any
     gpm: bool = True
+    choice: GpuChoice = field(default_factory=GpuChoice)
     monotonic: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = _utc
     _gpus: dict[str, NvmlGpu] = field(default_factory=dict, init=False)
@@ -64,8 +66,9 @@ class NvmlBackend:
     def open(self) -> None:
         """Initialise NVML and find all GPUs; raises the bindings' NVMLError or DriverLostError."""
         self.nvml.nvmlInit()
-        for index in range(self.nvml.nvmlDeviceGetCount()):
-            self._attach(index)
+        count = self.nvml.nvmlDeviceGetCount()
+        for index in range(count):
+            self._attach(index, count)
         handles = {uuid: gpu.calls.handle for uuid, gpu in self._gpus.items()}
         self._listener = XidListener(nvml=self.nvml, handles=handles)
 
@@ -109,7 +112,7 @@ class NvmlBackend:
         except self.nvml.NVMLError:
             return
 
-    def _attach(self, index: int) -> None:
+    def _attach(self, index: int, count: int) -> None:
         try:
             gpu = attach_gpu(self.nvml, index, gpm=self.gpm)
         except (self.nvml.NVMLError, GpuLostError) as error:
@@ -122,6 +125,9 @@ class NvmlBackend:
             self._lose(self._known.get(index, f"index {index}"), code)
             return
         uuid = gpu.facts.uuid
+        if not self.choice.includes(index, uuid, count):
+            gpu.close()
+            return
         self._gpus[uuid], self._known[index] = gpu, uuid
         if self._lost.pop(uuid, None) is not None:
             self._note(TelemetryEventKind.gpu_back, uuid=uuid)
@@ -172,14 +178,14 @@ class NvmlBackend:
         self._happened.append(TelemetryEvent(at=self.now(), kind=kind, uuid=uuid, code=code))
 
 
-def open_nvml(*, gpm: bool) -> tuple[NvmlBackend | None, str]:
-    """Return the GPUs of NVML, None without any; and a note for people, mostly empty.
+def open_nvml(*, gpm: bool, choice: GpuChoice) -> tuple[NvmlBackend | None, str]:
+    """Return the job's GPUs of NVML, None without any; and a note for people, mostly empty.
 
     Only this imports the bindings.
     """
     note = outdated_bindings()
     try:
-        backend = NvmlBackend(nvml=load_bindings(), gpm=gpm)
+        backend = NvmlBackend(nvml=load_bindings(), gpm=gpm, choice=choice)
     except ImportError as error:
         return None, note or f"no GPU of NVIDIA is sampled: {error}"
     nvml = backend.nvml

@@ -23,6 +23,7 @@ from typing import Any
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.rank import RankInfo
+from hpckit.observe.gpu_choice import gpu_choice
 from hpckit.observe.sampler import NodeSampler
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
@@ -239,6 +240,7 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
         attempt=paths,
         node=node_name(),
         earlier=tuple(run.attempt(number) for number in range(1, attempt)),
+        choice=gpu_choice(environment()),
     )
     reports = StepReports(keep=sampler.note_steps)
     agent = Agent(info=info, channel=channel, outlook=outlook, reports=reports)

@@ -42,9 +42,14 @@ _Value = str | float
 
 @dataclass(slots=True)
 class FakeNvml:
-    """The library and its state, both in `folder`. Until a `profile` is set no driver is loaded."""
+    """The library and its state, both in `folder`. Until a `profile` is set no driver is loaded.
+
+    With `node`, the GPUs are those of this node of Slurm alone, and have UUIDs of their own; nodes
+    share the folder, its library and `environ`.
+    """
 
     folder: Path
+    node: str = ""
     state: dict[str, _Value] = field(default_factory=dict)
 
     @property
@@ -55,12 +60,13 @@ class FakeNvml:
     @property
     def file(self) -> Path:
         """The file that the library reads."""
-        return self.folder / "nvml.state"
+        return self.folder / f"{self.node or 'nvml'}.state"
 
     @property
     def environ(self) -> dict[str, str]:
         """What a process needs in its environment to find this library, and its state."""
-        return {"LD_LIBRARY_PATH": str(self.folder), STATE_VARIABLE: str(self.file)}
+        state = self.folder if self.node else self.file
+        return {"LD_LIBRARY_PATH": str(self.folder), STATE_VARIABLE: str(state)}
 
     def build(self, *, without: Sequence[str] = ()) -> Path:
         """Compile the library, `without` some functions as an older driver; return its path.
@@ -99,7 +105,7 @@ class FakeNvml:
 
     def _add_gpu(self, index: int, kind: FakeGpuProfile) -> None:
         facts = {key: value for key, value in asdict(kind).items() if key != "fields"}
-        facts |= {"uuid": f"GPU-{uuid5(NAMESPACE_DNS, f'{kind.name} {index}')}"}
+        facts |= {"uuid": f"GPU-{uuid5(NAMESPACE_DNS, f'{kind.name} {index}{self.node}')}"}
         facts |= {"pci": f"00000000:{index + 1:02X}:00.0", "memory_reserved_bytes": 600 * 1024**2}
         facts |= {"mig.able": 1, "margin": kind.gpm, "slowdown_c": 89, "shutdown_c": 92}
         facts |= {f"field.{number}": 0 for number in kind.fields}

@@ -1,7 +1,7 @@
 /* A stand-in for NVIDIA's management library, for tests: what it answers stands in a text file.
  *
- * $HPCKIT_FAKE_NVML names the file, lines of `key = value`, read again whenever it changes; without
- * it no driver is loaded. fake_nvml.py writes the file, and documents the keys. Layouts of structures are those
+ * $HPCKIT_FAKE_NVML names the file, lines of `key = value`, read again whenever it changes, or a
+ * folder of them, NODE.state for each $SLURMD_NODENAME; without it no driver is loaded. fake_nvml.py writes the file, and documents the keys. Layouts of structures are those
  * that nvidia-ml-py declares. Loads follow a time line, and energy, power and activity follow loads. */
 #include <stdarg.h>
 #include <stdint.h>
@@ -30,8 +30,13 @@ static Device devices[MOST_GPUS][MOST_PARTS + 1];
 static EventSet sets[EVENT_SETS];
 
 static void load(void) {
-    const char *path = getenv("HPCKIT_FAKE_NVML");
+    const char *path = getenv("HPCKIT_FAKE_NVML"), *node = getenv("SLURMD_NODENAME");
+    char of_node[4096];
     struct stat now;
+    if (path && !stat(path, &now) && S_ISDIR(now.st_mode)) {
+        snprintf(of_node, sizeof of_node, "%s/%s.state", path, node ? node : "nvml");
+        path = of_node;
+    }
     if (!path || stat(path, &now)) { count = 0; inode = 0; return; }
     if (now.st_ino == inode && !memcmp(&now.st_mtim, &changed, sizeof changed)) return;
     FILE *file = fopen(path, "r");

@@ -17,6 +17,7 @@ from hpckit.model.telemetry.vocabulary import (
     GpuTrouble,
     TelemetryEventKind,
 )
+from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.nvml.backend import NvmlBackend, open_nvml
 from hpckit.observe.nvml.bindings import outdated_bindings
 from hpckit.testing.nvml.fake_nvml import FakeNvml
@@ -286,14 +287,14 @@ def test_gpm_samples_are_freed(world: World) -> None:
 def test_a_node_without_a_driver_has_no_gpus(nvml: FakeNvml) -> None:
     """No driver is no error, and no remark."""
     assert not nvml.file.exists()
-    assert open_nvml(gpm=True) == (None, "")
+    assert open_nvml(gpm=True, choice=GpuChoice()) == (None, "")
 
 
 def test_a_driver_that_refuses_is_remarked(nvml: FakeNvml) -> None:
     """A library that does not fit the driver is worth a note."""
     nvml.profile("h100")
     nvml.change({"return.nvmlInitWithFlags": 18})
-    backend, note = open_nvml(gpm=True)
+    backend, note = open_nvml(gpm=True, choice=GpuChoice())
     assert backend is None
     assert "mismatch" in note
 

@@ -23,9 +23,10 @@ print(json.dumps(found))
 """
 SAMPLE = """
 import json, sys
+from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.nvml.backend import open_nvml
 before = "pynvml" in sys.modules
-backend, note = open_nvml(gpm=True)
+backend, note = open_nvml(gpm=True, choice=GpuChoice())
 print(json.dumps([before, backend is None, note]))
 """
 

@@ -1,0 +1,66 @@
+"""Which GPUs of a node are the job's: Slurm does not hide the others everywhere. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_OF_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+"""Numbers of the node's GPUs by PCI address, as NVML counts them; also where those are hidden."""
+
+_NONE = frozenset({"", "-1", "nodevfiles", "void", "none"})
+_NUMBERS = re.compile(r"(\d+)(?:-(\d+))?\Z")
+_UUID = re.compile(r"(?:GPU|MIG)-", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuChoice:
+    """The job's GPUs, by UUID (or the beginning of one), or by number; all without either.
+
+    `named` is how many GPUs the job may use: if the driver shows no more, all it shows are the
+    job's, whatever their numbers outside.
+    """
+
+    uuids: tuple[str, ...] = ()
+    numbers: frozenset[int] | None = None
+    named: int | None = None
+
+    def includes(self, index: int, uuid: str, count: int) -> bool:
+        """Return whether the GPU with this number of NVML, of `count`, is the job's."""
+        if self.named is not None and 0 < count <= self.named:
+            return True
+        if self.uuids:
+            return any(uuid.lower().startswith(one.lower()) for one in self.uuids)
+        return self.numbers is None or index in self.numbers
+
+
+def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
+    """Return which GPUs are the job's, by the variables of Slurm and CUDA.
+
+    MIG devices are parts of a GPU that only the driver can name: then no GPU is left out.
+    """
+    visible = environ.get(_VISIBLE)
+    words = None if visible is None else [word.strip() for word in visible.split(",")]
+    if words is not None and words[0].lower() in _NONE:
+        return GpuChoice(numbers=frozenset())
+    if words is not None and any(_UUID.match(word) for word in words):
+        if any(word.upper().startswith("MIG-") for word in words):
+            return GpuChoice()
+        return GpuChoice(uuids=tuple(words), named=len(words))
+    for name in _OF_SLURM:
+        numbers = frozenset(_numbers(environ.get(name, "")))
+        if numbers:
+            return GpuChoice(numbers=numbers, named=len(numbers))
+    numbers = frozenset(_numbers(visible or ""))
+    return GpuChoice(numbers=numbers, named=len(numbers)) if numbers else GpuChoice()
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """Yield the numbers of a list such as `0,2-3`; nothing of what is none."""
+    for word in text.split(","):
+        found = _NUMBERS.match(word.strip())
+        if found:
+            first = int(found[1])
+            yield from range(first, int(found[2] or first) + 1)
