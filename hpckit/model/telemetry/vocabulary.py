@@ -246,6 +246,7 @@ class GpuDevice:
     driver: str = ""
     memory_bytes: int | None = None
     memory_reserved_bytes: int | None = None
+    sm_clock_max_mhz: int | None = None
     slowdown_c: int | None = None
     shutdown_c: int | None = None
     parent: str | None = None

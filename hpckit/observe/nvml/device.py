@@ -120,6 +120,7 @@ def _facts(calls: NvmlCalls, uuid: str, index: int, supported: tuple[str, ...]) 
         driver=calls.ask("driver", lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion())) or "",
         memory_bytes=None if memory is None else int(memory.total),
         memory_reserved_bytes=None if memory is None else int(memory.reserved),
+        sm_clock_max_mhz=calls.ask("max clock", _max_clock),
         slowdown_c=_threshold(calls, "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"),
         shutdown_c=_threshold(calls, "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN"),
         supported=tuple(str(one) for one in supported),
@@ -128,6 +129,10 @@ def _facts(calls: NvmlCalls, uuid: str, index: int, supported: tuple[str, ...]) 
 
 def _memory(nvml: Any, handle: Any) -> Any:
     return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+
+
+def _max_clock(nvml: Any, handle: Any) -> int:
+    return int(nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))
 
 
 def _pci(nvml: Any, handle: Any) -> str:

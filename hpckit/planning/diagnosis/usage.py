@@ -61,7 +61,7 @@ def _gpu_use(gpu: GpuRow, device: GpuDevice | None, usage: NodeUsage) -> GpuUse:
         memory_bytes=None if device is None else device.memory_bytes,
         power_w=_mean(gpu.gauges.get(GpuGauge.power_w)),
         power_limit_w=_mean(gpu.gauges.get(GpuGauge.power_limit_w)),
-        clock_share=None if clock is None or not clock.max else clock.mean / clock.max,
+        clock_share=_of_most(clock, None if device is None else device.sm_clock_max_mhz),
         heat_share=_capped(gpu, GpuCounter.thermal_capped_s, _HEAT, usage.seconds),
         power_share=_capped(
             gpu, GpuCounter.power_capped_s, frozenset({ClockReason.power_cap}), usage.seconds
@@ -73,6 +73,14 @@ def _gpu_use(gpu: GpuRow, device: GpuDevice | None, usage: NodeUsage) -> GpuUse:
     )
 
 
+def _of_most(clock: GaugeSpread | None, most: float | None) -> float | None:
+    """Return the mean clock over the most that is possible, or that was seen."""
+    if clock is None:
+        return None
+    whole = max(clock.max, most or 0.0)
+    return clock.mean / whole if whole > 0 else None
+
+
 def _mean(spread: GaugeSpread | None) -> float | None:
     return None if spread is None else spread.mean
 
@@ -80,13 +88,15 @@ def _mean(spread: GaugeSpread | None) -> float | None:
 def _capped(
     gpu: GpuRow, counter: GpuCounter, reasons: frozenset[ClockReason], seconds: float
 ) -> float | None:
-    """Return the share of time in which clocks were lowered: as counted, or else as sampled."""
+    """Return the share of time in which clocks were lowered: as counted, or as sampled if more.
+
+    Drivers of some GPUs have the counter, and leave it at 0.
+    """
     counted = _rate(gpu.counters.get(counter), seconds)
-    if counted is not None:
-        return min(counted, 1.0)
-    if GpuGauge.sm_clock_mhz not in gpu.gauges and not gpu.reasons:
+    if counted is None and GpuGauge.sm_clock_mhz not in gpu.gauges and not gpu.reasons:
         return None
-    return max((gpu.reasons.get(reason, 0.0) for reason in reasons), default=0.0)
+    sampled = max(gpu.reasons.get(reason, 0.0) for reason in reasons)
+    return min(max(counted or 0.0, sampled), 1.0)
 
 
 def _grown(counters: Mapping[GpuCounter, float], *names: GpuCounter) -> float | None:

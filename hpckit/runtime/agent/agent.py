@@ -17,12 +17,15 @@ import sys
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.rank import RankInfo
+from hpckit.model.telemetry.vocabulary import TelemetryEvent
+from hpckit.observe.event_words import event_words
 from hpckit.observe.gpu_choice import gpu_choice
 from hpckit.observe.sampler import NodeSampler
 from hpckit.record.launches import Launch, load_launch, load_settings
@@ -51,6 +54,8 @@ SUPERVISOR_LOST = 70
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
 """Longest waits of an agent before it connects again; after the last one it gives up."""
 _TURN_S = 3.0
+_MOST_WARNINGS = 20
+"""Warnings of one node in an attempt; all that happened is in its telemetry."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +70,7 @@ class Agent:
     reserved: socket.socket | None = None
     _silence: SilenceTimer = field(default_factory=lambda: SilenceTimer(tick_s=BEAT_S), init=False)
     _alone: bool = field(default=False, init=False)
+    _warned: set[str] = field(default_factory=set, init=False)
     _said_at: float = field(default=0.0, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
@@ -176,6 +182,15 @@ class Agent:
         with contextlib.suppress(OSError):
             await self.channel.send(message)
 
+    def hear_node(self, loop: asyncio.AbstractEventLoop, event: TelemetryEvent) -> None:
+        """Warn of what happened to this node's GPUs, once; called in the sampler's thread."""
+        words = event_words(event, self.outlook.node)
+        if words is None or words in self._warned or len(self._warned) >= _MOST_WARNINGS:
+            return
+        self._warned.add(words)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            asyncio.run_coroutine_threadsafe(self.tell(messages.Warn(message=words)), loop)
+
     def hear(self, number: int) -> None:
         """Pass a signal on: Slurm sends some notices only to the step, not to the batch side."""
         name = signal.Signals(number).name
@@ -247,6 +262,7 @@ async def attend(launch: Launch, index: int, attempt: int) -> int:
     loop = asyncio.get_running_loop()
     for number in NOTICES:
         loop.add_signal_handler(number, agent.hear, number)
+    sampler.on_event = partial(agent.hear_node, loop)
     sampler.start()
     try:
         code = await agent.serve()

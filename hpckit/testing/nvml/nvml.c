@@ -228,6 +228,11 @@ int nvmlDeviceGetClockInfo(Device *one, unsigned kind, unsigned *to) {
     *to = (unsigned)(kind == 2 ? of_gpu(one->gpu, "memory_mhz", 2619) : load_now > 0 ? slow * of_gpu(one->gpu, "sm_mhz", 1980) : 345);
     return OK;
 }
+int nvmlDeviceGetMaxClockInfo(Device *one, unsigned kind, unsigned *to) {
+    WHOLE(one);
+    *to = (unsigned)(kind == 2 ? of_gpu(one->gpu, "memory_mhz", 2619) : of_gpu(one->gpu, "sm_mhz", 1980));
+    return OK;
+}
 int nvmlDeviceGetCurrentClocksEventReasons(Device *one, unsigned long long *to) {
     WHOLE(one);
     double area, load_now = gpu_load(*one, &area);
