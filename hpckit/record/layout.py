@@ -36,6 +36,11 @@ class RoundPaths:
         """Return the file for a rank's stacks, written when the rank seems to hang."""
         return self.of(rank) / f"rank-{rank:05d}.stacks.txt"
 
+    @property
+    def nccl_log(self) -> Path:
+        """The file in which NCCL says, on rank 0, which network it uses."""
+        return self.folder / "nccl-rank-00000.log"
+
     def exit_record(self, rank: int) -> Path:
         """Return the file for the exception that ended a failed rank."""
         return self.of(rank) / f"rank-{rank:05d}.exit.json"

@@ -24,7 +24,7 @@ from hpckit.planning.diagnosis.usage import (
 )
 from hpckit.planning.energy.account import EnergyPrices, energy_bill, work_done
 from hpckit.record.launches import Launch, load_settings, read_launch_history
-from hpckit.views.telemetry import node_usages
+from hpckit.views.telemetry import nccl_transport, node_usages
 
 
 def findings(
@@ -80,6 +80,7 @@ def run_evidence(
         times=time_shares(account),
         allocation=allocation,
         stragglers=view.record.stragglers,
+        nccl=nccl_transport(launch, index),
     )
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from hpckit.errors import FrozenFolderError
 from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryTotal
 from hpckit.observe.totals import merge_totals
-from hpckit.record.launches import Launch, attempt_numbers
+from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
+from hpckit.record.launches import Launch, attempt_numbers, latest_attempt
+from hpckit.record.logs import rounds
 from hpckit.record.telemetry import last_total, telemetry_devices, telemetry_nodes
+
+_NCCL_CHARACTERS = 1_000_000
+"""NCCL says which network it uses while it begins."""
 
 
 def node_usages(launch: Launch, index: int) -> tuple[NodeUsage, ...]:
@@ -30,6 +36,17 @@ def node_usages(launch: Launch, index: int) -> tuple[NodeUsage, ...]:
     return tuple(
         _usage(node, totals[node], tuple(devices[node].values())) for node in sorted(totals)
     )
+
+
+def nccl_transport(launch: Launch, index: int) -> NcclTransport | None:
+    """Return what NCCL says of its network in a run's latest round; None if it says nothing."""
+    run = launch.paths.run(index)
+    with suppress(OSError, FrozenFolderError):
+        attempt = run.attempt(latest_attempt(run.attempts))
+        newest = max(rounds(launch, index), default=0)
+        with attempt.round(newest).nccl_log.open(encoding="utf-8", errors="replace") as opened:
+            return read_nccl_log(opened.read(_NCCL_CHARACTERS).splitlines())
+    return None
 
 
 def _usage(node: str, totals: list[TelemetryTotal], devices: tuple[GpuDevice, ...]) -> NodeUsage:

@@ -45,7 +45,10 @@ RULES = (
     DiagnosisRule(
         kind=VerdictKind.communication_bound,
         find=step_rules.communication_bound,
-        measured="share of a step spent in collectives, of the rank that waits least",
+        measured=(
+            "share of a step spent in collectives, of the rank that waits least; in NCCL's own "
+            "log, sockets between nodes that have InfiniBand"
+        ),
         thresholds=("waiting_share", "steps", "steps_s"),
         remedy="larger batches, gradient accumulation, overlap, the fast network",
     ),

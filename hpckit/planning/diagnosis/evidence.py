@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.planning.diagnosis.nccl_log import NcclTransport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class HostUse:
 
     `cores_busy` is the mean number of busy cores of `cores`. The pressures are the shares of time
     in which some task waited for a CPU, or for input and output (Linux PSI, `some`).
+    `infiniband_ports` is how many were active at most.
     """
 
     node: str
@@ -66,6 +68,7 @@ class HostUse:
     memory_bytes: int | None = None
     cpu_pressure: float | None = None
     io_pressure: float | None = None
+    infiniband_ports: int | None = None
     network_bytes_per_s: float | None = None
 
 
@@ -114,7 +117,8 @@ class RunAllocation:
 class RunEvidence:
     """All that is known about one run.
 
-    `ranks` has one entry for each rank, summed over all its steps after warm-up.
+    `ranks` has one entry for each rank, summed over all its steps after warm-up. `nccl` is what
+    NCCL says of its network.
     """
 
     ranks: tuple[RankSteps, ...] = ()
@@ -123,3 +127,4 @@ class RunEvidence:
     times: TimeShares | None = None
     allocation: RunAllocation | None = None
     stragglers: tuple[Straggler, ...] = ()
+    nccl: NcclTransport | None = None

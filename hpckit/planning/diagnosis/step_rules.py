@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.model.diagnosis.verdict import Verdict, VerdictKind
+from hpckit.model.diagnosis.verdict import Verdict, VerdictKind, VerdictSeverity
 from hpckit.planning.diagnosis.evidence import RunEvidence
 from hpckit.planning.diagnosis.summary import (
     busy,
@@ -14,7 +14,7 @@ from hpckit.planning.diagnosis.summary import (
     step_summary,
 )
 from hpckit.planning.diagnosis.thresholds import Thresholds
-from hpckit.planning.diagnosis.words import duration, gigabytes, lossy, share
+from hpckit.planning.diagnosis.words import duration, gigabytes, lossless, lossy, share
 
 _HALF_BUSY = 0.5
 _WAITING_FOR_DISKS = 0.2
@@ -81,6 +81,39 @@ def _faster_input(evidence: RunEvidence, limits: Thresholds) -> str:
 
 
 def communication_bound(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
+    """Yield verdicts if ranks wait long in collectives, or if these use a slow network."""
+    yield from _long_waits(evidence, limits)
+    yield from _slow_network(evidence)
+
+
+def _slow_network(evidence: RunEvidence) -> Iterator[Verdict]:
+    """Yield a verdict if NCCL uses sockets although the nodes have InfiniBand."""
+    ports = max((one.infiniband_ports or 0 for one in evidence.hosts), default=0)
+    nccl = evidence.nccl
+    if nccl is None or not nccl.uses_sockets or not ports:
+        return
+    why = f" NCCL says: {nccl.reason}." if nccl.reason else ""
+    message = (
+        f"NCCL connects the nodes over sockets, though {ports} InfiniBand ports of a node are "
+        f"active: collectives between nodes take several times as long.{why}"
+    )
+    remedy = (
+        "Let NCCL find the adapters: libibverbs in the container or environment, no "
+        "NCCL_IB_DISABLE=1, NCCL_IB_HCA and NCCL_SOCKET_IFNAME as the site says; memlock "
+        "unlimited (ulimit -l)."
+    )
+    yield lossless(
+        VerdictKind.communication_bound,
+        VerdictSeverity.high,
+        (message, remedy),
+        network=nccl.network,
+        infiniband_ports=ports,
+        nccl_version=nccl.version,
+        reason=nccl.reason or None,
+    )
+
+
+def _long_waits(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     """Yield a verdict if even the rank that waits least waits long in collectives."""
     steps = step_summary(evidence, limits)
     waiting = None if steps is None else steps.least_waiting_share

@@ -124,6 +124,7 @@ def _host_use(usage: NodeUsage, cores: int | None) -> HostUse:
     assert host is not None, "called for nodes with a host"  # noqa: S101
     counters, gauges = host.counters, host.gauges
     memory = gauges.get(HostGauge.job_memory_anonymous_bytes)
+    ports = gauges.get(HostGauge.infiniband_ports_active)
     network = [
         counters[name]
         for name in (
@@ -152,6 +153,7 @@ def _host_use(usage: NodeUsage, cores: int | None) -> HostUse:
         memory_peak_bytes=int(memory.max) if memory is not None and alone else None,
         cpu_pressure=cpu_pressure,
         io_pressure=io_pressure,
+        infiniband_ports=None if ports is None else int(ports.max),
         network_bytes_per_s=_rate(sum(network), usage.seconds) if network else None,
     )
 

@@ -33,6 +33,7 @@ from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, writ
 from hpckit.runtime import stacks
 from hpckit.runtime.agent.disk_room import of_full_disk, without_room
 from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
+from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
 from hpckit.runtime.agent.oom import OomKills, read_kills
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
@@ -142,7 +143,8 @@ class LocalRanks:
         shared = self.outlook.variables(environment(), self.order)
         for local_rank in range(self.order.local_world_size):
             info = self._info(local_rank)
-            await self._start_rank(info, shared | rank_variables(info))
+            of_nccl = with_nccl_defaults(shared, self.outlook.settings, self.paths, info.rank)
+            await self._start_rank(info, of_nccl | rank_variables(info))
             if self.hangs.stepping:
                 self.hangs.working(info.rank, time.monotonic())
 

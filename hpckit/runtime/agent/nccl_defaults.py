@@ -1,0 +1,64 @@
+"""What NCCL and torch's flight recorder are asked to keep, so that a hang or a slow network shows.
+
+The user's own variables win. Names differ between releases of torch, so they follow the one that is
+installed; it is not imported for that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from hpckit.model.launch import DeviceKind, LaunchConfig
+from hpckit.record.layout import RoundPaths
+
+_NEW_NAMES = (2, 9)
+"""From this torch on the flight recorder's variables begin with TORCH_FR."""
+
+_COLLECTIVES = 2000
+"""How many of its latest collectives each rank remembers: some steps of a large model."""
+
+
+def nccl_defaults(settings: LaunchConfig, paths: RoundPaths, rank: int) -> dict[str, str]:
+    """Return the variables of a rank that may use GPUs; none if it cannot.
+
+    At a time-out of NCCL each rank writes what it was waiting for. Rank 0 alone writes which
+    network NCCL chose, because every rank would write thousands of lines.
+    """
+    cpu_only = settings.runtime.device is DeviceKind.cpu
+    if cpu_only or not (settings.resources.gpus_per_node or settings.resources.gres):
+        return {}
+    traces = str(paths.of(rank) / "nccl-trace-rank-")
+    new = _torch_version() >= _NEW_NAMES
+    names = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
+    old_names = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    size, prefix = names if new else old_names
+    kept = {size: str(_COLLECTIVES), prefix: traces, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    if rank != 0:
+        return kept
+    told = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+    return {**kept, **told, "NCCL_DEBUG_FILE": str(paths.nccl_log)}
+
+
+def with_nccl_defaults(
+    variables: Mapping[str, str], settings: LaunchConfig, paths: RoundPaths, rank: int
+) -> dict[str, str]:
+    """Return a rank's variables with those of NCCL that nobody has set.
+
+    Who sets NCCL_DEBUG wants its lines where they were: then none of the three is set.
+    """
+    defaults = nccl_defaults(settings, paths, rank)
+    if any(name in variables for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")):
+        defaults = {name: value for name, value in defaults.items() if name[:4] != "NCCL"}
+    return {**defaults, **variables}
+
+
+@cache
+def _torch_version() -> tuple[int, ...]:
+    try:
+        found = re.match(r"(\d+)\.(\d+)", version("torch"))
+    except PackageNotFoundError:
+        found = None
+    return (0, 0) if found is None else (int(found[1]), int(found[2]))

@@ -1,0 +1,94 @@
+"""What measuring costs: the same steps with observe=off, default and deep, beside eight fake GPUs.
+
+The rank computes alone on a CPU, so that a step is as long as its work; the agent samples GPUs,
+host and steps meanwhile. The order changes with every repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from statistics import median
+
+from benchmarks.commands import hpckit, run
+from hpckit.testing.nvml.fake_nvml import FakeNvml
+
+_KINDS = ("off", "default", "deep")
+_REPEATS = 4
+_STEPS = 1500
+_GPUS = 8
+
+_TRAIN = """
+import json, os, time
+from pathlib import Path
+from statistics import median
+
+def work(count):
+    total = 0
+    for number in range(count):
+        total += number * number
+    return total
+
+def main(config, run):
+    wall, cpu = [], []
+    for step in run.steps(config.params.steps):
+        began, burnt = time.perf_counter(), time.thread_time()
+        with run.timed("data"):
+            pass
+        with run.timed("forward"):
+            work(100_000)
+        wall.append(time.perf_counter() - began)
+        cpu.append(time.thread_time() - burnt)
+    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+    ticks = os.sysconf("SC_CLK_TCK")
+    status = Path(f"/proc/{os.getppid()}/status").read_text()
+    resident = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
+    said = {
+        "step_s": median(wall),
+        "step_cpu_s": median(cpu),
+        "ran_s": sum(wall),
+        "agent_cpu_s": (int(fields[11]) + int(fields[12])) / ticks,
+        "agent_mib": int(resident) / 1024,
+    }
+    Path(config.params.out).write_text(json.dumps(said))
+"""
+
+
+def bench_observing(folder: Path) -> None:
+    """Do some runs of each kind in turn, and print medians beside those of observe=off."""
+    fake = FakeNvml(folder)
+    fake.build()
+    fake.profile("h100", gpus=_GPUS)
+    for gpu in range(_GPUS):
+        fake.load(gpu, {0: 0.8})
+    (folder / "observed.py").write_text(_TRAIN)
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in _KINDS}
+    for repeat in range(_REPEATS):
+        for kind in _KINDS if repeat % 2 == 0 else reversed(_KINDS):
+            found[kind].append(_one(folder, fake, kind))
+    print("observe   step ms   CPU ms   beside off   agent CPU   agent MiB")
+    for kind, rows in found.items():
+        step, burnt = _median(rows, "step_s"), _median(rows, "step_cpu_s")
+        beside = burnt / _median(found["off"], "step_cpu_s") - 1
+        agent = median(row["agent_cpu_s"] / row["ran_s"] for row in rows)
+        print(
+            f"{kind:8} {step * 1e3:8.3f} {burnt * 1e3:8.3f}   {beside:9.2%}   {agent:8.2%}"
+            f"   {_median(rows, 'agent_mib'):8.1f}"
+        )
+
+
+def _one(folder: Path, fake: FakeNvml, kind: str) -> dict[str, float]:
+    out = folder / "said.json"
+    out.unlink(missing_ok=True)
+    words = hpckit(
+        *("launch", "cluster=local", "entry_point=observed:main", f"observe={kind}", "--wait"),
+        *(f"+params.steps={_STEPS}", f"+params.out={out}", "--rerun", "code.snapshot=false"),
+    )
+    run(words, cwd=folder, env={**os.environ, **fake.environ})
+    said: dict[str, float] = json.loads(out.read_text())
+    return said
+
+
+def _median(rows: list[dict[str, float]], name: str) -> float:
+    return median(row[name] for row in rows)
