@@ -26,8 +26,8 @@ _XIDS = {
 """NVIDIA's documentation of XID errors, in few words."""
 
 _WORDS = {
-    TelemetryEventKind.gpu_lost: "the GPU does not answer any more",
-    TelemetryEventKind.driver_lost: "the driver of the GPUs does not answer any more",
+    TelemetryEventKind.gpu_lost: "the GPU no longer answers",
+    TelemetryEventKind.driver_lost: "the driver of the GPUs no longer answers",
     TelemetryEventKind.gpus_stalled: "a call of the GPUs' driver does not return",
 }
 

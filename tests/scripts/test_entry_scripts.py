@@ -85,7 +85,7 @@ OTHER_TESTS = (
 )
 SLURM_TESTS = "pytest --maxfail 3 --reruns 1 --only-rerun still waiting until -m slurm"
 USUAL = f"{SLURM_TESTS} and (main or not faults) tests/integration/test_"
-FIRST_USUAL, LAST_USUAL = f"{USUAL}[a-l]*.py", f"{USUAL}[m-z]*.py"
+FIRST_USUAL, LAST_USUAL = f"{USUAL}[a-r]*.py", f"{USUAL}[s-z]*.py"
 MAIN = f"{SLURM_TESTS} and main tests/integration/test_[a-z]*.py"
 root_with_apt = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("apt-get") is None, reason="needs root and apt-get"
@@ -173,7 +173,7 @@ def test_test_shows_what_slurm_tests_said_although_others_failed(
 def test_test_breaks_everything_if_that_is_asked_for(checkout: Checkout) -> None:
     """--faults runs the whole fault matrix, of which else only the main scenarios run."""
     checkout.run("scripts/test", "--faults")
-    assert f"{SLURM_TESTS} tests/integration/test_[a-l]*.py" in checkout.calls("pytest")
+    assert f"{SLURM_TESTS} tests/integration/test_[a-r]*.py" in checkout.calls("pytest")
 
 
 @root_with_apt
