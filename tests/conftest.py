@@ -23,6 +23,8 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 PROGRAMS = Path(__file__).parent / "fakes" / "bin"
+WHOLE = ("cli", "config", "adversarial")
+"""Folders of tests that go through a whole verb, or compose by Hydra: some tenths of a second."""
 NAMES = frozenset(path.name for path in PROGRAMS.iterdir())
 
 PlanMaker = Callable[..., LaunchPlan]
@@ -60,6 +62,13 @@ class FakeSlurm:
     def remove(self, program: str) -> None:
         """Let a program be not installed."""
         (self.bin_dir / program).unlink()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `scripts/test --fast` leaves out by its folder."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in WHOLE:
+            item.add_marker(pytest.mark.whole)
 
 
 @pytest.fixture(autouse=True)

@@ -121,7 +121,7 @@ def test_test_fast_runs_every_gate_and_says_what_it_left_out(checkout: Checkout)
     assert done.returncode == 0, done.stderr
     assert checkout.calls()[-6:] == [
         *GATES,
-        "pytest -n 2 -m not slurm and not training and not slow",
+        "pytest -n 2 -m not slurm and not training and not slow and not whole",
     ]
     assert "left out: the tests that train" in done.stdout
 
