@@ -7,6 +7,7 @@ Every refusal names the key, its value and what is allowed.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -65,6 +66,7 @@ def check_settings(settings: LaunchConfig) -> None:
             )
     _check_seed(settings.seed)
     check_observe(settings.observe)
+    _check_prices(settings.cluster)
     _check_variables(settings)
     _check_nodes(settings.resources, settings.cluster)
     _check_devices(settings.resources, settings.cluster)
@@ -81,6 +83,21 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
                 f"{key} differs between the runs of one launch; they share one folder, one code "
                 "snapshot and one scheduler",
                 hint=f"start one launch for each value of {key}, or sweep another key",
+            )
+
+
+def _check_prices(cluster: Cluster) -> None:
+    """Refuse what no site can have: a negative price, or less energy than its computers use."""
+    least = (
+        ("price_per_gpu_hour", cluster.price_per_gpu_hour, 0.0),
+        ("carbon_g_per_kwh", cluster.carbon_g_per_kwh, 0.0),
+        ("pue", cluster.pue, 1.0),
+    )
+    for name, value, limit in least:
+        if value is not None and not limit <= value < math.inf:
+            raise ConfigError(
+                f"cluster.{name} is {value:g}; it has to be at least {limit:g}",
+                hint=f"what the site says, for example cluster.{name}=1.2",
             )
 
 

@@ -1,11 +1,11 @@
-"""Promises of planning.checks.config about entry points: the right form is named."""
+"""Promises of planning.checks.config: the right form of an entry point, prices that can be."""
 
 from __future__ import annotations
 
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.planning.checks.config import check_settings
 
 
@@ -35,3 +35,19 @@ def test_entry_point_of_another_form_is_answered_with_the_right_one(
     with pytest.raises(ConfigError, match=said) as caught:
         check_settings(LaunchConfig(entry_point=given))
     assert caught.value.hint.startswith(f"write entry_point={meant}")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (Cluster(pue=0.9), "cluster.pue is 0.9; it has to be at least 1"),
+        (Cluster(pue=float("nan")), "cluster.pue is nan"),
+        (Cluster(price_per_gpu_hour=-1), "price_per_gpu_hour is -1; it has to be at least 0"),
+        (Cluster(carbon_g_per_kwh=float("inf")), "carbon_g_per_kwh is inf"),
+    ],
+)
+def test_prices_that_cannot_be_are_refused(cluster: Cluster, said: str) -> None:
+    """Energy and money are not computed from nonsense."""
+    with pytest.raises(ConfigError, match=said):
+        check_settings(LaunchConfig(entry_point="a:b", cluster=cluster))
+    check_settings(LaunchConfig(entry_point="a:b", cluster=Cluster(pue=1, price_per_gpu_hour=0)))
