@@ -41,6 +41,7 @@ VERBS = {
     "resume": "submit again what failed, was interrupted, or is missing",
     "rerun": "start runs again in a new launch, with today's code or exactly what was frozen",
     "watch": "wait for a launch, and resume what can be until all is done",
+    "stacks": "what every rank of a running run is doing now: their Python stacks",
     "shell": "a shell, or a command, inside the allocation of a running run",
     "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",
@@ -73,6 +74,7 @@ _MEANT = {
     **dict.fromkeys(("log", "tail"), "logs"),
     **dict.fromkeys(("info", "describe", "config"), "show"),
     "compare": "diff",
+    **dict.fromkeys(("stack", "dump", "py-spy", "pystack", "traceback"), "stacks"),
     **dict.fromkeys(("tensorboard", "wandb", "mlflow", "metrics", "trace"), "export"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
