@@ -30,7 +30,7 @@ _LEAST = 12
 _QUOTED = "  "
 """The prefix of lines that users copy: tracebacks and commands."""
 
-_STYLES = {
+STATE_STYLES = {
     RunState.pending: "yellow",
     RunState.running: "cyan",
     RunState.completed: "green",
@@ -123,7 +123,7 @@ def _cut(text: str, width: int) -> str:
 
 def _styled(cell: str, column: str) -> Text:
     known = column == "state" and cell in RunState.__members__
-    return Text(cell, style=_STYLES[RunState(cell)] if known else "")
+    return Text(cell, style=STATE_STYLES[RunState(cell)] if known else "")
 
 
 def is_verbatim(text: Text, width: int) -> bool:
