@@ -1,12 +1,14 @@
 """A curve in a few lines of text: each column is drawn from its least to its largest value. Pure.
 
-So a spike is seen in any width. Braille characters give two columns and four rows of dots a cell.
+So a spike is seen in any width. Between values that are far apart there is a line. Braille
+characters give two columns and four rows of dots a cell.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Point = tuple[float, float]
@@ -56,7 +58,7 @@ def plot_lines(points: Sequence[Point], width: int, height: int) -> list[str]:
     high = max(most for _, most in columns.values())
     rows = height * _ROWS
     cells = [[_EMPTY] * width for _ in range(height)]
-    for column, (least, most) in columns.items():
+    for column, (least, most) in _joined(columns).items():
         for row in range(_level(least, low, high, rows), _level(most, low, high, rows) + 1):
             down = rows - 1 - row
             cells[down // _ROWS][column // 2] |= _DOTS[column % 2][down % _ROWS]
@@ -73,6 +75,18 @@ def _columns(points: Sequence[Point], count: int) -> dict[int, tuple[float, floa
         place = min(int(share * count), count - 1)
         least, most = found.get(place, (value, value))
         found[place] = (min(least, value), max(most, value))
+    return found
+
+
+def _joined(columns: Mapping[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:
+    """Return the columns with a straight line where there are no values between two of them."""
+    found, known = dict(columns), sorted(columns)
+    for before, behind in itertools.pairwise(known):
+        first, last = (sum(half / 2 for half in columns[place]) for place in (before, behind))
+        for place in range(before + 1, behind):
+            share = (place - before) / (behind - before)
+            value = first * (1 - share) + last * share
+            found[place] = (value, value)
     return found
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from hpckit.errors import UsageError
+from hpckit.model.counted import counted
 from hpckit.model.moment import local_clock
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -40,6 +41,7 @@ _GIB = 1 << 30
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PLOT_LINES = 5
 _ONCE_WIDTH = 76
+_ONCE_LINES = 10
 
 
 class TopColumn(StrEnum):
@@ -240,13 +242,15 @@ def head_lines(head: LaunchHead, progress: Progress, runs: int) -> tuple[str, ..
     counts = states_text(count_states(progress.states))
     parts = [f"{percent(progress.share)} done"]
     if progress.remaining is not None:
-        parts.append(f"about {duration(progress.remaining)} to go")
-    if progress.queue_at is not None:
-        parts.append(f"queue {duration(max(progress.at - progress.queue_at, timedelta(0)))} old")
+        parts.append(f"{duration(progress.remaining)} to go")
     first = f"{head.id}  {local_clock(progress.at)}"
+    if progress.queue_at is not None:
+        age = duration(max(progress.at - progress.queue_at, timedelta(0)))
+        first += f"  queue as of {age} ago"
     if head.foreign is not None:
         first += f"  of {head.foreign.owner}"
-    return (escaped_cell(first), escaped_cell(f"{runs} runs: {counts}; {', '.join(parts)}"))
+    second = f"{', '.join(parts)}; {counted(runs, 'run')}: {counts}"
+    return (escaped_cell(first), escaped_cell(second))
 
 
 def metric_names(rows: Iterable[RunRow]) -> tuple[str, ...]:
@@ -313,17 +317,31 @@ def _takes(wanted: Filter | str, row: TopRow) -> bool:
     return any(wanted in text for text in (*row.overrides, row.state.value))
 
 
-def fitting_columns(width: int, *, overrides: bool = True) -> tuple[tuple[TopColumn, int], ...]:
-    """Return the columns that fit into this many characters, with a blank behind each."""
+def filled_columns(rows: Iterable[TopRow]) -> frozenset[TopColumn]:
+    """Return the columns in which any run has something."""
+    empty = set(TopColumn)
+    for row in rows:
+        empty -= {name for name in empty if row.cells[name]}
+        if not empty:
+            break
+    return frozenset(TopColumn) - empty
+
+
+def fitting_columns(
+    width: int, filled: frozenset[TopColumn] = frozenset(TopColumn)
+) -> tuple[tuple[TopColumn, int], ...]:
+    """Return those of the columns that fit into so many characters, with a blank behind each."""
     left, kept = width, set[TopColumn]()
     for column in _IN_ORDER:
+        if column not in filled:
+            continue
         if _WIDTHS[column] + 1 <= left:
             kept.add(column)
             left -= _WIDTHS[column] + 1
         else:
             break
     widths = dict(_WIDTHS)
-    if overrides and left > _LEAST_OVERRIDES:
+    if TopColumn.overrides in filled and left > _LEAST_OVERRIDES:
         kept.add(TopColumn.overrides)
         widths[TopColumn.overrides] = min(left - 1, _MOST_OVERRIDES)
     return tuple((column, widths[column]) for column in TopColumn if column in kept)
@@ -356,26 +374,26 @@ def gpu_lines(activity: RunActivity) -> list[str]:
 
 
 def _gpu_line(gpu: GpuNow) -> str:
-    words = [f"{gpu.node} GPU {'' if gpu.index is None else gpu.index}".rstrip()]
+    words = [f"GPU {'' if gpu.index is None else gpu.index}".rstrip()]
     words += [f"{_share(gpu.utilization):>4}"] if gpu.utilization is not None else []
     if gpu.memory_bytes is not None:
         whole = gpu.memory_total_bytes
         of = f"/{whole / _GIB:.0f}" if whole else ""
-        words.append(f"{gpu.memory_bytes / _GIB:.1f}{of} GiB")
+        words.append(f"{gpu.memory_bytes / _GIB:.0f}{of} GiB")
     words += [f"{gpu.power_w:.0f} W"] if gpu.power_w is not None else []
-    words += [f"{gpu.temperature_c:.0f} °C"] if gpu.temperature_c is not None else []
-    return " ".join(words)
+    words += [f"{gpu.temperature_c:.0f}°"] if gpu.temperature_c is not None else []
+    return " ".join([*words, gpu.node])
 
 
 def _rank_line(one: RankSteps) -> str:
-    words = [f"rank {one.rank}", f"{one.node}".strip()]
+    words = [f"rank {one.rank}"]
     if one.steps > 0:
-        words.append(f"{one.seconds / one.steps:.3g} s/step")
+        words.append(f"{one.seconds / one.steps:.3g} s")
     if one.data_s is not None and one.seconds > 0:
         words.append(f"data {one.data_s / one.seconds:.0%}")
     if one.waiting_s is not None and one.seconds > 0:
-        words.append(f"others {one.waiting_s / one.seconds:.0%}")
-    return " ".join(filter(None, words))
+        words.append(f"wait {one.waiting_s / one.seconds:.0%}")
+    return " ".join([*words, one.node])
 
 
 def log_lines(text: str, most: int) -> tuple[str, ...]:
@@ -437,7 +455,8 @@ def _detail_lines(detail: TopDetail) -> list[str]:
     if detail.activity.gpus or detail.activity.ranks:
         lines += ["", *gpu_lines(detail.activity)]
     if detail.log:
-        lines += ["", escaped(detail.log_title), *(f"  {line}" for line in detail.log)]
+        last = detail.log[-_ONCE_LINES:]
+        lines += ["", escaped(detail.log_title), *(f"  {line}" for line in last)]
     if detail.events:
-        lines += ["", "events", *(f"  {line}" for line in detail.events)]
+        lines += ["", "events", *(f"  {line}" for line in detail.events[-_ONCE_LINES:])]
     return lines

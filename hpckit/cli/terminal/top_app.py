@@ -41,6 +41,10 @@ LOOK_S = 2.0
 _SHARE = 10
 """At most one part in ten of the time is spent reading."""
 
+_WIDE = 120
+"""From so many columns on, the table stays when one thing is shown in full."""
+
+_NOTE_S = 8.0
 _PAUSE_S = 0.15
 """The detail of a run is read once the arrow keys have rested for so long."""
 
@@ -50,7 +54,7 @@ class Panel(StrEnum):
 
     overview = "overview"
     log = "log"
-    gpus = "gpus"
+    gpus = "GPUs and ranks"
     events = "events"
 
 
@@ -93,8 +97,10 @@ class TopApp(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
+    Static { text-wrap: nowrap; text-overflow: ellipsis; }
     #head { height: 2; }
-    #left { width: 58%; }
+    RunTable { overflow-x: hidden; scrollbar-size-vertical: 1; }
+    #left { width: 59%; }
     #right { width: 1fr; padding-left: 1; border-left: vkey $primary; }
     #plot { height: 6; }
     #gpus { height: auto; max-height: 40%; }
@@ -104,19 +110,28 @@ class TopApp(App[None]):
     #filter { display: none; height: 1; border: none; padding: 0; }
     #filter.open { display: block; }
     AskCancel { align: center middle; }
-    #question { width: 60; max-width: 100%; height: auto; padding: 1 2; border: thick $error; }
+    #question {
+        text-wrap: wrap; width: 60; max-width: 100%; height: auto; padding: 1 2;
+        border: thick $error;
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("m", "metric", "Metric"),
         Binding("l", "panel('log')", "Log"),
-        Binding("g", "panel('gpus')", "GPUs"),
+        Binding("g", "panel('GPUs and ranks')", "GPUs"),
         Binding("e", "panel('events')", "Events"),
         Binding("c", "cancel", "Cancel"),
         Binding("q", "quit", "Quit"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
         Binding("escape", "close_filter", "Close", show=False),
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("pageup", "page(-1)", "Page up", show=False),
+        Binding("pagedown", "page(1)", "Page down", show=False),
+        Binding("home", "move(-1000000000)", "First", show=False),
+        Binding("end", "move(1000000000)", "Last", show=False),
     ]
 
     def __init__(self, source: TopSource, *, interval_s: float = LOOK_S) -> None:
@@ -131,6 +146,7 @@ class TopApp(App[None]):
         self.error: HpckitError | None = None
         self.table = RunTable()
         self._pause: Timer | None = None
+        self._forget: Timer | None = None
         self._texts: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
@@ -253,6 +269,14 @@ class TopApp(App[None]):
         """Fill the new size."""
         self.call_after_refresh(self.show_frame)
 
+    def action_move(self, lines: int) -> None:
+        """Select the run so many lines below."""
+        self.table.move(lines)
+
+    def action_page(self, pages: int) -> None:
+        """Select the run so many pages below."""
+        self.table.move_pages(pages)
+
     def action_sort(self) -> None:
         """Sort by the next column, or the other way round."""
         self.order = self.order.next
@@ -274,6 +298,8 @@ class TopApp(App[None]):
         overview = self.panel is Panel.overview
         for part in ("plot", "gpus"):
             self.query_one(f"#{part}").display = overview
+        # A log needs the width of a narrow terminal for itself.
+        self.query_one("#left").display = overview or self.size.width >= _WIDE
         self.call_after_refresh(self.show_frame)
 
     def action_filter(self) -> None:
@@ -325,9 +351,12 @@ class TopApp(App[None]):
         self.call_from_thread(self._say, said)
 
     def _say(self, note: str) -> None:
-        """Show a note in place of the counts, until the next key that says something."""
+        """Show a note in place of the counts for some seconds; an empty one takes it back."""
         self.note = " ".join(note.split())
         self.show_frame()
+        if self._forget is not None:
+            self._forget.stop()
+        self._forget = self.set_timer(_NOTE_S, lambda: self._say("")) if note else None
 
 
 def _last(lines: tuple[str, ...], room: int) -> tuple[str, ...]:

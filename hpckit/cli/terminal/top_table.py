@@ -7,20 +7,25 @@ thousand rows. It imports Textual: import it only with the application.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hpckit.report.drawing import STATE_STYLES
-from hpckit.report.top import TopColumn, TopOrder, TopRow, fitting_columns, heading
+from hpckit.report.top import (
+    TopColumn,
+    TopOrder,
+    TopRow,
+    filled_columns,
+    fitting_columns,
+    heading,
+)
 
 _LEFT = frozenset({TopColumn.state, TopColumn.overrides})
 """Columns of text; numbers stand at the right."""
@@ -29,17 +34,11 @@ _SELECTED = Style(reverse=True)
 _HEADING = Style(bold=True, underline=True)
 
 
-class RunTable(ScrollView, can_focus=True):
-    """The runs, one line each below a heading; one of them is selected."""
+class RunTable(ScrollView, can_focus=True, inherit_bindings=False):
+    """The runs, one line each below a heading; one of them is selected.
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False),
-        Binding("down,j", "move(1)", "Down", show=False),
-        Binding("pageup", "page(-1)", "Page up", show=False),
-        Binding("pagedown", "page(1)", "Page down", show=False),
-        Binding("home", "move(-1000000000)", "First", show=False),
-        Binding("end", "move(1000000000)", "Last", show=False),
-    ]
+    Arrow keys belong to the application, which takes them also while the table is hidden.
+    """
 
     class Selected(Message):
         """Another run was selected, or other runs are visible."""
@@ -50,6 +49,7 @@ class RunTable(ScrollView, can_focus=True):
         self.metric = ""
         self.order = TopOrder()
         self.cursor = 0
+        self.columns = frozenset(TopColumn)
         self._drawn: dict[int, tuple[object, ...]] = {}
 
     @property
@@ -66,8 +66,8 @@ class RunTable(ScrollView, can_focus=True):
     def show(self, rows: Sequence[TopRow], metric: str, order: TopOrder) -> int:
         """Show these rows; the selected run stays selected. Return how many lines are redrawn."""
         before = self.selected
-        head = (self.metric, self.order) != (metric, order)
         self.rows, self.metric, self.order = tuple(rows), metric, order
+        self.columns = filled_columns(self.rows)
         if before is not None:
             places = [place for place, row in enumerate(rows) if row.index == before.index]
             self.cursor = places[0] if places else self.cursor
@@ -75,18 +75,18 @@ class RunTable(ScrollView, can_focus=True):
         size = Size(self.size.width, len(self.rows) + 1)
         if size != self.virtual_size:
             self.virtual_size = size
-        changed = [y for y in range(self.size.height) if head or self._drawn.get(y) != self._key(y)]
+        changed = [y for y in range(self.size.height) if self._drawn.get(y) != self._key(y)]
         for y in changed:
             self.refresh_line(self.scroll_offset.y + y)
         return len(changed)
 
-    def action_move(self, lines: int) -> None:
+    def move(self, lines: int) -> None:
         """Select the run so many lines below."""
         self.select(self.cursor + lines)
 
-    def action_page(self, pages: int) -> None:
+    def move_pages(self, pages: int) -> None:
         """Select the run so many pages below."""
-        self.select(self.cursor + pages * max(self.size.height - 2, 1))
+        self.move(pages * max(self.size.height - 2, 1))
 
     def select(self, place: int) -> None:
         """Select the run at this place, and scroll to it."""
@@ -118,7 +118,7 @@ class RunTable(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """Return the line at this place of the screen: the heading, or a run."""
         self._drawn[y] = self._key(y)
-        columns = fitting_columns(self.size.width)
+        columns = fitting_columns(self.size.width, self.columns)
         if y == 0:
             return Strip([Segment(self._headings(columns), _HEADING)])
         place = self.scroll_offset.y + y - 1
@@ -136,9 +136,9 @@ class RunTable(ScrollView, can_focus=True):
         """Return all that the line at this place of the screen depends on."""
         place = self.scroll_offset.y + y - 1
         if y == 0 or place >= len(self.rows):
-            return (self.size.width, self.metric, self.order)
+            return (self.size.width, self.columns, self.metric, self.order)
         row = self.rows[place]
-        return (self.size.width, place == self.cursor, row.state, *row.cells.values())
+        return (self.size.width, self.columns, place == self.cursor, row.state, *row.cells.values())
 
     def _headings(self, columns: Sequence[tuple[TopColumn, int]]) -> str:
         names = []
