@@ -20,12 +20,14 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
 from hpckit.cli.terminal.top_table import RunTable
 from hpckit.errors import HpckitError
+from hpckit.report.escape import escaped
 from hpckit.report.plot import plot_lines
 from hpckit.report.top import (
     TopDetail,
@@ -45,6 +47,7 @@ _WIDE = 120
 """From so many columns on, the table stays when one thing is shown in full."""
 
 _NOTE_S = 8.0
+_PLOT_LINES = 5
 _PAUSE_S = 0.15
 """The detail of a run is read once the arrow keys have rested for so long."""
 
@@ -85,11 +88,23 @@ class AskCancel(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """Show the question."""
-        yield Static(Text(f"{self.question}\n\ny: cancel it   n: let it run"), id="question")
+        text = f"{escaped(self.question)}\n\ny: cancel it   n: let it run"
+        yield Static(Text(text), id="question")
 
     def action_answer(self, answer: bool) -> None:  # noqa: FBT001  # of a key binding
         """Close with the answer."""
         self.dismiss(answer)
+
+
+class DetailPane(Vertical):
+    """The right side; what fits into it depends on its size."""
+
+    class Resized(Message):
+        """It has another size."""
+
+    def on_resize(self) -> None:
+        """Tell the application."""
+        self.post_message(self.Resized())
 
 
 class TopApp(App[None]):
@@ -103,7 +118,7 @@ class TopApp(App[None]):
     #left { width: 59%; }
     #right { width: 1fr; padding-left: 1; border-left: vkey $primary; }
     #plot { height: 6; }
-    #gpus { height: auto; max-height: 40%; }
+    #gpus { height: auto; }
     #log { height: 1fr; }
     #title { height: 1; text-style: bold; }
     #events { height: 4; border-top: hkey $primary; }
@@ -155,7 +170,7 @@ class TopApp(App[None]):
         with Horizontal():
             with Vertical(id="left"):
                 yield self.table
-            with Vertical(id="right"):
+            with DetailPane(id="right"):
                 for name in ("title", "plot", "gpus", "log"):
                     yield Static(id=name, markup=False)
         yield Static(id="events", markup=False)
@@ -231,10 +246,11 @@ class TopApp(App[None]):
         height = self.query_one("#right").size.height
         width = max(self.query_one("#right").size.width - 2, 1)
         if self.panel is Panel.overview:
-            lines = [plot_title(detail), *plot_lines(detail.points, width, 5)]
+            lines = [plot_title(detail), *plot_lines(detail.points, width, _PLOT_LINES)]
             self._put("plot", "\n".join(lines))
-            self._put("gpus", "\n".join(gpu_lines(detail.activity)[: max(height * 2 // 5, 1)]))
-            room = self.query_one("#log").size.height - 1
+            gpus = gpu_lines(detail.activity)[: max(height * 2 // 5, 1)]
+            self._put("gpus", "\n".join(gpus))
+            room = height - len(gpus) - _PLOT_LINES - 3  # three titles
             self._put("log", "\n".join([detail.log_title, *_last(detail.log, room)]))
         else:
             whole = {
@@ -251,6 +267,7 @@ class TopApp(App[None]):
 
     def _put(self, name: str, text: str) -> None:
         """Change a text, if it differs from what is shown."""
+        text = escaped(text)
         if self._texts.get(name) != text:
             self._texts[name] = text
             self.query_one(f"#{name}", Static).update(Text(text, no_wrap=True, overflow="ellipsis"))
@@ -265,9 +282,9 @@ class TopApp(App[None]):
             self._pause.stop()
         self._pause = self.set_timer(_PAUSE_S, self._redraw)
 
-    def on_resize(self) -> None:
+    def on_detail_pane_resized(self) -> None:
         """Fill the new size."""
-        self.call_after_refresh(self.show_frame)
+        self.show_frame()
 
     def action_move(self, lines: int) -> None:
         """Select the run so many lines below."""
@@ -300,7 +317,7 @@ class TopApp(App[None]):
             self.query_one(f"#{part}").display = overview
         # A log needs the width of a narrow terminal for itself.
         self.query_one("#left").display = overview or self.size.width >= _WIDE
-        self.call_after_refresh(self.show_frame)
+        self.show_frame()
 
     def action_filter(self) -> None:
         """Ask for the words of a filter."""
