@@ -54,7 +54,9 @@ class FittedTable:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for place, width in widths.items():
             name = header[place]
-            table.add_column(_cut(name, width), overflow="fold", no_wrap=name in _WHOLE)
+            # As Text: a string is read as markup, and a metric may be named `[red]`.
+            title = Text(_cut(name, width))
+            table.add_column(title, overflow="fold", no_wrap=name in _WHOLE)
         for row in self.sheet.rows:
             cells = ((row[place], header[place], width) for place, width in widths.items())
             table.add_row(*(_styled(_cut(cell, width), name) for cell, name, width in cells))
