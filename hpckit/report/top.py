@@ -124,12 +124,16 @@ class TopRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopDetail:
-    """One run in detail. `log` are the last lines of what it printed, `events` the latest ones."""
+    """One run in detail. `log` are the last lines of what it printed, `events` the latest ones.
+
+    `loading` is whether the points are still to be read.
+    """
 
     index: int
     title: str
     metric: str = ""
     points: tuple[Point, ...] = ()
+    loading: bool = False
     activity: RunActivity = field(default_factory=RunActivity)
     log_title: str = ""
     log: tuple[str, ...] = ()
@@ -356,6 +360,8 @@ def plot_title(detail: TopDetail) -> str:
     """Return the line above the curve: the metric, its latest value and its limits."""
     if not detail.metric:
         return "no metrics yet"
+    if detail.loading:
+        return f"{escaped_cell(detail.metric)}: reading"
     if not detail.points:
         return f"{escaped_cell(detail.metric)}: no numbers yet"
     values = [value for _, value in detail.points]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,21 +25,17 @@ class GrowingFile:
     _inode: int | None = field(default=None, init=False)
     _end: int = field(default=0, init=False)
 
-    def new_rows(self) -> list[Mapping[str, Any]]:
-        """Return the new lines that are complete; none if the file cannot be read."""
-        try:
+    def new_rows(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the new lines that are complete; none if the file cannot be read."""
+        with suppress(OSError):
             seen = self.path.stat()
             start = self._start(seen.st_ino, seen.st_size)
-            rows = list[Mapping[str, Any]]()
             if seen.st_size == start:
-                return rows
+                return
             for row, end in read_rows(self.path, start=start):
                 if end > self._end:  # else the line is not complete yet
-                    rows.append(row)
                     self._end = end
-        except OSError:
-            return []
-        return rows
+                    yield row
 
     def _start(self, inode: int, size: int) -> int:
         if self._inode is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.metrics.rows import number_of, recorded_step
@@ -21,40 +21,48 @@ from hpckit.views.metric_history import metric_history
 
 @dataclass(slots=True, kw_only=True)
 class MetricCurve:
-    """The curve of the metric and run that were asked for last."""
+    """The curve of one metric in one round of a run; `key` says of which."""
 
-    launch: Launch
-    _of: tuple[object, ...] = field(default=(), init=False)
-    _curve: Curve = field(default_factory=Curve, init=False)
-    _file: GrowingFile | None = field(default=None, init=False)
+    key: tuple[object, ...]
+    metric: str
+    curve: Curve
+    file: GrowingFile
 
-    def read(self, record: RunRecord, metric: str) -> tuple[Point, ...]:
-        """Return the points of a metric: each a step and a value, in order of rows.
+    def points(self) -> tuple[Point, ...]:
+        """Return the points so far, each a step and a value, in order of rows."""
+        rows = self.file.new_rows()
+        of = self.metric
+        self.curve.add(point for row in rows for point in _point(row, row.get("step"), of))
+        return tuple(self.curve.points)
 
-        Raises FrozenFolderError.
-        """
-        wanted = (record.index, record.attempt, record.round, metric)
-        if not metric or record.attempt == 0:
-            return ()
-        if wanted != self._of or self._file is None:
-            self._load(record, metric)
-            self._of = wanted
-        elif rows := self._file.new_rows():
-            self._curve.add(point for row in rows for point in _point(row, row.get("step"), metric))
-        return tuple(self._curve.points)
 
-    def _load(self, record: RunRecord, metric: str) -> None:
-        paths = self.launch.paths.run(record.index).attempt(record.attempt)
-        size = 0
+def curve_key(record: RunRecord, metric: str) -> tuple[object, ...]:
+    """Return what a curve is of; after a restart it is another one, for a restart undoes steps."""
+    return (record.index, record.attempt, record.round, metric)
+
+
+def load_curve(launch: Launch, record: RunRecord, metric: str) -> MetricCurve:
+    """Read a curve in full, which may take seconds. Raises FrozenFolderError."""
+    paths = launch.paths.run(record.index).attempt(record.attempt)
+    begun_again = record.attempt > 1 or bool(record.round)
+    begin = 0
+    if begun_again:
         with suppress(OSError):
-            size = metrics_size(paths)
-        self._curve = Curve()
-        # What is added meanwhile is read twice, which changes no curve.
-        self._file = GrowingFile(path=paths.metrics, begin=size)
-        history = metric_history(self.launch, record.index)
-        self._curve.add(
+            begin = metrics_size(paths)
+    # What is added meanwhile is read twice, which changes no curve.
+    loaded = MetricCurve(
+        key=curve_key(record, metric),
+        metric=metric,
+        curve=Curve(),
+        file=GrowingFile(path=paths.metrics, begin=begin),
+    )
+    if begun_again:
+        history = metric_history(launch, record.index)
+        loaded.curve.add(
             point for judged in history for point in _point(judged.live(), judged.row.step, metric)
         )
+    loaded.points()
+    return loaded
 
 
 def _point(values: Mapping[str, Any], step: object, metric: str) -> Iterator[Point]:

@@ -18,7 +18,7 @@ from hpckit.report.escape import escaped_cell
 from hpckit.report.event_lines import event_words
 from hpckit.report.top import EventNote, RunActivity, TopDetail, event_lines, log_lines
 from hpckit.views.growing_file import GrowingFile
-from hpckit.views.metric_curve import MetricCurve
+from hpckit.views.metric_curve import MetricCurve, curve_key
 
 KEPT_LINES = 200
 """Lines of a log, and events, that are kept for a view."""
@@ -52,12 +52,9 @@ class RunDetail:
 
     launch: Launch
     common: frozenset[str]
-    _curve: MetricCurve = field(init=False)
+    curve: MetricCurve | None = field(default=None, init=False)
     _events: _Events | None = field(default=None, init=False)
     _log: _LogEnd | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self._curve = MetricCurve(launch=self.launch)
 
     def read(
         self,
@@ -67,14 +64,21 @@ class RunDetail:
         mark: Mark,
         changes: Iterable[EventNote],
     ) -> TopDetail:
-        """Return the detail of a run; `mark` is that of the launch's events."""
+        """Return the detail of a run; `mark` is that of the launch's events.
+
+        The curve has to be loaded beforehand: else it is left out, and the detail says so.
+        """
         record, log = view.record, self._log_file(view.record)
+        known = self.curve if metric and record.attempt else None
+        if known is not None and known.key != curve_key(record, metric):
+            known = None
         notes = [*self._notes(record, mark), *changes]
         return TopDetail(
             index=record.index,
             title=escaped_cell(self._title(view)),
             metric=metric,
-            points=self._curve.read(record, metric),
+            points=() if known is None else known.points(),
+            loading=known is None and bool(metric and record.attempt),
             activity=activity,
             log_title="" if log is None else _log_title(log),
             log=() if log is None else log_lines(self._log_text(log.path), KEPT_LINES),

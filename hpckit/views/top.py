@@ -26,6 +26,7 @@ from hpckit.report.top import (
 from hpckit.views.accounts import accounts
 from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_watch import LaunchWatch
+from hpckit.views.metric_curve import load_curve
 from hpckit.views.run_activity import RunActivities
 from hpckit.views.run_detail import KEPT_LINES, RunDetail
 
@@ -87,9 +88,22 @@ class TopReader:
         with self._lock:
             return self._frame(self.watch.rows, request, self.context.now())
 
+    def load(self, request: TopRequest) -> TopFrame:
+        """Read the curve of the selected run in full, then as `redraw`; looks continue meanwhile.
+
+        Raises HpckitError.
+        """
+        with self._lock:
+            rows = self.watch.rows
+            view, metric = self._selected(rows, request.selected), _metric(rows, request)
+        if view is not None and metric and view.record.attempt:
+            loaded = load_curve(self.launch, view.record, metric)
+            with self._lock:
+                self._detail.curve = loaded
+        return self.redraw(request)
+
     def _frame(self, rows: Sequence[RunRow], request: TopRequest, now: datetime) -> TopFrame:
-        names = metric_names(rows)
-        metric = request.metric if request.metric in names else next(iter(names), "")
+        metric = _metric(rows, request)
         visible = {*request.visible}
         selected = self._selected(rows, request.selected)
         if selected is not None:
@@ -108,7 +122,7 @@ class TopReader:
             head=head_lines(self.head, self.watch.progress(rows), len(rows)),
             rows=shown,
             metric=metric,
-            metrics=names,
+            metrics=metric_names(rows),
             warning=self.watch.poller.warning,
             detail=None if selected is None else self._read_detail(selected, metric),
         )
@@ -142,3 +156,8 @@ class TopReader:
         if at is None or state is not view.state:
             return True
         return view.state is RunState.running and now - at >= _GOODPUT_AGE
+
+
+def _metric(rows: Sequence[RunRow], request: TopRequest) -> str:
+    names = metric_names(rows)
+    return request.metric if request.metric in names else next(iter(names), "")

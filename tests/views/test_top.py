@@ -29,6 +29,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRow,
     TelemetrySegment,
 )
+from hpckit.record import store
 from hpckit.record.launches import Launch
 from hpckit.report.top import TopColumn
 from hpckit.views import growing_file, launch_view
@@ -93,7 +94,10 @@ def running(desk: Any, writer: Any) -> Launch:
 def test_frame_of_a_running_run_has_all_that_is_known(running: Launch, desk: Any) -> None:
     """Steps, metrics, the end of the log of rank 0, events; the running run is selected."""
     reader = Clock().reader(running, desk.folder)
-    frame = reader.look(TopRequest())
+    first = reader.look(TopRequest()).detail
+    assert first is not None
+    assert (first.loading, first.points) == (True, ())
+    frame = reader.load(TopRequest())
     assert [row.cells[TopColumn.state] for row in frame.rows] == ["running", "pending", "pending"]
     assert frame.rows[0].cells[TopColumn.step] == "2"
     assert (frame.metric, frame.metrics) == ("loss", ("loss", "accuracy"))
@@ -105,9 +109,10 @@ def test_frame_of_a_running_run_has_all_that_is_known(running: Launch, desk: Any
         *("attempt 1 began on elsewhere", "round 0: 2 ranks on n[1-2]")
     ]
     assert detail.title == ".0 running on n1 and 1 more lr=0.1"
+    assert not detail.loading
     other = reader.redraw(TopRequest(selected=2, metric="accuracy")).detail
     assert other is not None
-    assert (other.index, other.points, other.log) == (2, (), ())
+    assert (other.index, other.points, other.log, other.loading) == (2, (), (), False)
 
 
 def test_what_was_added_is_read_and_nothing_twice(
@@ -116,17 +121,17 @@ def test_what_was_added_is_read_and_nothing_twice(
     """The curve grows by its new rows, the log by its end; unchanged files are not opened."""
     reader = Clock().reader(running, desk.folder)
     reader.look(TopRequest())
+    reader.load(TopRequest())
     attempt = writer(launch=running)
     attempt.metrics(2, loss=1.0)
     with running.paths.run(0).attempt(1).metrics.open("a") as file:
         file.write('{"step": 3, "loss": 0.')  # a line that is being written
     attempt.log(0, "hello\nworld\nagain\n")
     opened: list[Path] = []
-    real = growing_file.read_rows
 
     def read_rows(path: Path, **given: Any) -> Any:
         opened.append(path)
-        return real(path, **given)
+        return store.read_rows(path, **given)
 
     monkeypatch.setattr(growing_file, "read_rows", read_rows)
     detail = reader.look(TopRequest()).detail
@@ -159,6 +164,9 @@ def test_restart_undoes_steps_of_the_curve(running: Launch, desk: Any, writer: A
     )
     attempt.metrics(1, loss=7.0, round=1)
     detail = reader.look(TopRequest()).detail
+    assert detail is not None
+    assert detail.loading
+    detail = reader.load(TopRequest()).detail
     assert detail is not None
     assert detail.points == ((0.0, 3.0), (1.0, 7.0))
     assert "boom" in "\n".join(detail.events)
@@ -270,16 +278,16 @@ def test_growing_file_follows_a_file_that_is_replaced_or_cut(tmp_path: Path) -> 
     """By its inode and its size; of a long file only the end is read at first."""
     path = tmp_path / "rows.jsonl"
     file = GrowingFile(path=path)
-    assert file.new_rows() == []
+    assert list(file.new_rows()) == []
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
-    assert file.new_rows() == [{"a": 1}, {"a": 2}]
+    assert list(file.new_rows()) == [{"a": 1}, {"a": 2}]
     path.write_text('{"a": 1}\n{"a": 2}\n{"a": 3}\ndamaged\n{"a": 4}\n')
-    assert file.new_rows() == [{"a": 3}, {"a": 4}]
+    assert list(file.new_rows()) == [{"a": 3}, {"a": 4}]
     other = tmp_path / "other"
     other.write_text('{"b": 1}\n' * 20)
     other.rename(path)
-    assert file.new_rows() == [{"b": 1}] * 20
+    assert list(file.new_rows()) == [{"b": 1}] * 20
     path.write_text('{"c": 1}\n')
-    assert file.new_rows() == [{"c": 1}]
+    assert list(file.new_rows()) == [{"c": 1}]
     path.write_text("".join(f'{{"d": {number}}}\n' for number in range(100)))
-    assert GrowingFile(path=path, most=25).new_rows() == [{"d": 98}, {"d": 99}]
+    assert list(GrowingFile(path=path, most=25).new_rows()) == [{"d": 98}, {"d": 99}]

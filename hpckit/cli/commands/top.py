@@ -83,9 +83,9 @@ def _once(selection: Selection, context: Context) -> None:
     reader = TopReader(launch=selection.launch, context=context, indices=_indices(selection))
     reader.watch.ask_soon()
     shown = reader.indices or range(min(_ONCE, len(selection.launch.runs)))
-    frame = reader.look(TopRequest(visible=tuple(shown), selected=selection.index))
-    # What began, or was measured, is known only now that the runs were read.
-    frame = reader.redraw(TopRequest(visible=tuple(shown), selected=selection.index))
+    request = TopRequest(visible=tuple(shown), selected=selection.index)
+    reader.look(request)
+    frame = reader.load(request)
     show_page(top_page(reader.head, frame, _ONCE, context.now()), context)
 
 
@@ -94,7 +94,9 @@ def _application(selection: Selection, context: Context) -> None:
     quiet = replace(context, stderr=io.StringIO())  # a remark would be drawn over the screen
     reader = TopReader(launch=selection.launch, context=quiet, indices=_indices(selection))
     canceller = _Canceller(selection=selection, context=quiet)
-    source = app.TopSource(look=reader.look, redraw=reader.redraw, cancel=canceller.cancel)
+    source = app.TopSource(
+        look=reader.look, redraw=reader.redraw, load=reader.load, cancel=canceller.cancel
+    )
     with only_a_view(selection.launch, context):
         app.run_top(source)
 

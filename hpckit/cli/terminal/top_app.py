@@ -65,12 +65,13 @@ class Panel(StrEnum):
 class TopSource:
     """Where an application gets its frames: `look` reads all, `redraw` what another request needs.
 
-    `cancel` cancels a run and returns what was done, in words. All three may take long, are called
-    in threads, and raise HpckitError.
+    `load` reads a curve in full, when a frame lacks it. `cancel` cancels a run and returns what was
+    done, in words. All may take long, are called in threads, and raise HpckitError.
     """
 
     look: Callable[[TopRequest], TopFrame]
     redraw: Callable[[TopRequest], TopFrame]
+    load: Callable[[TopRequest], TopFrame]
     cancel: Callable[[int], str]
 
 
@@ -162,6 +163,7 @@ class TopApp(App[None]):
         self.table = RunTable()
         self._pause: Timer | None = None
         self._forget: Timer | None = None
+        self._loading = False
         self._texts: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
@@ -206,6 +208,13 @@ class TopApp(App[None]):
         if frame is not None:
             self.call_from_thread(self.take, frame, None)
 
+    @work(thread=True, group="load")
+    def _load(self) -> None:
+        frame = self._read(self.source.load)
+        self._loading = False
+        if frame is not None:
+            self.call_from_thread(self.take, frame, None)
+
     def _read(self, read: Callable[[TopRequest], TopFrame]) -> TopFrame | None:
         try:
             return read(self.call_from_thread(lambda: self.request))
@@ -222,6 +231,9 @@ class TopApp(App[None]):
             self.set_timer(next_s, self._look)
         if first:
             self._redraw()  # now it is known which runs are visible
+        elif frame.detail is not None and frame.detail.loading and not self._loading:
+            self._loading = True
+            self._load()
 
     def show_frame(self) -> None:
         """Map the latest frame to the widgets."""

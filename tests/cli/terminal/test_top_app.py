@@ -71,6 +71,7 @@ class Cluster:
     looks: int = 0
     requests: list[TopRequest] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
+    loaded: list[TopRequest] = field(default_factory=list)
     error: HpckitError | None = None
     held: threading.Event | None = None
 
@@ -99,6 +100,10 @@ class Cluster:
                 index=selected,
                 title=f".{selected} of {self.name}",
                 metric=metric,
+                loading=not any(
+                    (one.selected or 0, one.metric) == (selected, request.metric)
+                    for one in self.loaded
+                ),
                 points=tuple((float(step), math.exp(-step / 50)) for step in range(300)),
                 activity=BUSY,
                 log_title="log of rank 0",
@@ -106,6 +111,11 @@ class Cluster:
                 events=tuple(f"10:00:{second:02d} {self.name}" for second in range(20)),
             ),
         )
+
+    def load(self, request: TopRequest) -> TopFrame:
+        """Read the curve."""
+        self.loaded.append(request)
+        return self.redraw(request)
 
     def cancel(self, index: int) -> str:
         """Cancel a run."""
@@ -116,7 +126,7 @@ class Cluster:
 
     def app(self, interval_s: float = 1000.0) -> TopApp:
         """Return an application that looks at it."""
-        source = TopSource(look=self.look, redraw=self.redraw, cancel=self.cancel)
+        source = TopSource(look=self.look, redraw=self.redraw, load=self.load, cancel=self.cancel)
         return TopApp(source, interval_s=interval_s)
 
 
@@ -272,6 +282,23 @@ def test_keys_show_log_gpus_and_events_in_full_and_back() -> None:
         await pilot.press("e")
         await until(pilot, lambda: "log of rank 0" in app.shown("log"))
         assert app.query_one("#left").display
+
+    drive(app, play)
+
+
+def test_curve_is_loaded_once_for_each_run_and_metric() -> None:
+    """A frame that lacks it asks for it; then it is there."""
+    cluster = Cluster()
+    app = cluster.app()
+
+    async def play(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.shown("plot").startswith("loss 0.0025"))
+        await pilot.press("down")
+        await until(pilot, lambda: len(cluster.loaded) == 2)
+        await until(pilot, lambda: app.shown("plot").startswith("loss 0.0025"))
+        app.take(cluster.redraw(app.request), None)
+        await pilot.pause()
+        assert [one.selected for one in cluster.loaded] == [0, 1]
 
     drive(app, play)
 
