@@ -405,8 +405,8 @@ def test_error_of_a_look_ends_the_application_and_is_kept() -> None:
     assert app.error is cluster.error
 
 
-def test_looks_repeat_and_quit_does_not_wait_for_one_that_hangs() -> None:
-    """A file system that does not answer must not keep the user."""
+def test_looks_repeat_and_quit_gives_the_screen_back_while_one_still_reads() -> None:
+    """A slow file system must not keep the user in the application."""
     cluster = Cluster()
     app = cluster.app(interval_s=0.05)
 
