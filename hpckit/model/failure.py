@@ -187,6 +187,20 @@ class RankStack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StacksAnswer:
+    """What the ranks of a round were doing; it answers all requests up to the number `request`.
+
+    `round` is null if no ranks were running. `silent` are the nodes that did not answer in time.
+    """
+
+    request: int
+    at: datetime
+    round: int | None
+    stacks: tuple[RankStack, ...] = ()
+    silent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """A classified failure: cause, place, step, and the message of the process that failed.
 

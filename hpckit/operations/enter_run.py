@@ -15,16 +15,13 @@ from hpckit.errors import RunError, UsageError
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
-from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, load_settings, read_launch_history
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.runtime.run_shell import restore_signals
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.overlap import overlapping_step, raw_job_id
-from hpckit.views.launch_view import Ask, launch_view
-
-_SHOWN = 10
+from hpckit.views.running_run import running_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +46,7 @@ class RunEntrance:
 
 def find_entrance(selection: Selection, node: str | None, context: Context) -> RunEntrance:
     """Return where the selected run is running; raises UsageError if it is not running now."""
-    view = _running(selection, context)
+    view = running_run(selection, context, "entered")
     launch = selection.launch
     if launch.cluster.kind is not ClusterKind.slurm:
         _check_here(launch, view, node)
@@ -101,30 +98,6 @@ def _become(program: list[str], context: Context) -> NoReturn:
         os.execve(program[0], program, dict(context.environ))  # noqa: S606  # no shell is the point
     except OSError as error:
         raise RunError(f"the Python of the launch cannot be run: {program[0]}: {error}") from error
-
-
-def _running(selection: Selection, context: Context) -> RunView:
-    launch, index = selection.launch, selection.index
-    indices = None if index is None else [index]
-    view = launch_view(launch, context, ask=Ask.open_runs, indices=indices)
-    running = [one for one in view.runs if one.state is RunState.running]
-    if len(running) == 1:
-        return running[0]
-    if running:
-        names = ", ".join(one.record.id for one in running[:_SHOWN])
-        more = f" and {len(running) - _SHOWN} more" if len(running) > _SHOWN else ""
-        raise UsageError(
-            f"launch {launch.id} has several running runs", hint=f"name one of {names}{more}"
-        )
-    if len(view.runs) == 1:
-        (only,) = view.runs
-        raise UsageError(
-            f"run {only.record.id} is {only.state}: only a running run can be entered",
-            hint=f"`hpckit status {only.record.id}` says more, `hpckit logs` what it printed",
-        )
-    raise UsageError(
-        f"no run of launch {launch.id} is running", hint="`hpckit status` shows how they stand"
-    )
 
 
 def _nodes(launch: Launch, view: RunView) -> tuple[str, ...]:

@@ -101,6 +101,16 @@ class AttemptPaths:
         return self.folder / "agents.log"
 
     @property
+    def stacks_requests(self) -> Path:
+        """The requests for the stacks of all ranks, one per line: its size is their number."""
+        return self.folder / "stacks.requests.jsonl"
+
+    @property
+    def stacks_answer(self) -> Path:
+        """The supervisor's answer to the latest of these requests."""
+        return self.folder / "stacks.json"
+
+    @property
     def reserve(self) -> Path:
         """Disk space reserved for the final event until it is written."""
         return self.folder / "reserve"

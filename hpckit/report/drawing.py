@@ -30,7 +30,7 @@ _LEAST = 12
 _QUOTED = "  "
 """The prefix of lines that users copy: tracebacks and commands."""
 
-_STYLES = {
+STATE_STYLES = {
     RunState.pending: "yellow",
     RunState.running: "cyan",
     RunState.completed: "green",
@@ -54,7 +54,9 @@ class FittedTable:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for place, width in widths.items():
             name = header[place]
-            table.add_column(_cut(name, width), overflow="fold", no_wrap=name in _WHOLE)
+            # As Text: a string is read as markup, and a metric may be named `[red]`.
+            title = Text(_cut(name, width))
+            table.add_column(title, overflow="fold", no_wrap=name in _WHOLE)
         for row in self.sheet.rows:
             cells = ((row[place], header[place], width) for place, width in widths.items())
             table.add_row(*(_styled(_cut(cell, width), name) for cell, name, width in cells))
@@ -123,7 +125,7 @@ def _cut(text: str, width: int) -> str:
 
 def _styled(cell: str, column: str) -> Text:
     known = column == "state" and cell in RunState.__members__
-    return Text(cell, style=_STYLES[RunState(cell)] if known else "")
+    return Text(cell, style=STATE_STYLES[RunState(cell)] if known else "")
 
 
 def is_verbatim(text: Text, width: int) -> bool:

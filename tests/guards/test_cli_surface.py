@@ -36,6 +36,8 @@ SURFACE = {
     "show": {"LAUNCH|RUN", "--config", "--fresh", "--json", "--output-dir"},
     "export": {"KIND", "LAUNCH|RUN", "--to", "--follow", "--undone", "--output-dir"},
     "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
+    "top": {"LAUNCH|RUN", "--once", "--output-dir"},
+    "stacks": {"LAUNCH|RUN", "--rank", "--json", "--output-dir"},
     "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
     "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
     "completion": {"SHELL"},

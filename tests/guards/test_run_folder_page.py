@@ -61,7 +61,7 @@ def test_page_shows_every_path_of_the_layout() -> None:
         *(attempt.secret, attempt.address, attempt.progress, attempt.metrics, attempt.agents_log),
         launch.secrets,
         attempt.last_metrics,
-        attempt.reserve,
+        *(attempt.reserve, attempt.stacks_requests, attempt.stacks_answer),
         attempt.old_telemetry,
         *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),
         *(attempt.round(0).exit_record(0), attempt.round(0).stacks(0)),

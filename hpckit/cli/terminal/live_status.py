@@ -17,24 +17,16 @@ from hpckit.errors import UsageError
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
-from hpckit.planning.eta import RunDuration, estimate_completion
-from hpckit.record.launch_events import Mark, events_mark
-from hpckit.record.launches import Launch, load_evidence, read_launch_history
-from hpckit.report.failures import short_failure_lines
-from hpckit.report.live import Listed, Progress, live_line, live_object, live_page
-from hpckit.report.rows import RunRow, run_row
+from hpckit.record.launches import Launch, read_launch_history
+from hpckit.report.live import Listed, live_line, live_object, live_page
+from hpckit.report.rows import RunRow
 from hpckit.report.selection import Filter, SortKey, sort_rows
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_view import launch_view
+from hpckit.views.launch_watch import POLL_BACKOFF, LaunchWatch
 from hpckit.views.poller import PollBackoff, Poller
 from hpckit.views.scheduler import Scheduler
-
-POLL_BACKOFF = PollBackoff(
-    first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=30)
-)
-
-"""A view may stay open for days: Slurm is asked at most twice a minute, then less often."""
 
 _TERMINAL_S = 2.0
 _LINES_S = 30.0
@@ -90,7 +82,7 @@ def follow(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:
     with only_a_view(launch, context), keys(context) as wait, _display(live) as show:
         while True:
             began = context.now()
-            live.see()
+            live.watched.see()
             show()
             if not live.goes_on():
                 return live.watch.views
@@ -118,24 +110,25 @@ def _turning(live: _Live, pause: timedelta, wait: Wait, show: Callable[[], None]
 class _Live:
     """A launch in a live view, and the `page` of its runs.
 
-    `mark` is that of its events when it was last read in full, `auto_resume_at` when an auto-resume
-    job was last seen.
+    `auto_resume_at` is when an auto-resume job was last seen.
     """
 
     launch: Launch
     look: Look
     context: Context
-    watch: Poller = field(init=False)
-    mark: Mark = field(default=(), init=False)
+    watched: LaunchWatch = field(init=False)
     auto_resume_at: datetime | None = field(default=None, init=False)
-    looks: int = field(default=0, init=False)
     page: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.watch = Poller(
+        self.watched = LaunchWatch(
             launch=self.launch, context=self.context, indices=self._indices, rhythm=self.look.rhythm
         )
-        self.mark = self._events_mark
+
+    @property
+    def watch(self) -> Poller:
+        """The runs, as they were seen last."""
+        return self.watched.poller
 
     @property
     def interval_s(self) -> float:
@@ -144,24 +137,6 @@ class _Live:
             return self.look.interval_s
         lines = self.look.as_json or not self.context.terminal
         return _LINES_S if lines else _TERMINAL_S
-
-    @property
-    def rows(self) -> list[RunRow]:
-        """The rows of all runs in the view."""
-        return [run_row(view) for view in self.watch.views]
-
-    def see(self) -> None:
-        """Look once; the first look reads only the record, so that something is visible at once."""
-        mark = self._events_mark
-        if mark != self.mark:
-            # Runs were resumed, cancelled or submitted: those that had ended may continue.
-            self.mark = mark
-            self.watch.launch = load_evidence(self.launch.folder)
-            self.watch.settled.clear()
-        if self.looks == 1:
-            self.watch.asked_at -= self.look.rhythm.first
-        self.watch.look()
-        self.looks += 1
 
     def goes_on(self) -> bool:
         """Whether more may happen: a run is open, or an auto-resume job waits."""
@@ -177,22 +152,7 @@ class _Live:
         self.auto_resume_at = now
         seen = launch_view(self.launch, self.context, indices=left[:1], freshness=Freshness())
         waits = seen.auto_resume is not None or seen.scheduler is Scheduler.unreachable
-        return waits or self._events_mark != self.mark
-
-    def progress(self, rows: Sequence[RunRow]) -> Progress:
-        """Return the progress of these runs."""
-        now = self.context.now()
-        found = estimate_completion(
-            [RunDuration(state=row.state, elapsed=row.elapsed(now)) for row in rows]
-        )
-        return Progress(
-            states=tuple(row.state for row in rows),
-            share=found.share,
-            remaining=found.remaining,
-            at=now,
-            queue_at=self.watch.queue_at,
-            failures=short_failure_lines(rows),
-        )
+        return waits or self.watched.events_mark != self.watched.mark
 
     def listed(self, rows: Sequence[RunRow], room: int) -> Listed:
         """Return a page of the runs to show by name: those in the wanted states, else running."""
@@ -215,13 +175,6 @@ class _Live:
         heads = [self.launch.runs[index] for index in every]
         return [one.index for one in heads if wanted.takes(RunState.pending, one.overrides)]
 
-    @property
-    def _events_mark(self) -> Mark:
-        try:
-            return events_mark(self.launch.paths)
-        except OSError:
-            return ()
-
 
 @contextmanager
 def _display(live: _Live) -> Iterator[Callable[[], None]]:
@@ -234,8 +187,8 @@ def _display(live: _Live) -> Iterator[Callable[[], None]]:
     head = launch_head(live.launch)
 
     def show() -> None:
-        rows = live.rows
-        progress = live.progress(rows)
+        rows = live.watched.rows
+        progress = live.watched.progress(rows)
         taken = len(set(progress.states)) + len(progress.failures)
         room = max(screen.height - taken - _SHOWN, 1)
         shown = live.listed(rows, min(room, _SHOWN))
@@ -253,7 +206,7 @@ class _Lines:
     said: tuple[RunState, ...] | None = None
 
     def show(self) -> None:
-        progress = self.live.progress(self.live.rows)
+        progress = self.live.watched.progress(self.live.watched.rows)
         if progress.states == self.said:
             return
         self.said = progress.states

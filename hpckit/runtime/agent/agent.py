@@ -142,7 +142,7 @@ class Agent:
                 await self.ranks.start()
             case messages.SaveStacks():
                 if self.ranks is not None:
-                    self._background(self.ranks.save_stacks())
+                    self._background(self.ranks.save_stacks(message.request))
             case messages.StopRound():
                 self._background(self._stop(message.grace_s))
             case messages.StoreAddress() | messages.Notice() | messages.Prune():

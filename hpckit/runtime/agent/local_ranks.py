@@ -270,8 +270,8 @@ class LocalRanks:
             over=stall.over,
         )
 
-    async def save_stacks(self) -> None:
-        """Save what every rank is doing, and send it to the supervisor."""
+    async def save_stacks(self, request: int = 0) -> None:
+        """Send what every rank is doing to the supervisor; save it in files unless requested."""
         alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
         pids = {rank: process.pid for rank, process in alive.items()}
         # Own descriptors: a rank may end meanwhile, and the number of its file be reused.
@@ -292,10 +292,12 @@ class LocalRanks:
                 step=self._step(rank),
                 text=texts[rank][-most:],
             )
-            await self.tell(messages.StackSaved(round=self.order.round, stack=stack))
-        await self.tell(messages.StacksSaved(round=self.order.round))
-        with contextlib.suppress(OSError):  # the supervisor has them by now
-            await aside(lambda: self._keep(texts))
+            at = self.order.round
+            await self.tell(messages.StackSaved(round=at, stack=stack, request=request))
+        await self.tell(messages.StacksSaved(round=self.order.round, request=request))
+        if not request:  # else the supervisor writes all of them into one file
+            with contextlib.suppress(OSError):
+                await aside(lambda: self._keep(texts))
 
     def _keep(self, texts: Mapping[int, str]) -> None:
         """Write the stacks of ranks to files for the user."""

@@ -221,7 +221,12 @@ class Hung(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveStacks(Message):
-    """Supervisor → agent: save what your ranks are doing."""
+    """Supervisor → agent: save what your ranks are doing.
+
+    `request` is the number of a user's request; 0 if the round hangs. It comes back in the answers.
+    """
+
+    request: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +235,7 @@ class StackSaved(Message):
 
     round: int
     stack: RankStack
+    request: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +243,7 @@ class StacksSaved(Message):
     """Agent → supervisor: the stacks of all of its ranks have been sent."""
 
     round: int
+    request: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from hpckit.runtime.supervisor.exits import RankExits
 from hpckit.runtime.supervisor.hang_report import HangReport
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
+from hpckit.runtime.supervisor.stack_collection import StackCollection
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
 _NOTICE_WAIT_S = 1.0
@@ -68,6 +70,7 @@ class Round:
     _lost: dict[int, float] = field(default_factory=dict, init=False)
     """By the place of a lost member: the time since which nothing had come from it."""
     _hang: HangReport = field(default_factory=HangReport, init=False)
+    _requested: StackCollection | None = field(default=None, init=False)
     _silent_s: float = field(default=0.0, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
     _asked: bool = field(default=False, init=False)
@@ -112,6 +115,17 @@ class Round:
         if not self._asked:
             self._asked = True
             await self.agents.broadcast(messages.Notice())
+
+    async def collect_stacks(self, request: int, limit_s: float) -> StackCollection | None:
+        """Have every rank say what it is doing; None if no ranks are watched at the moment."""
+        if not self._watching:
+            return None
+        nodes = {peer.node_rank: peer.node for peer in self.members}
+        found = self._requested = StackCollection(request=request, round=self.number, nodes=nodes)
+        await self.agents.broadcast(messages.SaveStacks(request=request))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(found.complete.wait(), limit_s)
+        return found
 
     def view(self) -> RoundView:
         """Return the current state of the round."""
@@ -252,7 +266,7 @@ class Round:
             case messages.Hung() | messages.StackSaved() | messages.StacksSaved() if (
                 message.round == self.number
             ):
-                self._hang.take(sender, message)
+                self._take_stacks(sender, message)
             case messages.RankEnded() if message.round == self.number:
                 self._end_rank(message.exit)
             case AgentLost():
@@ -260,6 +274,15 @@ class Round:
             case _:
                 pass
         return message
+
+    def _take_stacks(
+        self, sender: int, message: messages.Hung | messages.StackSaved | messages.StacksSaved
+    ) -> None:
+        """Pass on what belongs to a hang, or to the request of a user."""
+        if isinstance(message, messages.Hung) or not message.request:
+            self._hang.take(sender, message)
+        elif self._requested is not None:
+            self._requested.take(sender, message)
 
     async def _judge(self, sender: int, message: messages.NodeSteps | messages.Reported) -> None:
         """Pass on what a run, or a rank, is judged by."""

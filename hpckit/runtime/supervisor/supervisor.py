@@ -56,6 +56,7 @@ from hpckit.runtime.supervisor.patience import own_failure_cause
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
 from hpckit.runtime.supervisor.round import Round
+from hpckit.runtime.supervisor.stacks_poll import StacksPoll
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.threads import aside
@@ -127,7 +128,8 @@ class _Supervisor:
             on_notice=self.notices.hear,
             record=self.journal.record,
         )
-        beside = [asyncio.create_task(self._keep_time()), asyncio.create_task(self._ask_drains())]
+        works = (self._keep_time(), self._ask_drains(), self._answer_requests())
+        beside = [asyncio.create_task(work) for work in works]
         end = await self._work(agents)
         for task in beside:
             task.cancel()
@@ -198,6 +200,14 @@ class _Supervisor:
             hear=self._hear_drains,
         )
         await poll.run()
+
+    async def _answer_requests(self) -> None:
+        """Answer requests of users for the stacks of all ranks."""
+        poll = StacksPoll(paths=self.attempt.paths, files=self.journal.files, round=self._latest)
+        await poll.run()
+
+    def _latest(self) -> Round | None:
+        return self.round
 
     def _trains(self) -> bool:
         return self.round is not None and self.round.stepping

@@ -1,0 +1,51 @@
+"""Asks the supervisor of a running run what its ranks are doing, and waits for the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpckit.context import Context
+from hpckit.errors import RunError
+from hpckit.model.failure import StacksAnswer
+from hpckit.model.run import RunRecord
+from hpckit.record.lookup import Selection
+from hpckit.runtime.stacks_request import read_answer, request_stacks
+from hpckit.views.running_run import running_run
+
+WAIT_S = 30.0
+"""The supervisor looks every few seconds, its agents have some seconds, and files take a moment."""
+
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStacks:
+    """What the ranks of a run were doing."""
+
+    record: RunRecord
+    answer: StacksAnswer
+
+
+def ask_stacks(selection: Selection, context: Context) -> RunStacks:
+    """Return the stacks of all ranks of the selected run, which continues.
+
+    Raises UsageError if it is not running, RunError if its supervisor does not answer.
+    """
+    launch = selection.launch
+    record = running_run(selection, context, "asked for its stacks").record
+    paths = launch.paths.run(record.index).attempt(record.attempt)
+    try:
+        request = request_stacks(paths, context.now())
+    except OSError as error:
+        raise RunError(f"cannot write {paths.stacks_requests}: {error.strerror}") from error
+    waited_s = 0.0
+    while (answer := read_answer(paths, request)) is None:
+        if waited_s >= WAIT_S:
+            raise RunError(
+                f"the supervisor of run {record.id} did not answer within {WAIT_S:.0f} s",
+                hint="`hpckit status` says whether the run has ended; a supervisor of an earlier "
+                "hpckit does not answer",
+            )
+        context.sleep(_LOOK_S)
+        waited_s += _LOOK_S
+    return RunStacks(record=record, answer=answer)

@@ -1,0 +1,94 @@
+"""The stacks of all ranks as text: ranks that do the same stand together. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.counted import counted
+from hpckit.model.failure import RankStack, StacksAnswer
+from hpckit.model.moment import local_second
+from hpckit.model.plain import to_plain
+from hpckit.model.ranges import ranges
+
+_HEAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
+_SILENT = "no Python stacks: the process did not answer (stopped, not ready yet, or not Python)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackGroup:
+    """Ranks whose main threads are at the same place: their frames, the innermost one first.
+
+    `others` are the further threads of the first of these ranks.
+    """
+
+    ranks: tuple[RankStack, ...]
+    frames: tuple[str, ...]
+    others: tuple[tuple[str, ...], ...] = ()
+
+
+def stack_groups(stacks: Iterable[RankStack]) -> tuple[StackGroup, ...]:
+    """Return the ranks in groups, the smallest group first: it is the one that differs."""
+    found: dict[tuple[str, ...], list[RankStack]] = {}
+    for one in stacks:
+        found.setdefault(_threads(one.text)[0], []).append(one)
+    groups = [
+        StackGroup(ranks=tuple(ranks), frames=frames, others=tuple(_threads(ranks[0].text)[1:]))
+        for frames, ranks in found.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (len(group.ranks), group.ranks[0].rank)))
+
+
+def _threads(text: str) -> list[tuple[str, ...]]:
+    """Return the frames of each thread, the main thread first, which faulthandler writes last."""
+    pieces = [piece for piece in _HEAD.split(text) if piece.strip()]
+    found = [tuple(line.strip() for line in piece.strip().splitlines()) for piece in pieces]
+    return found[::-1] or [()]
+
+
+def stacks_text(run: str, attempt: int, answer: StacksAnswer, rank: int | None = None) -> str:
+    """Return the answer as text, for all ranks or one."""
+    if answer.round is None:
+        return f"run {run} has no ranks at the moment: they are being started, or have just ended"
+    stacks = [one for one in answer.stacks if rank in {None, one.rank}]
+    lines = [f"run {run}, attempt {attempt}, round {answer.round}, {local_second(answer.at)}"]
+    for group in stack_groups(stacks):
+        lines += ["", *_group_lines(group, threads=rank is not None)]
+    if answer.silent:
+        lines += ["", f"no answer from {compress_nodes(answer.silent)}"]
+    return "\n".join(lines)
+
+
+def _group_lines(group: StackGroup, *, threads: bool) -> list[str]:
+    ranks = group.ranks
+    word = "rank" if len(ranks) == 1 else "ranks"
+    nodes = compress_nodes(tuple(dict.fromkeys(one.node for one in ranks)))
+    steps = ranges({one.step for one in ranks if one.step is not None})
+    parts = [f"{word} {ranges(one.rank for one in ranks)} on {nodes}"]
+    parts += [f"step {steps}"] if steps else []
+    parts += [", ".join(dict.fromkeys(one.state for one in ranks))]
+    lines = ["; ".join(parts) + ":", *(f"  {line}" for line in group.frames or (_SILENT,))]
+    if threads:
+        for other in group.others:
+            lines += ["  another thread:", *(f"    {line}" for line in other)]
+    elif group.others:
+        lines += [f"  and {counted(len(group.others), 'other thread')} (--rank shows them)"]
+    return lines
+
+
+def stacks_object(
+    run: str, attempt: int, answer: StacksAnswer, stacks: Sequence[RankStack]
+) -> dict[str, Any]:
+    """Return the answer for programs."""
+    return {
+        "run": run,
+        "attempt": attempt,
+        "round": answer.round,
+        "at": to_plain(answer.at),
+        "ranks": [to_plain(one) for one in stacks],
+        "groups": [[one.rank for one in group.ranks] for group in stack_groups(stacks)],
+        "silent_nodes": list(answer.silent),
+    }

@@ -1,0 +1,88 @@
+"""A launch that is looked at again and again, for live views: its record often, Slurm rarely."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from hpckit.context import Context
+from hpckit.planning.eta import RunDuration, estimate_completion
+from hpckit.record.launch_events import Mark, events_mark
+from hpckit.record.launches import Launch, load_evidence
+from hpckit.report.failures import short_failure_lines
+from hpckit.report.live import Progress
+from hpckit.report.rows import RunRow, run_row
+from hpckit.views.poller import PollBackoff, Poller
+
+POLL_BACKOFF = PollBackoff(
+    first=timedelta(seconds=30), longest=timedelta(minutes=5), shortest=timedelta(seconds=30)
+)
+"""A view may stay open for days: Slurm is asked at most twice a minute, then less often."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LaunchWatch:
+    """A launch in a live view, or its runs of `indices`; `rhythm` is how often Slurm is asked.
+
+    `mark` is that of its events when it was last read in full.
+    """
+
+    launch: Launch
+    context: Context
+    indices: Sequence[int] | None = None
+    rhythm: PollBackoff = POLL_BACKOFF
+    poller: Poller = field(init=False)
+    mark: Mark = field(default=(), init=False)
+    looks: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.poller = Poller(
+            launch=self.launch, context=self.context, indices=self.indices, rhythm=self.rhythm
+        )
+        self.mark = self.events_mark
+
+    @property
+    def events_mark(self) -> Mark:
+        """What changes when the launch itself gets an event."""
+        try:
+            return events_mark(self.launch.paths)
+        except OSError:
+            return ()
+
+    @property
+    def rows(self) -> list[RunRow]:
+        """The rows of all runs in the view."""
+        return [run_row(view) for view in self.poller.views]
+
+    def see(self) -> None:
+        """Look once; the first look reads only the record, so that something is visible at once."""
+        mark = self.events_mark
+        if mark != self.mark:
+            # Runs were resumed, cancelled or submitted: those that had ended may continue.
+            self.mark = mark
+            self.poller.launch = load_evidence(self.launch.folder)
+            self.poller.settled.clear()
+        if self.looks == 1:
+            self.ask_soon()
+        self.poller.look()
+        self.looks += 1
+
+    def ask_soon(self) -> None:
+        """Have the next look ask Slurm."""
+        self.poller.asked_at -= self.rhythm.first
+
+    def progress(self, rows: Sequence[RunRow]) -> Progress:
+        """Return the progress of these runs."""
+        now = self.context.now()
+        found = estimate_completion(
+            [RunDuration(state=row.state, elapsed=row.elapsed(now)) for row in rows]
+        )
+        return Progress(
+            states=tuple(row.state for row in rows),
+            share=found.share,
+            remaining=found.remaining,
+            at=now,
+            queue_at=self.poller.queue_at,
+            failures=short_failure_lines(rows),
+        )

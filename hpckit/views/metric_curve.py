@@ -1,0 +1,72 @@
+"""The curve of one metric of a run, read once in full and then as it grows.
+
+After a restart it is read again: a restart undoes steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.model.metrics.rows import number_of, recorded_step
+from hpckit.model.run import RunRecord
+from hpckit.record.launches import Launch
+from hpckit.record.metrics import metrics_size
+from hpckit.report.plot import Curve, Point
+from hpckit.views.growing_file import GrowingFile
+from hpckit.views.metric_history import metric_history
+
+
+@dataclass(slots=True, kw_only=True)
+class MetricCurve:
+    """The curve of one metric in one round of a run; `key` says of which."""
+
+    key: tuple[object, ...]
+    metric: str
+    curve: Curve
+    file: GrowingFile
+
+    def points(self) -> tuple[Point, ...]:
+        """Return the points so far, each a step and a value, in order of rows."""
+        rows = self.file.new_rows()
+        of = self.metric
+        self.curve.add(point for row in rows for point in _point(row, row.get("step"), of))
+        return tuple(self.curve.points)
+
+
+def curve_key(record: RunRecord, metric: str) -> tuple[object, ...]:
+    """Return what a curve is of; after a restart it is another one, for a restart undoes steps."""
+    return (record.index, record.attempt, record.round, metric)
+
+
+def load_curve(launch: Launch, record: RunRecord, metric: str) -> MetricCurve:
+    """Read a curve in full, which may take seconds. Raises FrozenFolderError."""
+    paths = launch.paths.run(record.index).attempt(record.attempt)
+    begun_again = record.attempt > 1 or bool(record.round)
+    begin = 0
+    if begun_again:
+        with suppress(OSError):
+            begin = metrics_size(paths)
+    # What is added meanwhile is read twice, which changes no curve.
+    loaded = MetricCurve(
+        key=curve_key(record, metric),
+        metric=metric,
+        curve=Curve(),
+        file=GrowingFile(path=paths.metrics, begin=begin),
+    )
+    if begun_again:
+        history = metric_history(launch, record.index)
+        loaded.curve.add(
+            point for judged in history for point in _point(judged.live(), judged.row.step, metric)
+        )
+    loaded.points()
+    return loaded
+
+
+def _point(values: Mapping[str, Any], step: object, metric: str) -> Iterator[Point]:
+    value, at = number_of(values.get(metric)), recorded_step(step)
+    if at is not None and value is not None:
+        with suppress(OverflowError):
+            yield float(at), value

@@ -1,0 +1,163 @@
+"""Reads what `hpckit top` shows: the record of a launch as it grows, and Slurm now and then."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hpckit.context import Context
+from hpckit.model.run import RunView
+from hpckit.model.states import RunState
+from hpckit.record.launches import Launch
+from hpckit.report.rows import LaunchHead, RunRow
+from hpckit.report.top import (
+    EventNote,
+    RunActivity,
+    TopDetail,
+    TopFrame,
+    head_lines,
+    metric_names,
+    state_changes,
+    top_rows,
+)
+from hpckit.views.accounts import accounts
+from hpckit.views.launch_head import launch_head
+from hpckit.views.launch_watch import LaunchWatch
+from hpckit.views.metric_curve import load_curve
+from hpckit.views.run_activity import RunActivities
+from hpckit.views.run_detail import KEPT_LINES, RunDetail
+
+_GOODPUT_AGE = timedelta(seconds=30)
+_ACCOUNTS = 5
+"""Accounts that are made at one look: each reads all events of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopRequest:
+    """What a view shows: the runs that are `visible`, the `selected` one, and the metric.
+
+    `metric` empty: the first one that is logged. `selected` None: the first running run.
+    """
+
+    visible: tuple[int, ...] = ()
+    selected: int | None = None
+    metric: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class TopReader:
+    """A launch, or its runs of `indices`, that is looked at again and again."""
+
+    launch: Launch
+    context: Context
+    indices: Sequence[int] | None = None
+    watch: LaunchWatch = field(init=False)
+    head: LaunchHead = field(init=False)
+    _activities: RunActivities = field(init=False)
+    _detail: RunDetail = field(init=False)
+    _known: dict[int, RunActivity] = field(default_factory=dict, init=False)
+    _goodput: dict[int, tuple[datetime, RunState, float | None]] = field(
+        default_factory=dict, init=False
+    )
+    _states: dict[int, RunState] = field(default_factory=dict, init=False)
+    _changes: deque[EventNote] = field(default_factory=lambda: deque(maxlen=KEPT_LINES), init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = LaunchWatch(launch=self.launch, context=self.context, indices=self.indices)
+        self.head = launch_head(self.launch)
+        self._activities = RunActivities(launch=self.launch)
+        self._detail = RunDetail(launch=self.launch, common=self.head.common)
+
+    def look(self, request: TopRequest) -> TopFrame:
+        """Look once: read what has changed, and ask Slurm if it is time to. Raises HpckitError."""
+        with self._lock:
+            self.watch.see()
+            rows = self.watch.rows
+            now = self.context.now()
+            self._changes.extend(state_changes(self._states, rows, now))
+            self._states = {row.index: row.state for row in rows}
+            self._activities.note_steps((view.record for view in self.watch.poller.views), now)
+            return self._frame(rows, request, now)
+
+    def redraw(self, request: TopRequest) -> TopFrame:
+        """Return what was seen last for another request; reads only files of the visible runs."""
+        with self._lock:
+            return self._frame(self.watch.rows, request, self.context.now())
+
+    def load(self, request: TopRequest) -> TopFrame:
+        """Read the curve of the selected run in full, then as `redraw`; looks continue meanwhile.
+
+        Raises HpckitError.
+        """
+        with self._lock:
+            rows = self.watch.rows
+            view, metric = self._selected(rows, request.selected), _metric(rows, request)
+        if view is not None and metric and view.record.attempt:
+            loaded = load_curve(self.launch, view.record, metric)
+            with self._lock:
+                self._detail.curve = loaded
+        return self.redraw(request)
+
+    def _frame(self, rows: Sequence[RunRow], request: TopRequest, now: datetime) -> TopFrame:
+        metric = _metric(rows, request)
+        visible = {*request.visible}
+        selected = self._selected(rows, request.selected)
+        if selected is not None:
+            visible.add(selected.record.index)
+        views = [view for view in self.watch.poller.views if view.record.index in visible]
+        self._read_activities(views, now)
+        self._count_goodput(views, now)
+        shown = top_rows(
+            rows,
+            self._known,
+            {index: share for index, (_, _, share) in self._goodput.items()},
+            metric=metric,
+            common=self.head.common,
+        )
+        return TopFrame(
+            head=head_lines(self.head, self.watch.progress(rows), len(rows)),
+            rows=shown,
+            metric=metric,
+            metrics=metric_names(rows),
+            warning=self.watch.poller.warning,
+            detail=None if selected is None else self._read_detail(selected, metric),
+        )
+
+    def _selected(self, rows: Sequence[RunRow], wanted: int | None) -> RunView | None:
+        views = {view.record.index: view for view in self.watch.poller.views}
+        if wanted in views and wanted is not None:
+            return views[wanted]
+        running = [row.index for row in rows if row.state is RunState.running]
+        first = next(iter([*running, *views]), None)
+        return None if first is None else views[first]
+
+    def _read_detail(self, view: RunView, metric: str) -> TopDetail:
+        activity = self._known.get(view.record.index, RunActivity())
+        return self._detail.read(view, metric, activity, self.watch.mark, self._changes)
+
+    def _read_activities(self, views: Iterable[RunView], now: datetime) -> None:
+        running = [view.record for view in views if view.state is RunState.running]
+        self._known.update(self._activities.read(running, now))
+
+    def _count_goodput(self, views: Iterable[RunView], now: datetime) -> None:
+        due = [view for view in views if view.record.attempt and self._goodput_is_old(view, now)]
+        due = due[:_ACCOUNTS]
+        known = accounts(self.launch, due, now) if due else {}
+        for view in due:
+            share = known[view.record.index].goodput
+            self._goodput[view.record.index] = (now, view.state, share)
+
+    def _goodput_is_old(self, view: RunView, now: datetime) -> bool:
+        at, state, _ = self._goodput.get(view.record.index, (None, None, None))
+        if at is None or state is not view.state:
+            return True
+        return view.state is RunState.running and now - at >= _GOODPUT_AGE
+
+
+def _metric(rows: Sequence[RunRow], request: TopRequest) -> str:
+    names = metric_names(rows)
+    return request.metric if request.metric in names else next(iter(names), "")

@@ -1,0 +1,85 @@
+"""Requests for stacks: seen by the size of a file, answered once each, also if a node is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hpckit.model.failure import RankStack, StacksAnswer
+from hpckit.record.layout import AttemptPaths
+from hpckit.runtime.channel import messages
+from hpckit.runtime.file_thread import FileThread
+from hpckit.runtime.stacks_request import latest_request, read_answer, request_stacks
+from hpckit.runtime.supervisor.stack_collection import StackCollection
+from hpckit.runtime.supervisor.stacks_poll import StacksPoll
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
+
+
+class HalfSilentRound:
+    """A round of two nodes, one of which never answers; `asked` counts."""
+
+    asked = 0
+
+    async def collect_stacks(self, request: int, limit_s: float) -> StackCollection | None:
+        """Answer for one node."""
+        assert limit_s > 0
+        self.asked += 1
+        found = StackCollection(request=request, round=3, nodes={0: "n1", 1: "n2"})
+        found.take(0, messages.StackSaved(round=3, stack=STACK, request=request))
+        found.take(0, messages.StacksSaved(round=3, request=request))
+        found.take(1, messages.StacksSaved(round=3, request=request - 1))
+        assert not found.complete.is_set(), "that was the answer to an earlier request"
+        return found
+
+
+async def answered(
+    paths: AttemptPaths, round_: HalfSilentRound | None, request: int
+) -> StacksAnswer:
+    """Poll until this request is answered."""
+    poll = StacksPoll(paths=paths, files=FileThread(), round=lambda: round_, interval_s=0.01)
+    task = asyncio.create_task(poll.run())
+    try:
+        async with asyncio.timeout(10):
+            while (answer := read_answer(paths, request)) is None:  # noqa: ASYNC110  # a file
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    return answer
+
+
+def test_request_is_answered_once_with_the_silent_node(tmp_path: Path) -> None:
+    """Without a request nothing is asked; the size of the file is the number of the request."""
+    paths, round_ = AttemptPaths(tmp_path), HalfSilentRound()
+    assert latest_request(paths) == 0
+    assert paths.stacks_requests.exists(), "made by the supervisor: over NFS, absence is cached"
+    first = request_stacks(paths, AT)
+    second = request_stacks(paths, AT)
+    assert 0 < first < second == latest_request(paths)
+    answer = asyncio.run(answered(paths, round_, second))
+    assert (answer.request, answer.round, answer.stacks) == (second, 3, (STACK,))
+    assert answer.silent == ("n2",)
+    assert round_.asked == 1
+    assert read_answer(paths, first) == answer, "it answers both"
+    assert read_answer(paths, second + 1) is None
+
+
+def test_request_between_two_rounds_is_answered_too(tmp_path: Path) -> None:
+    """Nobody waits for the time-out to learn that there are no ranks."""
+    paths = AttemptPaths(tmp_path)
+    request = request_stacks(paths, AT)
+    assert asyncio.run(answered(paths, None, request)).round is None
+
+
+def test_damaged_answer_is_none(tmp_path: Path) -> None:
+    """It may be half of a file of another version."""
+    paths = AttemptPaths(tmp_path)
+    for text in ("", "{}", "[1]", '{"request": "x"}'):
+        paths.stacks_answer.write_text(text)
+        assert read_answer(paths, 1) is None
