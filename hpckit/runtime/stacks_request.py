@@ -18,7 +18,7 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.record.process import this_host
 from hpckit.record.store import PRIVATE_FILE, append_line, read_json, write_text
 
-POLL_S = 5.0
+POLL_S = 10.0
 """How often a supervisor looks: thousands of them may share a file system."""
 
 
