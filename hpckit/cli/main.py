@@ -44,6 +44,7 @@ VERBS = {
     "shell": "a shell, or a command, inside the allocation of a running run",
     "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",
+    "report": "what became of runs and why, in one HTML file: verdicts, timeline, curves, GPUs",
     "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
     "ls": "the launches there are",
     "clean": "remove what is no longer needed, after showing what and how much",
@@ -74,6 +75,7 @@ _MEANT = {
     **dict.fromkeys(("info", "describe", "config"), "show"),
     "compare": "diff",
     **dict.fromkeys(("tensorboard", "wandb", "mlflow", "metrics", "trace"), "export"),
+    **dict.fromkeys(("html", "summary", "plot", "dashboard"), "report"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """Names that other tools use for hpckit's verbs."""

@@ -78,8 +78,10 @@ def _span(one: Stretch, part: TimePart, begin: datetime, end: datetime) -> TimeS
 
 def _add(found: list[TimeSpan], span: TimeSpan) -> None:
     last = found[-1] if found else None
-    if last is not None and last.end == span.begin and replace(span, begin=last.begin) == replace(
-        last, end=span.end
+    if (
+        last is not None
+        and last.end == span.begin
+        and replace(span, begin=last.begin) == replace(last, end=span.end)
     ):
         found[-1] = replace(last, end=span.end)
     else:

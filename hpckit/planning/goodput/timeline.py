@@ -121,10 +121,10 @@ class Timeline:
         if end <= begin:
             return
         last = self.stretches[-1] if self.stretches else None
-        if last is not None and last.phase is self._phase and last.round is self._round:
-            if last.attempt == self._attempt and last.end == begin:
-                last.end = end
-                return
+        same = (self._phase, self._attempt, begin)
+        if last is not None and last.round is self._round and last.mark == same:
+            last.end = end
+            return
         self.stretches.append(
             Stretch(
                 phase=self._phase, begin=begin, end=end, attempt=self._attempt, round=self._round
