@@ -170,6 +170,12 @@ def best_words(document: ReportDocument) -> list[str]:
     return [f"best run: {run} with {by}, {number(best.metrics[goal.metric])}{guess}"]
 
 
+def short_name(document: ReportDocument, run: str) -> str:
+    """Return a run's name beside others: its id, or `.3` if all runs are of one launch."""
+    alone = len(document.launches) > 1 or len(document.rows) == 1
+    return run if alone else f".{run.rpartition('.')[2]}"
+
+
 def summed_parts(accounts: Iterable[Goodput]) -> TimeParts:
     """Return the parts of several runs together."""
     some = list(accounts)

@@ -45,6 +45,11 @@ def label(text: str, width: int = LABEL_WIDTH) -> str:
     return html.escape(shortened(escaped_cell(text), width), quote=False)
 
 
+def pattern(shape: str) -> dict[str, Any]:
+    """Return the pattern of a bar over its colour; an empty shape is none."""
+    return {"shape": shape, "size": 6, "solidity": 0.2, "fillmode": "overlay", "fgcolor": "#333333"}
+
+
 def line(name: str, x: Sequence[Any], y: Sequence[Any], colour: str, **more: Any) -> dict[str, Any]:
     """Return a trace of lines."""
     return {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.counted import counted
 from hpckit.report.document.model import CurveBand, MetricCurves, ReportDocument, RunCurve
+from hpckit.report.document.words import short_name
 from hpckit.report.html.charts import COLOURS, Chart, label, line
 from hpckit.report.html.elements import Html, element, paragraph
 from hpckit.report.html.section import Section, empty_section, section
@@ -22,9 +24,12 @@ def curves_section(document: ReportDocument) -> Section:
         return empty_section("curves", "Curves", why)
     parts: list[Html | Chart] = [_legend(document)]
     runs = list(dict.fromkeys(one.run for metric in document.curves for one in metric.runs))
-    colours = {run: COLOURS[place % len(COLOURS)] for place, run in enumerate(runs)}
+    styles = {
+        run: _Style(label(short_name(document, run)), COLOURS[place % len(COLOURS)])
+        for place, run in enumerate(runs)
+    }
     for place, curves in enumerate(document.curves):
-        parts += [element("h3", curves.metric), _chart(place, curves, colours)]
+        parts += [element("h3", curves.metric), _chart(place, curves, styles)]
         broken = sum(one.not_finite for one in curves.runs)
         if broken:
             words = (
@@ -35,6 +40,14 @@ def curves_section(document: ReportDocument) -> Section:
         more = f"{counted(document.metrics_left_out, 'more metric')} not drawn; "
         parts.append(paragraph(f"{more}`hpckit export csv` has all values.", "remark"))
     return section("curves", "Curves", parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How a run is named and coloured in all charts."""
+
+    name: str
+    colour: str
 
 
 def _legend(document: ReportDocument) -> Html:
@@ -49,13 +62,13 @@ def _legend(document: ReportDocument) -> Html:
     return paragraph(words, "remark")
 
 
-def _chart(place: int, curves: MetricCurves, colours: Mapping[str, str]) -> Chart:
+def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Chart:
     traces: list[dict[str, Any]] = []
     if curves.band is not None:
         traces += _band(curves.band)
     for one in curves.runs:
-        traces += _undone(one, colours[one.run])
-    traces += [_live(one, colours[one.run]) for one in curves.runs]
+        traces += _undone(one, styles[one.run])
+    traces += [_live(one, styles[one.run]) for one in curves.runs]
     many = len(curves.runs) > 1 or curves.band is not None
     return Chart(
         id=f"chart-curve-{place}",
@@ -71,19 +84,19 @@ def _chart(place: int, curves: MetricCurves, colours: Mapping[str, str]) -> Char
     )
 
 
-def _live(one: RunCurve, colour: str) -> dict[str, Any]:
+def _live(one: RunCurve, style: _Style) -> dict[str, Any]:
     alone = len(one.live.steps) == 1
     return line(
-        label(one.run),
+        style.name,
         one.live.steps,
         one.live.values,
-        colour,
+        style.colour,
         mode="markers" if alone else "lines",
         hovertemplate="%{y:.5g} at step %{x}",
     )
 
 
-def _undone(one: RunCurve, colour: str) -> list[dict[str, Any]]:
+def _undone(one: RunCurve, style: _Style) -> list[dict[str, Any]]:
     """Return all undone pieces as one faint trace, with gaps between them."""
     if not one.undone:
         return []
@@ -94,11 +107,11 @@ def _undone(one: RunCurve, colour: str) -> list[dict[str, Any]]:
         values += [*piece.values, None]
     return [
         line(
-            label(f"{one.run}, undone"),
+            f"{style.name}, undone",
             steps,
             values,
-            colour,
-            line={"color": colour, "width": 1.2, "dash": "dot"},
+            style.colour,
+            line={"color": style.colour, "width": 1.2, "dash": "dot"},
             opacity=0.45,
             showlegend=False,
             hovertemplate="%{y:.5g} at step %{x}<extra>undone</extra>",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hpckit.model.counted import counted
 from hpckit.report.escape import escaped
@@ -15,6 +15,9 @@ MOST_ROWS = 2000
 """Longer tables are cut, with a remark."""
 
 _VOID = frozenset({"meta", "br"})
+
+
+T = TypeVar("T")
 
 
 class Html(str):
@@ -32,7 +35,6 @@ class Figure:
 
 
 Cell = str | Figure | float | int | None
-Child = str | Iterable[str]
 
 
 def element(name: str, /, *children: str, **attributes: str | None) -> Html:
@@ -74,7 +76,13 @@ def table(
     label: str,
     foot: Sequence[Cell] | None = None,
 ) -> Html:
-    """Return a table in a box of its own, which scrolls if the table is wider than the page."""
+    """Return a table in a box of its own, which scrolls if the table is wider than the page.
+
+    Columns in which no row has anything are left out.
+    """
+    kept = [place for place in range(len(header)) if any(map(_says, (row[place] for row in rows)))]
+    header, rows = _columns(header, kept), [_columns(row, kept) for row in rows]
+    foot = foot if foot is None else _columns(foot, kept)
     head = element("tr", *(element("th", name, scope="col") for name in header))
     body = (Html("<tr>" + "".join(map(_cell, row)) + "</tr>") for row in rows[:MOST_ROWS])
     parts = [element("thead", head), element("tbody", *body)]
@@ -94,11 +102,21 @@ def table(
     return joined([box, paragraph(f"{counted(left, 'more row')} not shown.", "remark")])
 
 
+def _says(cell: Cell) -> bool:
+    return bool(cell.text) if isinstance(cell, Figure) else cell is not None and cell != ""
+
+
+def _columns(cells: Sequence[T], kept: Sequence[int]) -> list[T]:
+    return [cells[place] for place in kept]
+
+
 def _cell(cell: Cell) -> Html:
     if isinstance(cell, Figure):
         value = None if cell.value is None else f"{cell.value:.10g}"
         return element("td", cell.text, class_="n", data_sort=value)
-    if isinstance(cell, bool) or cell is None or isinstance(cell, str):
+    if isinstance(cell, str):
+        return element("td", cell)
+    if isinstance(cell, bool) or cell is None:
         return element("td", "" if cell is None else str(cell))
     return element("td", number(cell), class_="n", data_sort=f"{cell:.10g}")
 

@@ -8,7 +8,8 @@ from datetime import UTC
 from hpckit.model.counted import counted
 from hpckit.model.telemetry.energy import EnergyBill
 from hpckit.report.document.model import GpuActivity, GpuUsed, RankUsed, ReportDocument
-from hpckit.report.html.charts import Chart, label
+from hpckit.report.document.words import short_name
+from hpckit.report.html.charts import Chart, label, pattern
 from hpckit.report.html.elements import Cell, Figure, Html, element, paragraph, table
 from hpckit.report.html.section import Section, empty_section, section
 from hpckit.report.rows import RunRow
@@ -35,9 +36,13 @@ def gpus_section(document: ReportDocument) -> Section:
     if document.activity is not None:
         parts += _activity(document.activity)
     if document.gpus:
-        parts += [element("h3", "Use of each GPU"), _gpu_table(document.gpus)]
+        parts += [element("h3", "Use of each GPU"), _gpu_table(document)]
     if known:
-        parts += [element("h3", "Energy and cost"), _energy_table(known), _energy_remark(known)]
+        parts += [
+            element("h3", "Energy and cost"),
+            _energy_table(known, document),
+            _energy_remark(known),
+        ]
     return section("gpus", "GPUs", parts)
 
 
@@ -97,17 +102,20 @@ def _activity(found: GpuActivity) -> Iterator[Html | Chart]:
         )
 
 
-def _gpu_table(gpus: Sequence[GpuUsed]) -> Html:
+def _gpu_table(document: ReportDocument) -> Html:
     header = (
         *("run", "node", "GPU", "kind", "hours", "busy", "memory at most", "of", "power"),
         *("slowed by heat", "slowed by the power limit"),
     )
-    return table(header, [_gpu_cells(one) for one in gpus], label="use of each GPU")
+    return table(
+        header,
+        [(short_name(document, one.run), *_gpu_cells(one)) for one in document.gpus],
+        label="use of each GPU",
+    )
 
 
 def _gpu_cells(one: GpuUsed) -> Sequence[Cell]:
     return (
-        one.run,
         one.node,
         one.gpu,
         one.name,
@@ -125,7 +133,7 @@ def _bytes(size: int | None) -> Figure:
     return Figure("" if size is None else f"{size / _GB:.1f} GB", size)
 
 
-def _energy_table(bills: Sequence[tuple[RunRow, EnergyBill]]) -> Html:
+def _energy_table(bills: Sequence[tuple[RunRow, EnergyBill]], document: ReportDocument) -> Html:
     header = (
         "run",
         "GPU hours",
@@ -138,7 +146,10 @@ def _energy_table(bills: Sequence[tuple[RunRow, EnergyBill]]) -> Html:
     )
     return table(
         header,
-        [(row.run, *_bill_cells(bill), bill.j_per_step) for row, bill in bills],
+        [
+            (short_name(document, row.run), *_bill_cells(bill), bill.j_per_step)
+            for row, bill in bills
+        ],
         label="energy and cost",
         foot=_bill_sums([bill for _, bill in bills]) if len(bills) > 1 else None,
     )
@@ -179,12 +190,12 @@ def ranks_section(document: ReportDocument) -> Section:
     if len(some) > _MOST_RANKS:
         left = counted(len(some) - _MOST_RANKS, "more rank")
         parts.append(paragraph(f"{left} in the table only.", "remark"))
-    return section("ranks", "Ranks", [*parts, _rank_table(document.ranks)])
+    return section("ranks", "Ranks", [*parts, _rank_table(document)])
 
 
 def _slow_words(slow: Sequence[RankUsed]) -> Html:
     if not slow:
-        return paragraph("No rank is slower than its peers.")
+        return paragraph("No rank was found to be slower than its peers.")
     words = [
         f"rank {one.steps.rank} of {one.run} on {one.steps.node} "
         f"({percent(one.slower_by)} longer for its own work)"
@@ -218,7 +229,7 @@ def _rank_chart(run: str, ranks: Sequence[RankUsed]) -> Chart:
                 "text": [label(one.steps.node, 32) for one in ranks],
                 "textposition": "none",
                 "hovertemplate": "rank %{x} on %{text}<br>%{y:.4g} s a step",
-                "marker": {"color": colour, "pattern": {"shape": shape, "solidity": 0.25}},
+                "marker": {"color": colour, "pattern": pattern(shape)},
             }
             for (name, colour, shape), column in zip(_RANK_PARTS, values, strict=True)
             if any(column)
@@ -226,16 +237,26 @@ def _rank_chart(run: str, ranks: Sequence[RankUsed]) -> Chart:
         layout={
             "barmode": "stack",
             "showlegend": True,
-            "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0},
+            "legend": {
+                "orientation": "h",
+                "traceorder": "normal",
+                "y": 1,
+                "yanchor": "bottom",
+                "x": 0,
+            },
             "xaxis": {"type": "category", "title": {"text": f"rank of {label(run)}"}},
             "yaxis": {"title": {"text": "s a step"}, "rangemode": "tozero"},
         },
     )
 
 
-def _rank_table(ranks: Sequence[RankUsed]) -> Html:
+def _rank_table(document: ReportDocument) -> Html:
     header = ("run", "rank", "node", "steps", "s a step", "own work", "data", "waiting", "saving")
-    return table((*header, "straggler"), [_rank_cells(one) for one in ranks], label="ranks")
+    return table(
+        (*header, "straggler"),
+        [(short_name(document, one.run), *_rank_cells(one)) for one in document.ranks],
+        label="ranks",
+    )
 
 
 def _rank_cells(one: RankUsed) -> Sequence[Cell]:
@@ -244,7 +265,6 @@ def _rank_cells(one: RankUsed) -> Sequence[Cell]:
     parts = (steps.working_s, steps.data_s, steps.waiting_s, steps.checkpoint_s)
     shares = [None if part is None or not steps.seconds else part / steps.seconds for part in parts]
     return (
-        one.run,
         steps.rank,
         steps.node,
         steps.steps,

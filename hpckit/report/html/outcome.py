@@ -14,6 +14,7 @@ from hpckit.report.document.words import (
     best_words,
     no_verdict_words,
     runs_words,
+    short_name,
     summary_words,
     verdict_groups,
     verdict_head,
@@ -79,7 +80,7 @@ def outcome_section(document: ReportDocument) -> Section:
     parts += _interruptions(rows)
     remarks = list(_remarks(rows))
     parts += [element("h3", "Remarks"), bullets(remarks)] if remarks else []
-    parts += [element("h3", "Runs"), _runs_table(rows, document.written_at)]
+    parts += [element("h3", "Runs"), _runs_table(document)]
     return section("outcome", "Outcome", parts)
 
 
@@ -131,9 +132,13 @@ def _remarks(rows: Sequence[RunRow]) -> Iterator[str]:
         yield f"… and {counted(left, 'other remark')}"
 
 
-def _runs_table(rows: Sequence[RunRow], now: datetime) -> Html:
+def _runs_table(document: ReportDocument) -> Html:
     header = ("run", "state", "cause", "attempts", "steps", "time", "goodput", "nodes")
-    return table(header, [_run_cells(row, now) for row in rows], label="runs")
+    body = [
+        (short_name(document, row.run), *_run_cells(row, document.written_at))
+        for row in document.rows
+    ]
+    return table(header, body, label="runs")
 
 
 def _run_cells(row: RunRow, now: datetime) -> Sequence[Cell]:
@@ -142,7 +147,6 @@ def _run_cells(row: RunRow, now: datetime) -> Sequence[Cell]:
     elapsed = row.elapsed(now) if parts is None else parts.wall
     state = f"{row.state} ({row.early})" if row.early else row.state.value
     return (
-        row.run,
         element("span", state, class_=f"state {row.state}"),
         "" if row.failure is None else row.failure.cause.value,
         row.attempt,

@@ -111,7 +111,7 @@ def _top(document: ReportDocument, sections: Sequence[Section]) -> Html:
     return element(
         "header",
         element("h1", document.title),
-        paragraph(f"{written_words(document)}".capitalize() + ".", "remark"),
+        paragraph(f"W{written_words(document)[1:]}.", "remark"),
         element("nav", *links, aria_label="sections"),
         element(
             "noscript", paragraph("Charts need JavaScript; texts and tables do not.", "remark")

@@ -10,6 +10,7 @@ from hpckit.model.moment import local_moment
 from hpckit.report.account import span_text
 from hpckit.report.description import AttemptDescription, LaunchDescription
 from hpckit.report.document.model import ReportDocument, ReportLaunch
+from hpckit.report.document.words import short_name
 from hpckit.report.html.elements import Cell, Figure, Html, element, joined, paragraph, table
 from hpckit.report.html.section import Section, section
 from hpckit.report.text import foreign_line
@@ -21,7 +22,13 @@ def provenance_section(document: ReportDocument) -> Section:
     """Return the facts of each launch, and the jobs and nodes of each run."""
     parts = [part for one in document.launches for part in _launch(one, document)]
     rows = [
-        (row.run, row.job or "", row.attempt, ", ".join(row.nodes), " ".join(row.overrides))
+        (
+            short_name(document, row.run),
+            row.job or "",
+            row.attempt,
+            ", ".join(row.nodes),
+            " ".join(row.overrides),
+        )
         for row in document.rows
     ]
     header = ("run", "Slurm job", "attempts", "nodes", "overrides")

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpckit.report.document.model import ReportDocument
+from hpckit.report.document.words import short_name
 from hpckit.report.html.charts import VIRIDIS, Chart, label
 from hpckit.report.html.elements import Html, paragraph, shown, table
 from hpckit.report.html.section import Section, empty_section, section
-from hpckit.report.results import ResultRow, Results, cells, header
+from hpckit.report.results import Results, cells, header
 from hpckit.report.text import number
 
 _MOST_AXES = 8
@@ -72,18 +73,19 @@ class _Axis:
 def _lines(document: ReportDocument) -> Chart | None:
     """Return the chart; None if there is no second axis to draw a line to."""
     rows, metric = document.results.rows, _metric(document)
-    names = document.results.overrides[: _MOST_AXES - 1]
-    axes = [_axis(name, [row.overrides.get(name) for row in rows]) for name in names]
+    keys = document.results.overrides[: _MOST_AXES - 1]
+    axes = [_axis(key, [row.overrides.get(key) for row in rows]) for key in keys]
     if metric is not None:
         axes.append(_axis(metric, [row.metrics.get(metric) for row in rows]))
     if len(axes) < 2:  # noqa: PLR2004  # a line needs two ends
         return None
+    names = [label(short_name(document, row.run)) for row in rows]
     colours = axes[-1].places if metric is not None else tuple(None for _ in rows)
     return Chart(
         id="chart-sweep",
         label="parallel coordinates of the sweep, a line for each run",
         height=_HEIGHT,
-        traces=[*_traces(rows, axes, colours), *_scales(axes)],
+        traces=[*_traces(names, axes, colours), *_scales(axes)],
         layout={
             "showlegend": False,
             "hovermode": "closest",
@@ -168,29 +170,29 @@ def _number(value: Any) -> float | None:
 
 
 def _traces(
-    rows: Sequence[ResultRow], axes: Sequence[_Axis], colours: Sequence[float | None]
+    names: Sequence[str], axes: Sequence[_Axis], colours: Sequence[float | None]
 ) -> list[dict[str, Any]]:
     """Return a trace for each shade of colour, with gaps between its runs."""
     shades: dict[str, list[int]] = {}
     order = _ranks(colours)
-    for place in range(len(rows)):
+    for place in range(len(names)):
         rank = order.get(place)
         shade = _GREY if rank is None else VIRIDIS[min(int(rank * len(VIRIDIS)), len(VIRIDIS) - 1)]
         shades.setdefault(shade, []).append(place)
-    width = 2.0 if len(rows) <= len(VIRIDIS) * 5 else 1.0
+    width = 2.0 if len(names) <= len(VIRIDIS) * 5 else 1.0
     return [
         {
             "type": "scatter",
             "mode": "lines",
             "x": [x for _ in some for x in (*range(len(axes)), None)],
             "y": [y for place in some for y in (*(axis.places[place] for axis in axes), None)],
-            "text": [t for place in some for t in (*[label(rows[place].run)] * len(axes), "")]
-            if len(rows) <= MOST_NAMED
+            "text": [t for place in some for t in (*[names[place]] * len(axes), "")]
+            if len(names) <= MOST_NAMED
             else None,
-            "hovertemplate": "%{text}<extra></extra>" if len(rows) <= MOST_NAMED else None,
-            "hoverinfo": None if len(rows) <= MOST_NAMED else "skip",
+            "hovertemplate": "%{text}<extra></extra>" if len(names) <= MOST_NAMED else None,
+            "hoverinfo": None if len(names) <= MOST_NAMED else "skip",
             "line": {"color": shade, "width": width},
-            "opacity": 0.8 if len(rows) <= MOST_NAMED else 0.45,
+            "opacity": 0.8 if len(names) <= MOST_NAMED else 0.45,
         }
         for shade, some in shades.items()
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,8 +10,8 @@ from hpckit.model.counted import counted
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
 from hpckit.report.account import span_text
 from hpckit.report.document.model import ReportDocument, RunTimeline
-from hpckit.report.document.words import PART_LABELS, summed_parts
-from hpckit.report.html.charts import Chart, label
+from hpckit.report.document.words import PART_LABELS, short_name, summed_parts
+from hpckit.report.html.charts import Chart, label, pattern
 from hpckit.report.html.elements import Cell, Figure, Html, paragraph, table
 from hpckit.report.html.section import Section, empty_section, section
 from hpckit.report.rows import RunRow
@@ -29,7 +29,7 @@ _COLOURS = {
 _PATTERNS = {TimePart.queue: "/", TimePart.lost: "x", TimePart.restart: "\\"}
 """So that no part is told by its colour alone."""
 
-_LANE, _AROUND = 24, 120
+_LANE, _AROUND, _MOST_HIGH = 24, 120, 960
 
 
 def timeline_section(document: ReportDocument) -> Section:
@@ -41,12 +41,12 @@ def timeline_section(document: ReportDocument) -> Section:
     lanes = [one for one in document.timelines if one.spans]
     parts: list[Html | Chart] = []
     if lanes:
-        parts.append(_chart(lanes, document.rows))
+        parts.append(_chart(lanes, document))
     left = len(rows) - len(lanes)
     if left > 0:
         remark = f"The lanes of {counted(left, 'run')} are not drawn; the table has all of them."
         parts.append(paragraph(remark, "remark"))
-    parts.append(_parts_table(rows))
+    parts.append(_parts_table(rows, document))
     note = (
         "The parts of a run add up to its wall time, from its first submission to its end. Saves "
         "that follow each other closely are drawn together."
@@ -54,14 +54,14 @@ def timeline_section(document: ReportDocument) -> Section:
     return section("timeline", "Timeline", [*parts, paragraph(note, "remark")])
 
 
-def _chart(lanes: Sequence[RunTimeline], rows: Sequence[RunRow]) -> Chart:
-    traces = [trace for part in TimePart if (trace := _bars(part, lanes))]
-    marks = _marks(lanes, rows)
-    names = [label(one.run) for one in lanes]
+def _chart(lanes: Sequence[RunTimeline], document: ReportDocument) -> Chart:
+    names = {one.run: label(short_name(document, one.run)) for one in lanes}
+    traces = [trace for part in TimePart if (trace := _bars(part, lanes, names))]
+    marks = _marks(names, document.rows)
     return Chart(
         id="chart-timeline",
         label="time line of the runs, a lane for each",
-        height=_AROUND + _LANE * max(len(lanes), 2),
+        height=_AROUND + min(_LANE * max(len(lanes), 2), max(_MOST_HIGH, 9 * len(lanes))),
         traces=[*traces, *([marks] if marks else [])],
         layout={
             "barmode": "overlay",
@@ -72,7 +72,7 @@ def _chart(lanes: Sequence[RunTimeline], rows: Sequence[RunRow]) -> Chart:
             "yaxis": {
                 "type": "category",
                 "categoryorder": "array",
-                "categoryarray": names,
+                "categoryarray": list(names.values()),
                 "autorange": "reversed",
                 "automargin": True,
             },
@@ -80,7 +80,9 @@ def _chart(lanes: Sequence[RunTimeline], rows: Sequence[RunRow]) -> Chart:
     )
 
 
-def _bars(part: TimePart, lanes: Sequence[RunTimeline]) -> dict[str, Any] | None:
+def _bars(
+    part: TimePart, lanes: Sequence[RunTimeline], names: Mapping[str, str]
+) -> dict[str, Any] | None:
     found = [(one.run, span) for one in lanes for span in one.spans if span.part is part]
     if not found:
         return None
@@ -94,7 +96,7 @@ def _bars(part: TimePart, lanes: Sequence[RunTimeline]) -> dict[str, Any] | None
         "type": "bar",
         "orientation": "h",
         "name": PART_LABELS[part],
-        "y": [label(run) for run, _ in found],
+        "y": [names[run] for run, _ in found],
         "base": [_moment(span.begin) for _, span in found],
         "x": [_milliseconds(span.end - span.begin) for _, span in found],
         "text": words,
@@ -103,18 +105,17 @@ def _bars(part: TimePart, lanes: Sequence[RunTimeline]) -> dict[str, Any] | None
         "marker": {
             "color": _COLOURS[part],
             "line": {"width": 0},
-            "pattern": {"shape": _PATTERNS.get(part, ""), "size": 6, "solidity": 0.25},
+            "pattern": pattern(_PATTERNS.get(part, "")),
         },
     }
 
 
-def _marks(lanes: Sequence[RunTimeline], rows: Sequence[RunRow]) -> dict[str, Any] | None:
+def _marks(names: Mapping[str, str], rows: Sequence[RunRow]) -> dict[str, Any] | None:
     """Return a mark for each interruption."""
-    drawn = {one.run for one in lanes}
     found = [
         (row.run, one)
         for row in rows
-        if row.run in drawn and row.goodput is not None
+        if row.run in names and row.goodput is not None
         for one in row.goodput.interruptions
     ]
     if not found:
@@ -123,7 +124,7 @@ def _marks(lanes: Sequence[RunTimeline], rows: Sequence[RunRow]) -> dict[str, An
         "type": "scatter",
         "mode": "markers",
         "name": "interruption",
-        "y": [label(run) for run, _ in found],
+        "y": [names[run] for run, _ in found],
         "x": [_moment(one.at) for _, one in found],
         "text": [_words(one) for _, one in found],
         "hovertemplate": "%{y}<br>%{text}<br>%{x}<extra></extra>",
@@ -152,8 +153,12 @@ def _milliseconds(span: timedelta) -> float:
     return round(span.total_seconds() * 1000, 1)
 
 
-def _parts_table(rows: Sequence[RunRow]) -> Html:
-    accounts = [(row.run, row.goodput.parts) for row in rows if row.goodput is not None]
+def _parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Html:
+    accounts = [
+        (short_name(document, row.run), row.goodput.parts)
+        for row in rows
+        if row.goodput is not None
+    ]
     whole = summed_parts(row.goodput for row in rows if row.goodput is not None)
     names = [name for name in PART_LABELS if getattr(whole, name)]
     header = ("run", *(PART_LABELS[name] for name in names), "wall")
