@@ -78,7 +78,7 @@ def troubled_launch(desk: Desk) -> Launch:
         if number == 0:
             at += timedelta(minutes=7)
             _begin(paths, attempt, at)
-        at = _round(paths, number, (first, end), at, step_s, failure, seed=attempt)
+        at = _round(paths, number, (first, end), at, step_s, failure)
     return launch
 
 
@@ -105,8 +105,6 @@ def _round(
     at: datetime,
     step_s: float,
     failure: Failure,
-    *,
-    seed: int,
 ) -> datetime:
     """Write a round; return when it ended."""
     first, end = steps
@@ -118,7 +116,11 @@ def _round(
     append_event(paths.events, events.StepReached(at=begun, round=number, step=first))
     for step in range(first, end):
         moment = begun + timedelta(seconds=step_s * (step - first + 1))
-        loss = 4 / math.sqrt(1 + step / 30) + 0.05 * math.sin(step * 1.7 + seed)
+        loss = (
+            4 / math.sqrt(1 + step / 30)
+            + 0.05 * math.sin(step * 1.7)
+            + max(step - end + 150, 0) / 300
+        )
         row = {"at": moment.isoformat(), "round": number, "step": step, "loss": round(loss, 5)}
         append_line(paths.metrics, row | {"lr": 0.1 * (1 - step / 2000)})
         if step % 100 == 99:

@@ -11,6 +11,7 @@ from hpckit.report.account import span_text
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.document.words import (
     PART_LABELS,
+    best_words,
     no_verdict_words,
     summary_words,
     summed_parts,
@@ -37,7 +38,7 @@ def markdown_text(document: ReportDocument) -> str:
 def _lines(document: ReportDocument) -> Iterator[str]:
     yield f"# {_inline(document.title)}"
     yield ""
-    for line in summary_words(document):
+    for line in (*summary_words(document), *best_words(document)):
         yield f"- {_inline(line)}"
     yield f"- {_inline(written_words(document))}"
     yield from ("", "## Verdicts", "")

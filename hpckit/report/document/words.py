@@ -107,13 +107,13 @@ def no_verdict_words(rows: Sequence[RunRow]) -> str:
 
 
 def summary_words(document: ReportDocument) -> list[str]:
-    """Return a few sentences on what became of the runs: states, goodput, energy, the best run."""
+    """Return a few sentences on what became of the runs: states, goodput, energy."""
     rows = document.rows
     lines = [count_line([row.state for row in rows]) + _progress(rows)]
     accounts = [row.goodput for row in rows if row.goodput is not None]
     lines += [line.strip() for line in goodput_lines(accounts, always=True)]
     lines += energy_words(bill for row in rows if (bill := _bill(row)) is not None)
-    return [f"{line[:1].upper()}{line[1:]}." for line in [*lines, *best_words(document)]]
+    return [f"{line[:1].upper()}{line[1:]}." for line in lines]
 
 
 def _progress(rows: Sequence[RunRow]) -> str:
@@ -163,17 +163,17 @@ def best_words(document: ReportDocument) -> list[str]:
     side = "lowest" if goal.direction is Direction.minimize else "highest"
     by = f"the {side} {goal.metric} at its end"
     if best is None:
-        return [f"no run has completed with a {goal.metric}, so there is no best run"]
+        return [f"No run has completed with a {goal.metric}, so there is no best run."]
     given = " ".join(f"{key}={value}" for key, value in best.overrides.items())
     guess = "; the name of the metric tells which is better" if goal.guessed else ""
     run = f"{best.run} ({given})" if given else best.run
-    return [f"best run: {run} with {by}, {number(best.metrics[goal.metric])}{guess}"]
+    return [f"Best run: {run} with {by}, {number(best.metrics[goal.metric])}{guess}."]
 
 
 def short_name(document: ReportDocument, run: str) -> str:
-    """Return a run's name beside others: its id, or `.3` if all runs are of one launch."""
-    alone = len(document.launches) > 1 or len(document.rows) == 1
-    return run if alone else f".{run.rpartition('.')[2]}"
+    """Return a run's name beside others: its id, or `.3` if there is one launch."""
+    several = len(document.launches) > 1
+    return run if several else f".{run.rpartition('.')[2]}"
 
 
 def summed_parts(accounts: Iterable[Goodput]) -> TimeParts:

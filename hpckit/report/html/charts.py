@@ -6,11 +6,12 @@ Pure: it imports no plotly. Plotly reads some markup in texts, so texts of users
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hpckit.report.escape import escaped_cell, shortened
+from hpckit.report.html.elements import Html, element
 
 LABEL_WIDTH = 48
 
@@ -48,6 +49,24 @@ def label(text: str, width: int = LABEL_WIDTH) -> str:
 def pattern(shape: str) -> dict[str, Any]:
     """Return the pattern of a bar over its colour; an empty shape is none."""
     return {"shape": shape, "size": 6, "solidity": 0.2, "fillmode": "overlay", "fgcolor": "#333333"}
+
+
+def legend(entries: Iterable[tuple[str, str, str]]) -> Html:
+    """Return a legend that breaks into lines where the page is narrow: name, colour, pattern."""
+    items = (
+        element(
+            "span",
+            element(
+                "i", class_=f"swatch {_CLASSES.get(shape, '')}", style=f"background-color:{tint}"
+            ),
+            name,
+        )
+        for name, tint, shape in entries
+    )
+    return element("p", *items, class_="legend")
+
+
+_CLASSES = {"/": "up", "\\": "down", "x": "cross"}
 
 
 def line(name: str, x: Sequence[Any], y: Sequence[Any], colour: str, **more: Any) -> dict[str, Any]:

@@ -77,7 +77,13 @@ def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Ch
         traces=traces,
         layout={
             "showlegend": many,
-            "legend": {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
+            "legend": {
+                "orientation": "h",
+                "traceorder": "normal",
+                "y": -0.2,
+                "yanchor": "top",
+                "x": 0,
+            },
             "xaxis": {"title": {"text": "step"}},
             "yaxis": {"title": {"text": label(curves.metric, 40)}, "automargin": True},
         },
@@ -111,8 +117,8 @@ def _undone(one: RunCurve, style: _Style) -> list[dict[str, Any]]:
             steps,
             values,
             style.colour,
-            line={"color": style.colour, "width": 1.2, "dash": "dot"},
-            opacity=0.45,
+            line={"color": style.colour, "width": 1.4, "dash": "dot"},
+            opacity=0.7,
             showlegend=False,
             hovertemplate="%{y:.5g} at step %{x}<extra>undone</extra>",
         )

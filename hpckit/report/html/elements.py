@@ -83,7 +83,12 @@ def table(
     kept = [place for place in range(len(header)) if any(map(_says, (row[place] for row in rows)))]
     header, rows = _columns(header, kept), [_columns(row, kept) for row in rows]
     foot = foot if foot is None else _columns(foot, kept)
-    head = element("tr", *(element("th", name, scope="col") for name in header))
+    numeric = [any(_is_number(row[place]) for row in rows) for place in range(len(header))]
+    heads = (
+        element("th", name, scope="col", class_="n" if right else None)
+        for name, right in zip(header, numeric, strict=True)
+    )
+    head = element("tr", *heads)
     body = (Html("<tr>" + "".join(map(_cell, row)) + "</tr>") for row in rows[:MOST_ROWS])
     parts = [element("thead", head), element("tbody", *body)]
     if foot is not None:
@@ -104,6 +109,12 @@ def table(
 
 def _says(cell: Cell) -> bool:
     return bool(cell.text) if isinstance(cell, Figure) else cell is not None and cell != ""
+
+
+def _is_number(cell: Cell) -> bool:
+    if isinstance(cell, Figure):
+        return True
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
 
 
 def _columns(cells: Sequence[T], kept: Sequence[int]) -> list[T]:

@@ -9,7 +9,7 @@ from hpckit.model.counted import counted
 from hpckit.model.telemetry.energy import EnergyBill
 from hpckit.report.document.model import GpuActivity, GpuUsed, RankUsed, ReportDocument
 from hpckit.report.document.words import short_name
-from hpckit.report.html.charts import Chart, label, pattern
+from hpckit.report.html.charts import Chart, label, legend, pattern
 from hpckit.report.html.elements import Cell, Figure, Html, element, paragraph, table
 from hpckit.report.html.section import Section, empty_section, section
 from hpckit.report.rows import RunRow
@@ -156,7 +156,8 @@ def _energy_table(bills: Sequence[tuple[RunRow, EnergyBill]], document: ReportDo
 
 
 def _bill_cells(bill: EnergyBill) -> tuple[float | None, ...]:
-    return (bill.gpu_hours, bill.kwh, bill.site_kwh, bill.carbon_g, bill.price, bill.lost_kwh)
+    site = bill.site_kwh if bill.site_kwh != bill.kwh else None
+    return (bill.gpu_hours, bill.kwh, site, bill.carbon_g, bill.price, bill.lost_kwh)
 
 
 def _bill_sums(bills: Sequence[EnergyBill]) -> Sequence[Cell]:
@@ -186,6 +187,7 @@ def ranks_section(document: ReportDocument) -> Section:
     parts: list[Html | Chart] = [_slow_words(slow)]
     chosen = slow[0].run if slow else document.ranks[0].run
     some = [one for one in document.ranks if one.run == chosen]
+    parts.append(legend(_RANK_PARTS))
     parts.append(_rank_chart(chosen, some[:_MOST_RANKS]))
     if len(some) > _MOST_RANKS:
         left = counted(len(some) - _MOST_RANKS, "more rank")
@@ -236,14 +238,7 @@ def _rank_chart(run: str, ranks: Sequence[RankUsed]) -> Chart:
         ],
         layout={
             "barmode": "stack",
-            "showlegend": True,
-            "legend": {
-                "orientation": "h",
-                "traceorder": "normal",
-                "y": 1,
-                "yanchor": "bottom",
-                "x": 0,
-            },
+            "showlegend": False,
             "xaxis": {"type": "category", "title": {"text": f"rank of {label(run)}"}},
             "yaxis": {"title": {"text": "s a step"}, "rangemode": "tozero"},
         },

@@ -67,7 +67,7 @@ def outcome_section(document: ReportDocument) -> Section:
         for state, count in counts.items()
     )
     parts: list[Html] = [element("p", *tiles, class_="tiles")]
-    parts += [paragraph(f"{line[:1].upper()}{line[1:]}.") for line in best_words(document)]
+    parts += [paragraph(line) for line in best_words(document)]
     groups = group_failures(rows)
     if groups:
         parts.append(element("h3", "Failures"))

@@ -17,8 +17,8 @@
   function colours() {
     const styles = getComputedStyle(document.documentElement);
     const one = (name) => styles.getPropertyValue(name).trim();
-    if (printing) return { ink: "#000000", line: "#bbbbbb", box: "#ffffff" };
-    return { ink: one("--ink"), line: one("--line"), box: one("--box") };
+    if (printing) return { ink: "#000000", line: "#bbbbbb", box: "#ffffff", paper: "#ffffff" };
+    return { ink: one("--ink"), line: one("--line"), box: one("--box"), paper: one("--paper") };
   }
 
   function axis(given, shades) {
@@ -44,6 +44,10 @@
     made.hoverlabel = { bgcolor: shades.box, bordercolor: shades.line, font: { color: shades.ink } };
     made.xaxis = axis(given.xaxis, shades);
     made.yaxis = axis(given.yaxis, shades);
+    if (given.annotations) {
+      const own = { bgcolor: shades.paper, font: { color: shades.ink, size: narrow ? 9 : 11 } };
+      made.annotations = given.annotations.map((one) => Object.assign({}, one, own));
+    }
     if (chart.data.length < 2 && given.showlegend === undefined) made.showlegend = false;
     return made;
   }

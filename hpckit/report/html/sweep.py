@@ -40,7 +40,8 @@ def sweep_section(document: ReportDocument) -> Section:
 
 def _table(results: Results) -> Html:
     rows = [[shown(value) for value in line] for line in cells(results)]
-    return table(header(results), rows, label="results of the runs")
+    names = ["time (s)" if name == "time" else name for name in header(results)]
+    return table(names, rows, label="results of the runs")
 
 
 def _metric(document: ReportDocument) -> str | None:
@@ -85,10 +86,11 @@ def _lines(document: ReportDocument) -> Chart | None:
         id="chart-sweep",
         label="parallel coordinates of the sweep, a line for each run",
         height=_HEIGHT,
-        traces=[*_traces(names, axes, colours), *_scales(axes)],
+        traces=_traces(names, axes, colours),
         layout={
             "showlegend": False,
             "hovermode": "closest",
+            "annotations": _scales(axes),
             "shapes": [_pole(place) for place in range(len(axes))],
             "xaxis": {
                 "tickvals": list(range(len(axes))),
@@ -213,16 +215,17 @@ def _ranks(values: Sequence[float | None]) -> dict[int, float]:
 
 
 def _scales(axes: Sequence[_Axis]) -> list[dict[str, Any]]:
-    """Return the values beside each axis."""
+    """Return the values beside each axis, on paper of their own: lines run below them."""
     return [
         {
-            "type": "scatter",
-            "mode": "text",
-            "x": [place for place, axis in enumerate(axes) for _ in axis.ticks],
-            "y": [at for axis in axes for at, _ in axis.ticks],
-            "text": [f"{words} " for axis in axes for _, words in axis.ticks],
-            "textposition": "middle left",
-            "hoverinfo": "skip",
-            "cliponaxis": False,
+            "x": place,
+            "y": at,
+            "text": words,
+            "xanchor": "right",
+            "xshift": -4,
+            "showarrow": False,
+            "borderpad": 1,
         }
+        for place, axis in enumerate(axes)
+        for at, words in axis.ticks
     ]

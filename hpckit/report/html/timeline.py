@@ -11,7 +11,7 @@ from hpckit.model.goodput import Interruption, TimePart, TimeParts
 from hpckit.report.account import span_text
 from hpckit.report.document.model import ReportDocument, RunTimeline
 from hpckit.report.document.words import PART_LABELS, short_name, summed_parts
-from hpckit.report.html.charts import Chart, label, pattern
+from hpckit.report.html.charts import Chart, label, legend, pattern
 from hpckit.report.html.elements import Cell, Figure, Html, paragraph, table
 from hpckit.report.html.section import Section, empty_section, section
 from hpckit.report.rows import RunRow
@@ -29,7 +29,7 @@ _COLOURS = {
 _PATTERNS = {TimePart.queue: "/", TimePart.lost: "x", TimePart.restart: "\\"}
 """So that no part is told by its colour alone."""
 
-_LANE, _AROUND, _MOST_HIGH = 24, 120, 960
+_LANE, _AROUND, _MOST_HIGH = 24, 96, 960
 
 
 def timeline_section(document: ReportDocument) -> Section:
@@ -41,6 +41,14 @@ def timeline_section(document: ReportDocument) -> Section:
     lanes = [one for one in document.timelines if one.spans]
     parts: list[Html | Chart] = []
     if lanes:
+        drawn = {span.part for one in lanes for span in one.spans}
+        parts.append(
+            legend(
+                (PART_LABELS[part], _COLOURS[part], _PATTERNS.get(part, ""))
+                for part in TimePart
+                if part in drawn
+            )
+        )
         parts.append(_chart(lanes, document))
     left = len(rows) - len(lanes)
     if left > 0:
@@ -48,8 +56,8 @@ def timeline_section(document: ReportDocument) -> Section:
         parts.append(paragraph(remark, "remark"))
     parts.append(_parts_table(rows, document))
     note = (
-        "The parts of a run add up to its wall time, from its first submission to its end. Saves "
-        "that follow each other closely are drawn together."
+        "The parts of a run add up to its wall time, from its first submission to its end. A "
+        "cross is an interruption: red a failure, grey a planned one. Many saves are drawn together."
     )
     return section("timeline", "Timeline", [*parts, paragraph(note, "remark")])
 
@@ -67,7 +75,7 @@ def _chart(lanes: Sequence[RunTimeline], document: ReportDocument) -> Chart:
             "barmode": "overlay",
             "bargap": 0.25,
             "hovermode": "closest",
-            "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0},
+            "showlegend": False,
             "xaxis": {"type": "date", "side": "bottom", "title": {"text": "UTC"}},
             "yaxis": {
                 "type": "category",
