@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from cli_world import START, Desk
+from cli_world import NOW, START, Desk
 
+from hpckit.context import Context
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RoundAction, RunState
 from hpckit.model.telemetry.json_form import encode_telemetry
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -29,6 +30,9 @@ from hpckit.model.telemetry.vocabulary import (
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, append_line, make_folder, write_json
+from hpckit.report.document.model import ReportDocument
+from hpckit.views.freshness import Freshness
+from hpckit.views.report.gather import report_document
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -70,8 +74,8 @@ _ROUNDS = ((1, 0, 0, 420, 2.0, _OOM), (1, 1, 300, 800, 2.5, _LOST), (2, 0, 600, 
 
 def troubled_launch(desk: Desk) -> Launch:
     """Return a launch of one run on two nodes with two GPUs each, which failed three times."""
-    launch = desk.freeze("llm", sweep=[("model=large", "lr=0.1")], kind=ClusterKind.slurm)
-    desk.tell(launch, events.Submitted(at=START, job_index=0, job="41"))
+    launch = desk.freeze("llm", sweep=[("model=large", "lr=0.1")])
+    desk.tell(launch, events.LocalStarted(at=START, host="elsewhere", pid=1, started="1"))
     at = START + timedelta(minutes=5)
     for attempt, number, first, end, step_s, failure in _ROUNDS:
         paths = launch.paths.run(0).attempt(attempt)
@@ -282,6 +286,19 @@ def _swept_run(launch: Launch, index: int, steps: int) -> None:
             failure=failure if failed else None,
         ),
     )
+
+
+def gathered(desk: Desk, *launches: Launch) -> ReportDocument:
+    """Return the report of whole launches."""
+    context = Context(
+        environ={},
+        cwd=desk.folder,
+        stdout=io.StringIO(),
+        stderr=io.StringIO(),
+        now=lambda: NOW,
+        sleep=desk.sleeps.append,
+    )
+    return report_document([(launch, None) for launch in launches], context, Freshness())
 
 
 def hostile_launch(desk: Desk) -> Launch:

@@ -10,7 +10,7 @@ from statistics import quantiles
 from hpckit.report.document.model import CurveBand, CurvePoints
 
 COLUMNS = 400
-"""A curve has at most two points in each of these: the smallest value and the largest."""
+"""A curve has at most two points in each of these, its extremes, and its ends."""
 
 BAND_COLUMNS = 60
 _LEAST_RUNS = 3
@@ -44,14 +44,15 @@ def step_range(curves: Sequence[Sequence[float]]) -> StepRange:
 def thinned(
     steps: Sequence[float], values: Sequence[float], shown: StepRange, columns: int = COLUMNS
 ) -> CurvePoints:
-    """Return a curve with the extremes of each column, in their order; spikes stay.
+    """Return a curve with the extremes of each column, in their order: spikes stay, and both ends.
 
     A value that is not finite is a gap, unless its column has others.
     """
     if len(steps) <= columns:
         kept = list(range(len(steps)))
     else:
-        kept = list(_extremes(steps, values, shown, columns))
+        ends = {0, len(steps) - 1}
+        kept = sorted({*_extremes(steps, values, shown, columns), *ends})
     return CurvePoints(
         steps=tuple(rounded(steps[place]) for place in kept),
         values=tuple(
@@ -74,8 +75,6 @@ def _extremes(
         if math.isfinite(value):
             low = place if not values[low] <= value else low
             high = place if not values[high] >= value else high
-            low = low if math.isfinite(values[low]) else place
-            high = high if math.isfinite(values[high]) else place
     yield from sorted({low, high} - {-1})
 
 

@@ -16,7 +16,7 @@ from hpckit.report.html.elements import Html, element
 LABEL_WIDTH = 48
 
 COLOURS = (
-    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    *("#1f83c4", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
     *("#8c6bb1", "#b8860b", "#7f7f7f", "#bc5090", "#2f9e8f", "#a05d56"),
 )
 """Okabe and Ito's, without black and yellow, and six more: readable on light and dark paper."""

@@ -113,9 +113,6 @@ def _top(document: ReportDocument, sections: Sequence[Section]) -> Html:
         element("h1", document.title),
         paragraph(f"W{written_words(document)[1:]}.", "remark"),
         element("nav", *links, aria_label="sections"),
-        element(
-            "noscript", paragraph("Charts need JavaScript; texts and tables do not.", "remark")
-        ),
     )
 
 

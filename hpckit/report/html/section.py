@@ -45,6 +45,7 @@ def empty_section(id_: str, title: str, why: str) -> Section:
 def _place(chart: Chart) -> Html:
     return element(
         "div",
+        paragraph("A chart, for which JavaScript has to be allowed.", "remark"),
         id=chart.id,
         class_="chart",
         role="img",

@@ -57,7 +57,8 @@ def timeline_section(document: ReportDocument) -> Section:
     parts.append(_parts_table(rows, document))
     note = (
         "The parts of a run add up to its wall time, from its first submission to its end. A "
-        "cross is an interruption: red a failure, grey a planned one. Many saves are drawn together."
+        "cross is an interruption: red a failure, grey a planned one. Many saves "
+        "are drawn together."
     )
     return section("timeline", "Timeline", [*parts, paragraph(note, "remark")])
 
