@@ -23,6 +23,7 @@ MISSING = [name for name in ("playwright", "plotly") if importlib.util.find_spec
     [] if BROWSER else ["chromium"]
 )
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
     pytest.mark.timeout(120),
 ]
@@ -49,11 +50,15 @@ class Reader:
         self.page = browser.new_context(offline=True, **options).new_page()
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
+        self.page.on("dialog", self._refuse)
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(file.as_uri())
         if options.get("java_script_enabled", True):
             self.page.locator("body[data-ready]").wait_for(timeout=60_000)
+
+    def _refuse(self, dialog: Any) -> None:
+        self.said.append("dialog")
+        dialog.dismiss()
 
     def check(self, file: Path) -> None:
         """Assert that it is drawn, silent, and alone."""

@@ -10,7 +10,7 @@ COLUMNS = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
+class GpuStretch:
     """What a GPU did between two moments, seconds since 1970; null is unknown."""
 
     node: str
@@ -46,7 +46,7 @@ class TimeColumns:
     _busy: dict[tuple[str, str], dict[int, _Mean]] = field(default_factory=dict)
     _power: dict[tuple[str, str], dict[int, _Mean]] = field(default_factory=dict)
 
-    def add(self, one: GpuReading) -> None:
+    def add(self, one: GpuStretch) -> None:
         """Take a reading into account, in every column that it touches."""
         key = (one.node, one.gpu)
         for column, weight in self._columns(one.begin_s, one.end_s):

@@ -13,7 +13,7 @@ from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps
 from hpckit.record.launches import Launch, attempt_numbers
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.telemetry import read_telemetry, telemetry_nodes
-from hpckit.report.document.activity import GpuReading, TimeColumns
+from hpckit.report.document.activity import GpuStretch, TimeColumns
 from hpckit.report.document.model import GpuActivity, GpuLane, GpuUsed, RankUsed
 
 MOST_LANES = 64
@@ -82,7 +82,7 @@ def gpu_activity(runs: Iterable[tuple[Launch, RunView]]) -> GpuActivity | None:
     )
 
 
-def _readings(launch: Launch, index: int) -> Iterator[GpuReading]:
+def _readings(launch: Launch, index: int) -> Iterator[GpuStretch]:
     run = launch.paths.run(index)
     for number in attempt_numbers(run.attempts):
         attempt = run.attempt(number)
@@ -91,7 +91,7 @@ def _readings(launch: Launch, index: int) -> Iterator[GpuReading]:
                 yield from _of_node(attempt, node)
 
 
-def _of_node(attempt: AttemptPaths, node: str) -> Iterator[GpuReading]:
+def _of_node(attempt: AttemptPaths, node: str) -> Iterator[GpuStretch]:
     devices: dict[str, GpuDevice] = {}
     for record in read_telemetry(attempt, node):
         if isinstance(record, GpuDevice):
@@ -100,11 +100,11 @@ def _of_node(attempt: AttemptPaths, node: str) -> Iterator[GpuReading]:
             yield from _of_row(node, record, devices)
 
 
-def _of_row(node: str, row: TelemetryRow, devices: Mapping[str, GpuDevice]) -> Iterator[GpuReading]:
+def _of_row(node: str, row: TelemetryRow, devices: Mapping[str, GpuDevice]) -> Iterator[GpuStretch]:
     parents = {one.parent for one in devices.values()}
     for gpu in row.gpus:
         if gpu.uuid not in parents and row.end > row.start:
-            yield GpuReading(
+            yield GpuStretch(
                 node=node,
                 gpu=gpu_name(gpu.uuid, devices.get(gpu.uuid)),
                 begin_s=row.start.timestamp(),

@@ -96,6 +96,7 @@ def test_report_of_nothing_is_an_error(desk: Desk) -> None:
 
 
 @needs_plotly
+@pytest.mark.slow
 def test_report_of_a_thousand_runs_is_below_eight_megabytes(desk: Desk) -> None:
     """With plotly in it, and all tables whole."""
     launch = swept_launch(desk, 1000, steps=20)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpckit.report.document.model import CurvePoints
 from hpckit.report.document.thinning import (
     BAND_COLUMNS,
     COLUMNS,
@@ -38,8 +39,7 @@ def test_thinned_curve_keeps_its_extremes_and_its_order(values: list[float]) -> 
 def test_thinned_short_curve_is_whole() -> None:
     """A few values are all drawn; one that is not finite is a gap."""
     found = thinned([0.0, 1.0, 2.0], [1.5, math.nan, 2.5], StepRange(low=0, high=2))
-    assert found.steps == (0, 1, 2)
-    assert found.values == (1.5, None, 2.5)
+    assert found == CurvePoints(steps=(0, 1, 2), values=(1.5, None, 2.5))
 
 
 def test_thinned_column_of_nothing_finite_is_a_gap() -> None:
