@@ -44,7 +44,7 @@ VERBS = {
     "shell": "a shell, or a command, inside the allocation of a running run",
     "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",
-    "report": "what became of runs and why, in one HTML file: verdicts, timeline, curves, GPUs",
+    "report": "one HTML file about runs: verdicts, failures, timeline, curves, sweep, GPUs",
     "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
     "ls": "the launches there are",
     "clean": "remove what is no longer needed, after showing what and how much",

@@ -1,4 +1,4 @@
-"""`hpckit report`: what became of runs and why, in one HTML file that works anywhere."""
+"""`hpckit report`: how runs ended and why, in one HTML file that works anywhere."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def no_verdict_words(rows: Sequence[RunRow]) -> str:
 
 
 def summary_words(document: ReportDocument) -> list[str]:
-    """Return a few sentences on what became of the runs: states, goodput, energy."""
+    """Return a few sentences on how the runs ended: states, goodput, energy."""
     rows = document.rows
     lines = [count_line([row.state for row in rows]) + _progress(rows)]
     accounts = [row.goodput for row in rows if row.goodput is not None]

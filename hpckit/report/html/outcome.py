@@ -1,4 +1,4 @@
-"""The first two sections: what holds runs back, and what became of them. Pure."""
+"""The first two sections: what holds runs back, and how they ended. Pure."""
 
 from __future__ import annotations
 
