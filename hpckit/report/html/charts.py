@@ -38,7 +38,12 @@ class Chart:
 
     def plain(self) -> dict[str, Any]:
         """Return the object that the page's script reads."""
-        return {"id": self.id, "data": list(self.traces), "layout": dict(self.layout)}
+        return {
+            "id": self.id,
+            "height": self.height,
+            "data": list(self.traces),
+            "layout": dict(self.layout),
+        }
 
 
 def label(text: str, width: int = LABEL_WIDTH) -> str:

@@ -12,6 +12,7 @@
     modeBarButtonsToRemove: ["sendChartToCloud", "lasso2d", "select2d", "autoScale2d"],
   };
   const dark = matchMedia("(prefers-color-scheme: dark)");
+  const PAPER = 690; // what A4 and Letter have between margins of 12 mm
   let printing = false;
 
   function colours() {
@@ -38,6 +39,7 @@
       },
       given
     );
+    if (printing) Object.assign(made, { autosize: false, width: PAPER, height: chart.height });
     made.paper_bgcolor = "rgba(0,0,0,0)";
     made.plot_bgcolor = "rgba(0,0,0,0)";
     made.font = { color: shades.ink, size: narrow ? 10 : 12, family: "system-ui, sans-serif" };
