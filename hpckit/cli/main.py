@@ -46,6 +46,7 @@ VERBS = {
     "shell": "a shell, or a command, inside the allocation of a running run",
     "chaos": "inject faults into a running run, to see it survive",
     "results": "a table of final metrics over a sweep",
+    "report": "one HTML file about runs: verdicts, failures, timeline, curves, sweep, GPUs",
     "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
     "ls": "the launches there are",
     "clean": "remove what is no longer needed, after showing what and how much",
@@ -78,6 +79,7 @@ _MEANT = {
     "compare": "diff",
     **dict.fromkeys(("stack", "dump", "py-spy", "pystack", "traceback"), "stacks"),
     **dict.fromkeys(("tensorboard", "wandb", "mlflow", "metrics", "trace"), "export"),
+    **dict.fromkeys(("html", "summary", "plot", "dashboard"), "report"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """Names that other tools use for hpckit's verbs."""

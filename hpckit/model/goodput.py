@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from hpckit.model.failure import Cause
 from hpckit.model.states import RoundAction
@@ -77,6 +78,32 @@ class TimeParts:
 
 
 _PARTS = tuple(field.name for field in fields(TimeParts))
+
+
+class TimePart(StrEnum):
+    """The names of the parts of `TimeParts`, in the order in which people read them."""
+
+    productive = "productive"
+    checkpoint = "checkpoint"
+    start = "start"
+    restart = "restart"
+    lost = "lost"
+    queue = "queue"
+    idle = "idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpan:
+    """A stretch of a run's wall time that belongs to one part.
+
+    `attempt` is 0 before the first; `round` is null outside of rounds.
+    """
+
+    part: TimePart
+    begin: datetime
+    end: datetime
+    attempt: int
+    round: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,28 +8,39 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from hpckit.model.launch import Direction
 from hpckit.model.run import PRUNED
-from hpckit.model.search import Search
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
 from hpckit.report.text import number
 
 
-def best_first(results: Results, search: Search) -> Results:
+class Goal(Protocol):
+    """A metric, and whether a low or a high value of it is good."""
+
+    @property
+    def metric(self) -> str:
+        """The metric's name."""
+
+    @property
+    def direction(self) -> Direction:
+        """What is good."""
+
+
+def best_first(results: Results, search: Goal) -> Results:
     """Return the results with the best run first; runs that do not count come last."""
     return replace(results, rows=tuple(sorted(results.rows, key=lambda row: _rank(row, search))))
 
 
-def best_row(rows: Sequence[ResultRow], search: Search) -> ResultRow | None:
+def best_row(rows: Sequence[ResultRow], search: Goal) -> ResultRow | None:
     """Return the best run that counts, None if there is none yet."""
     counting = [row for row in rows if _counts(row, search)]
     return min(counting, key=lambda row: _rank(row, search), default=None)
 
 
-def best_object(row: ResultRow | None, search: Search) -> dict[str, Any] | None:
+def best_object(row: ResultRow | None, search: Goal) -> dict[str, Any] | None:
     """Return the object for the best run in `results --json`."""
     if row is None:
         return None
@@ -50,19 +61,19 @@ def best_line(row: ResultRow | None, metric: str) -> str:
     return f"best so far: {row.run}  {metric} {number(row.metrics[metric])}  {given}".rstrip()
 
 
-def _rank(row: ResultRow, search: Search) -> tuple[bool, float, int]:
+def _rank(row: ResultRow, search: Goal) -> tuple[bool, float, int]:
     value = _value(row, search)
     sign = 1.0 if search.direction is Direction.minimize else -1.0
     size = math.inf if value is None else sign * value
     return not _counts(row, search), size, row.index
 
 
-def _counts(row: ResultRow, search: Search) -> bool:
+def _counts(row: ResultRow, search: Goal) -> bool:
     done = row.state is RunState.completed and row.reason != PRUNED
     return done and _value(row, search) is not None
 
 
-def _value(row: ResultRow, search: Search) -> float | None:
+def _value(row: ResultRow, search: Goal) -> float | None:
     value = row.metrics.get(search.metric)
     fit = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if fit and value is not None else None

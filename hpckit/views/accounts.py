@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import TypedDict
 
-from hpckit.model.goodput import Goodput
+from hpckit.model.goodput import Goodput, StepProgress, TimeSpan
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.planning.goodput.account import account, submissions
+from hpckit.planning.goodput.account import Attempts, account, submissions
+from hpckit.planning.goodput.spans import time_spans
 from hpckit.record.index import RunIndex
 from hpckit.record.launches import Launch, read_attempts, read_launch_events, read_progress
 
@@ -52,14 +54,40 @@ def _kept_or_read(
     return known
 
 
+def run_spans(
+    launch: Launch, views: Iterable[RunView], now: datetime
+) -> Mapping[int, tuple[TimeSpan, ...]]:
+    """Return when each of these runs did what, by index; the sums are those of its account."""
+    given = submissions(launch.jobs, read_launch_events(launch))
+    return {
+        view.record.index: time_spans(**_told(launch, view, given.get(view.record.index, ()), now))
+        for view in views
+    }
+
+
 def _account(launch: Launch, view: RunView, given: Iterable[datetime], now: datetime) -> Goodput:
+    return account(**_told(launch, view, given, now))
+
+
+def _told(launch: Launch, view: RunView, given: Iterable[datetime], now: datetime) -> _Told:
+    """Return the arguments of `account` for a run."""
     index = view.record.index
     attempts = tuple(read_attempts(launch, index))
     said = {number: read_progress(launch, index, number) for number, _ in attempts}
-    return account(
-        attempts,
+    return _Told(
+        attempts=attempts,
         submissions=given,
         progress={number: one for number, one in said.items() if one is not None},
         until=now if view.state in _GOES_ON else None,
         alive=view.state is RunState.running and not view.requeued,
     )
+
+
+class _Told(TypedDict):
+    """The arguments of `account`."""
+
+    attempts: Attempts
+    submissions: Iterable[datetime]
+    progress: Mapping[int, StepProgress]
+    until: datetime | None
+    alive: bool

@@ -32,7 +32,7 @@ from hpckit.report.description import (
 from hpckit.report.rows import run_row
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_head import launch_head
-from hpckit.views.launch_view import launch_view
+from hpckit.views.launch_view import LaunchView, launch_view
 
 
 def describe_selection(
@@ -44,6 +44,12 @@ def describe_selection(
     view = launch_view(launch, context, indices=indices, freshness=freshness)
     if view.warning:
         context.note(f"warning: {view.warning}")
+    return describe_view(view)
+
+
+def describe_view(view: LaunchView) -> LaunchDescription:
+    """Return the description of the run of this view, or of the launch if it has several."""
+    launch = view.launch
     single = view.runs[0] if len(view.runs) == 1 else None
     first = view.runs[0].record.index
     settings, config = load_settings(launch, first)

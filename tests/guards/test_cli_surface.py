@@ -35,6 +35,8 @@ SURFACE = {
     | {"--dry-run", "--json", "--output-dir"},
     "show": {"LAUNCH|RUN", "--config", "--fresh", "--json", "--output-dir"},
     "export": {"KIND", "LAUNCH|RUN", "--to", "--follow", "--undone", "--output-dir"},
+    "report": {"LAUNCH|RUN", "--to", "--markdown", "--json", "--junit", "--refresh", "--fresh"}
+    | {"--output-dir"},
     "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
     "top": {"LAUNCH|RUN", "--once", "--output-dir"},
     "stacks": {"LAUNCH|RUN", "--rank", "--json", "--output-dir"},

@@ -8,7 +8,7 @@ import sys
 
 HEAVY = (
     *("torch", "hydra", "omegaconf", "submitit", "sklearn", "numpy", "jinja2", "rich"),
-    *("psutil", "pynvml", "textual"),
+    *("psutil", "pynvml", "textual", "plotly"),
 )
 PROBE = """
 import json, sys

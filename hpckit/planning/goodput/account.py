@@ -38,13 +38,29 @@ def account(
     last sign of life. The parts add up to the time from the first submission (or attempt) to the
     end.
     """
+    return _balance(
+        read_timeline(
+            attempts, submissions=submissions, progress=progress, until=until, alive=alive
+        )
+    )
+
+
+def read_timeline(
+    attempts: Attempts,
+    *,
+    submissions: Iterable[datetime] = (),
+    progress: Mapping[int, StepProgress] | None = None,
+    until: datetime | None = None,
+    alive: bool = False,
+) -> Timeline:
+    """Return what a run was doing at every moment; the arguments are those of `account`."""
     timeline = Timeline(submissions=sorted(map(utc, submissions)), progress=progress or {})
     for number, history in attempts:
         timeline.begin(number, history[0].at if history else None)
         for event in history:
             timeline.take(event)
     timeline.close(until, alive=alive)
-    return _balance(timeline)
+    return timeline
 
 
 def submissions(
@@ -76,7 +92,7 @@ def _balance(timeline: Timeline) -> Goodput:
     spent = timeline.spent
     parts = TimeParts(
         productive=sum((productive for productive, _, _ in worth), ZERO),
-        checkpoint=sum((_stall(one) for one in timeline.rounds), ZERO),
+        checkpoint=sum((stall(one) for one in timeline.rounds), ZERO),
         lost=sum((lost for _, lost, _ in worth), ZERO),
         start=spent[Phase.start],
         restart=spent[Phase.restart] + spent[Phase.trouble],
@@ -100,6 +116,13 @@ def _balance(timeline: Timeline) -> Goodput:
     )
 
 
+def lost_times(rounds: Sequence[RoundTime]) -> Mapping[int, timedelta]:
+    """Return how much of each round's time was lost, by its place in `rounds`."""
+    last = len(rounds) - 1
+    found = enumerate(_with_floors(rounds))
+    return {last - place: _worth(one, floor)[1] for place, (one, floor) in found}
+
+
 def _with_floors(rounds: Sequence[RoundTime]) -> Iterator[tuple[RoundTime, int | None]]:
     """Yield each round with the lowest first step of later ones: work from there is lost."""
     floor: int | None = None
@@ -114,7 +137,7 @@ def _worth(one: RoundTime, floor: int | None) -> tuple[timedelta, timedelta, int
 
     A lost step took as long as the mean step of its own round.
     """
-    work = one.trained - _stall(one)
+    work = one.trained - stall(one)
     if floor is None or one.last is None:
         return work, ZERO, 0
     steps = min(max(one.last - floor + 1, 0), one.steps)
@@ -123,7 +146,8 @@ def _worth(one: RoundTime, floor: int | None) -> tuple[timedelta, timedelta, int
     return work - lost, lost, steps
 
 
-def _stall(one: RoundTime) -> timedelta:
+def stall(one: RoundTime) -> timedelta:
+    """Return how long a round stood still for saves."""
     return min(one.stalled, one.trained)
 
 

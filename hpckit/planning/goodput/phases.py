@@ -30,7 +30,8 @@ class Phase(Enum):
 class RoundTime:
     """A round: `trained` from its first step to trouble, `stepless` before, `stalled` for saves.
 
-    `first` and `last` are the first and the last step known to have begun.
+    `first` and `last` are the first and the last step known to have begun. `saves` are the moments
+    of training at which saves were over, each with its standstill.
     """
 
     number: int
@@ -42,6 +43,7 @@ class RoundTime:
     stalled: timedelta = ZERO
     stepless: dict[Phase, timedelta] = field(default_factory=dict)
     saved_at: timedelta = ZERO
+    saves: list[tuple[timedelta, timedelta]] = field(default_factory=list)
 
     def begin(self, step: int | None) -> None:
         """Record the first step."""
@@ -57,6 +59,27 @@ class RoundTime:
     def steps(self) -> int:
         """How many steps began."""
         return 0 if self.first is None or self.last is None else self.last - self.first + 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Stretch:
+    """Time that passed in one phase, and the attempt and the round that it belongs to."""
+
+    phase: Phase
+    begin: datetime
+    end: datetime
+    attempt: int
+    round: RoundTime | None
+
+    @property
+    def length(self) -> timedelta:
+        """How long it is."""
+        return self.end - self.begin
+
+    @property
+    def mark(self) -> tuple[Phase, int, datetime]:
+        """What the next stretch has to begin with to be the same one: phase, attempt, moment."""
+        return self.phase, self.attempt, self.end
 
 
 def utc(at: datetime) -> datetime:

@@ -7,14 +7,21 @@ up whatever is in the record.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.goodput import Interruption, StepProgress
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, recorded_duration, utc
+from hpckit.planning.goodput.phases import (
+    ZERO,
+    Phase,
+    RoundTime,
+    Stretch,
+    recorded_duration,
+    utc,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,13 +29,15 @@ class Timeline:
     """What a run did so far. `submissions` are sorted; `progress` is by attempt number.
 
     `intervals` are the training times between saves, `stalls` the standstill of each save,
-    `writing` how long all saves took until their commits.
+    `writing` how long all saves took until their commits. `stretches` are all times in order, as
+    they were counted.
     """
 
     submissions: Sequence[datetime]
     progress: Mapping[int, StepProgress]
     spent: dict[Phase, timedelta] = field(default_factory=lambda: dict.fromkeys(Phase, ZERO))
     rounds: list[RoundTime] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
     interruptions: list[Interruption] = field(default_factory=list)
     stalls: list[timedelta] = field(default_factory=list)
     intervals: list[timedelta] = field(default_factory=list)
@@ -96,8 +105,9 @@ class Timeline:
         if self._clock is None:
             self._clock = at
         gone = max(at - self._clock, ZERO)
-        self._clock += gone
         now = self._round
+        self._stretch(self._clock, self._clock + gone)
+        self._clock += gone
         if self._phase is Phase.training and now is not None:
             now.trained += gone
             return
@@ -106,6 +116,34 @@ class Timeline:
             now.troubled += gone
         elif now is not None:
             now.stepless[self._phase] = now.stepless.get(self._phase, ZERO) + gone
+
+    def _stretch(self, begin: datetime, end: datetime) -> None:
+        if end <= begin:
+            return
+        last = self.stretches[-1] if self.stretches else None
+        same = (self._phase, self._attempt, begin)
+        if last is not None and last.round is self._round and last.mark == same:
+            last.end = end
+            return
+        self.stretches.append(
+            Stretch(
+                phase=self._phase, begin=begin, end=end, attempt=self._attempt, round=self._round
+            )
+        )
+
+    def _stretch_trouble(self, now: RoundTime, taken: timedelta) -> None:
+        """Turn the end of a round's training into trouble."""
+        for place in range(len(self.stretches) - 1, -1, -1):
+            one = self.stretches[place]
+            if taken <= ZERO or one.round is not now:
+                return
+            if one.phase is not Phase.training:
+                continue
+            part = min(one.length, taken)
+            taken -= part
+            trouble = replace(one, phase=Phase.trouble, begin=one.end - part)
+            one.end -= part
+            self.stretches[place : place + 1] = [one, trouble] if one.length else [trouble]
 
     def _wait(self, until: datetime) -> None:
         """Pass the time to the next attempt: idle until a new submission, if there was one."""
@@ -160,6 +198,7 @@ class Timeline:
         now.trained -= taken
         now.troubled += taken
         self.spent[Phase.trouble] += taken
+        self._stretch_trouble(now, taken)
         self._phase = Phase.trouble
 
     def _save(self, event: events.CheckpointSaved) -> None:
@@ -171,6 +210,7 @@ class Timeline:
         if now is None or now.number != event.round or self._phase is not Phase.training:
             return
         now.stalled += stall
+        now.saves.append((now.trained, stall))
         began = now.trained - took
         if began > now.saved_at:
             self.intervals.append(began - now.saved_at)
@@ -208,6 +248,9 @@ class Timeline:
         for phase, gone in now.stepless.items():
             self.spent[phase] -= gone
             now.trained += gone
+        for one in self.stretches:
+            if one.round is now and one.phase in now.stepless:
+                one.phase = Phase.training
         now.stepless.clear()
 
     def _end_attempt(self, event: events.AttemptEnded) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,10 +14,18 @@ from hypothesis import strategies as st
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
-from hpckit.model.goodput import Goodput, MeasuredTimes, StepProgress, TimeParts
+from hpckit.model.goodput import (
+    Goodput,
+    MeasuredTimes,
+    StepProgress,
+    TimePart,
+    TimeParts,
+    TimeSpan,
+)
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.goodput.account import account, submissions
 from hpckit.planning.goodput.ettr import expected_ettr
+from hpckit.planning.goodput.spans import MOST_SAVES, time_spans
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KILLED = Failure(cause=Cause.signal, message="rank 1 was killed by SIGKILL", rank=1, step=19)
@@ -129,6 +138,44 @@ def test_account_of_a_restart_has_its_lost_steps_and_its_standstill() -> None:
         detection=timedelta(seconds=2),
     )
     assert told.ettr_expected == expected_ettr(told.measured)
+
+
+def test_spans_draw_saves_where_they_were_and_lost_steps_last() -> None:
+    """A standstill ends with its save; what is done again later is the end of its round."""
+    history = [
+        began(0),
+        round_began(0),
+        stepped(10, 0),
+        saved(20, 4, stall=2),
+        round_over(30, (0, 9)),
+        round_began(30, 1),
+        stepped(40, 5, 1),
+        round_over(50, (5, 9), 1, failure=None),
+        over(50),
+    ]
+    spans = time_spans([(1, history)])
+    assert [
+        (one.part.value, (one.begin - START).total_seconds(), (one.end - START).total_seconds())
+        for one in spans
+    ] == [
+        ("start", 0, 10),
+        ("productive", 10, 18),
+        ("checkpoint", 18, 20),
+        ("productive", 20, 21),
+        ("lost", 21, 30),
+        ("restart", 30, 40),
+        ("productive", 40, 50),
+    ]
+    assert _sums(spans) == account([(1, history)]).parts
+
+
+def test_spans_of_many_saves_stay_few_and_add_up() -> None:
+    """Ten thousand saves are drawn together, as long as all of them took."""
+    saves = [saved(10 + 2 * number, number, stall=1) for number in range(1, 10_000)]
+    history = [began(0), round_began(0), stepped(10, 0), *saves, over(30_000)]
+    spans = time_spans([(1, history)])
+    assert len(spans) <= 2 * MOST_SAVES + 2
+    assert _sums(spans) == account([(1, history)]).parts
 
 
 def test_account_loses_nothing_where_the_next_round_goes_on_behind() -> None:
@@ -355,10 +402,27 @@ def test_parts_add_up_whatever_the_record_says(
     )
     assert min(getattr(told.parts, field.name) for field in fields(TimeParts)) >= timedelta(0)
     assert told.parts.wall == _span(told, histories, given_at, until, progress)
+    spans = time_spans(
+        list(enumerate(histories)),
+        submissions=given_at,
+        progress=progress,
+        until=until,
+        alive=alive,
+    )
+    assert _sums(spans) == told.parts
+    assert all(one.end == other.begin for one, other in pairwise(spans))
     assert told.lost_steps >= 0
     for share in (told.goodput, told.ettr, told.ettr_since_first_step):
         assert share is None or 0 <= share <= 1
     assert told.ettr_expected is None or 0 <= told.ettr_expected <= 1
+
+
+def _sums(spans: Sequence[TimeSpan]) -> TimeParts:
+    """Return the lengths of spans by part."""
+    lengths = {part.value: timedelta(0) for part in TimePart}
+    for one in spans:
+        lengths[one.part] += one.end - one.begin
+    return TimeParts(**lengths)
 
 
 def _span(

@@ -1,0 +1,79 @@
+"""`hpckit report`: how runs ended and why, in one HTML file that works anywhere."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hpckit.cli.gc_pause import gc_paused
+from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir
+from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.operations.report import ReportOutcome, ReportRequest, write_report
+from hpckit.report.document.markdown import markdown_text
+from hpckit.report.document.plain import report_object
+
+EPILOG = """\
+examples:
+  hpckit report   the latest launch, as LAUNCH.html
+  hpckit report digits.3 -o digits.html
+  hpckit report digits --markdown
+  hpckit report digits --junit junit.xml   for continuous integration
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `report`."""
+    add_references(parser)
+    parser.add_argument(
+        *("-o", "--to"),
+        metavar="PATH",
+        help="the HTML file to write (default: LAUNCH.html or RUN.html in this folder; without -o, "
+        "--markdown, --json and --junit write no HTML)",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="print a short Markdown text")
+    form.add_argument("--json", action="store_true", help="print all of it as one JSON object")
+    parser.add_argument(
+        "--junit", metavar="FILE", help="write JUnit XML: a suite per launch, a test case per run"
+    )
+    parser.add_argument(
+        "--refresh",
+        metavar="SECONDS",
+        type=float,
+        help="make the page load itself again every so often, for a file that is written again",
+    )
+    add_fresh(parser)
+    add_output_dir(parser)
+
+
+@gc_paused()
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Write a report, and say on standard error where it is; always returns 0."""
+    others = arguments.markdown or arguments.json or arguments.junit is not None
+    request = ReportRequest(
+        references=arguments.references,
+        base=output_dir(arguments, context),
+        html=_path(arguments.to, context),
+        writes_html=arguments.to is not None or not others,
+        junit=_path(arguments.junit, context),
+        refresh_s=arguments.refresh,
+        fresh=arguments.fresh,
+    )
+    outcome = write_report(request, context)
+    if arguments.markdown:
+        context.say(markdown_text(outcome.document).rstrip("\n"))
+    if arguments.json:
+        context.say_json(report_object(outcome.document))
+    for line in _written(outcome):
+        context.note(line)
+    return 0
+
+
+def _path(word: str | None, context: Context) -> Path | None:
+    return None if word is None else context.cwd / Path(word).expanduser()
+
+
+def _written(outcome: ReportOutcome) -> list[str]:
+    runs = counted(len(outcome.document.rows), "run")
+    return [f"reported {runs} to {path}" for path in (outcome.html, outcome.junit) if path]

@@ -1,0 +1,113 @@
+"""Writes a report of launches and runs: one HTML file, and the same as Markdown, JSON or JUnit."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.record.store import PRIVATE_FILE, make_folder, open_plain, write_chunks
+from hpckit.report.document.junit import junit_text
+from hpckit.report.document.model import ReportDocument
+from hpckit.report.html.page import GENERATOR, page_chunks
+from hpckit.views.across_launches import named_runs
+from hpckit.views.freshness import Freshness
+from hpckit.views.report.gather import report_document
+
+_BEGINNING = 4096
+_LEAST_REFRESH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRequest:
+    """What to report on, and the files to write; paths are absolute.
+
+    `html` is null for a name in the current folder, made from the launch or run; `writes_html` is
+    false if only other forms were asked for.
+    """
+
+    references: Sequence[str]
+    base: Path
+    html: Path | None
+    writes_html: bool
+    junit: Path | None = None
+    refresh_s: float | None = None
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOutcome:
+    """The report, and the files that were written."""
+
+    document: ReportDocument
+    html: Path | None
+    junit: Path | None
+
+
+def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
+    """Write what was asked for; raises UsageError, and NotFoundError."""
+    if request.refresh_s is not None and not request.refresh_s >= _LEAST_REFRESH_S:
+        raise UsageError(
+            f"--refresh is {request.refresh_s:g}; it has to be {_LEAST_REFRESH_S:g} (a second) "
+            "or more"
+        )
+    plotly = plotly_script() if request.writes_html else ""
+    named = named_runs(request.references, request.base, context)
+    document = report_document(named, context, Freshness(now=request.fresh))
+    target = None
+    if request.writes_html:
+        target = request.html or _default_target(document, context)
+        chunks = page_chunks(document, plotly, refresh_s=request.refresh_s)
+        _write(target, chunks)
+    if request.junit is not None:
+        _write(request.junit, [junit_text(document)])
+    return ReportOutcome(document=document, html=target, junit=request.junit)
+
+
+def plotly_script() -> str:
+    """Return plotly.js; raises UsageError without the Python package that brings it."""
+    try:
+        text: str = importlib.import_module("plotly.offline").get_plotlyjs()
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"a report in HTML needs {error.name}, which is not installed",
+            hint="pip install 'hpckit-slurm[report]'; --markdown, --json and --junit need nothing",
+        ) from error
+    return text
+
+
+def _default_target(document: ReportDocument, context: Context) -> Path:
+    """Return the file in the current folder; raises UsageError if another program wrote it."""
+    name = document.title if len(document.launches) == 1 else "report"
+    target = context.cwd / f"{name}.html"
+    if target.exists() and not _is_report(target):
+        raise UsageError(
+            f"{target} exists, and is no report of hpckit",
+            hint=f"-o {target.name} replaces it; -o OTHER.html leaves it",
+        )
+    return target
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        with open_plain(path) as file:
+            return f'content="{GENERATOR}"'.encode() in file.read(_BEGINNING)
+    except OSError:
+        return False
+
+
+def _write(target: Path, chunks: Iterable[str]) -> None:
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder", hint="a report is a file: name one")
+    try:
+        make_folder(target.parent)
+        mode = target.stat().st_mode & 0o777 if target.exists() else PRIVATE_FILE
+        write_chunks(target, chunks, mode=mode)
+    except OSError as error:
+        raise UsageError(
+            f"{target} cannot be written: {error.strerror or error}",
+            hint="check the folder, quota and free space",
+        ) from error

@@ -1,0 +1,144 @@
+"""The fourth section: metrics over steps, with what restarts have undone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.model.counted import counted
+from hpckit.report.document.model import CurveBand, MetricCurves, ReportDocument, RunCurve
+from hpckit.report.document.words import short_name
+from hpckit.report.html.charts import COLOURS, Chart, label, line
+from hpckit.report.html.elements import Html, element, paragraph
+from hpckit.report.html.section import Section, empty_section, section
+
+_HEIGHT = 340
+_BAND = "rgba(127,127,127,0.25)"
+
+
+def curves_section(document: ReportDocument) -> Section:
+    """Return a chart for each metric."""
+    if not document.curves:
+        why = "No curves: no metric has numbers at two steps of a run, or more."
+        return empty_section("curves", "Curves", why)
+    parts: list[Html | Chart] = [_legend(document)]
+    runs = list(dict.fromkeys(one.run for metric in document.curves for one in metric.runs))
+    styles = {
+        run: _Style(label(short_name(document, run)), COLOURS[place % len(COLOURS)])
+        for place, run in enumerate(runs)
+    }
+    for place, curves in enumerate(document.curves):
+        parts += [element("h3", curves.metric), _chart(place, curves, styles)]
+        broken = sum(one.not_finite for one in curves.runs)
+        if broken:
+            words = (
+                f"{counted(broken, 'value')} of these curves not finite (NaN or infinite): gaps."
+            )
+            parts.append(paragraph(words, "remark"))
+    if document.metrics_left_out:
+        more = f"{counted(document.metrics_left_out, 'more metric')} not drawn; "
+        parts.append(paragraph(f"{more}`hpckit export csv` has all values.", "remark"))
+    return section("curves", "Curves", parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How a run is named and coloured in all charts."""
+
+    name: str
+    colour: str
+
+
+def _legend(document: ReportDocument) -> Html:
+    words = "Solid lines hold."
+    if any(one.undone for metric in document.curves for one in metric.runs):
+        words += " Faint dotted lines are steps that a restart has undone."
+    if any(metric.band for metric in document.curves):
+        words += (
+            " The grey band has four fifths of the other runs, from the lowest tenth to the "
+            "highest; the grey line is their median."
+        )
+    return paragraph(words, "remark")
+
+
+def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Chart:
+    traces: list[dict[str, Any]] = []
+    if curves.band is not None:
+        traces += _band(curves.band)
+    for one in curves.runs:
+        traces += _undone(one, styles[one.run])
+    traces += [_live(one, styles[one.run]) for one in curves.runs]
+    many = len(curves.runs) > 1 or curves.band is not None
+    return Chart(
+        id=f"chart-curve-{place}",
+        label=f"{curves.metric} over steps",
+        height=_HEIGHT + (18 * len(curves.runs) if many else 0),
+        traces=traces,
+        layout={
+            "showlegend": many,
+            "legend": {
+                "orientation": "h",
+                "traceorder": "normal",
+                "y": -0.2,
+                "yanchor": "top",
+                "x": 0,
+            },
+            "xaxis": {"title": {"text": "step"}},
+            "yaxis": {"title": {"text": label(curves.metric, 40)}, "automargin": True},
+        },
+    )
+
+
+def _live(one: RunCurve, style: _Style) -> dict[str, Any]:
+    alone = len(one.live.steps) == 1
+    return line(
+        style.name,
+        one.live.steps,
+        one.live.values,
+        style.colour,
+        mode="markers" if alone else "lines",
+        hovertemplate="%{y:.5g} at step %{x}",
+    )
+
+
+def _undone(one: RunCurve, style: _Style) -> list[dict[str, Any]]:
+    """Return all undone pieces as one faint trace, with gaps between them."""
+    if not one.undone:
+        return []
+    steps: list[float | None] = []
+    values: list[float | None] = []
+    for piece in one.undone:
+        steps += [*piece.steps, None]
+        values += [*piece.values, None]
+    return [
+        line(
+            f"{style.name}, undone",
+            steps,
+            values,
+            style.colour,
+            line={"color": style.colour, "width": 1.4, "dash": "dot"},
+            opacity=0.7,
+            showlegend=False,
+            hovertemplate="%{y:.5g} at step %{x}<extra>undone</extra>",
+        )
+    ]
+
+
+def _band(found: CurveBand) -> list[dict[str, Any]]:
+    name = f"{counted(found.runs, 'other run')}"
+    edge = {"color": _BAND, "width": 0}
+    return [
+        line(name, found.steps, found.low, _BAND, line=edge, showlegend=False, hoverinfo="skip"),
+        line(
+            name,
+            found.steps,
+            found.high,
+            _BAND,
+            line=edge,
+            fill="tonexty",
+            fillcolor=_BAND,
+            hoverinfo="skip",
+        ),
+        line("their median", found.steps, found.middle, "#7f7f7f"),
+    ]

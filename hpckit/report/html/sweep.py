@@ -1,0 +1,231 @@
+"""The fifth section: the points of a sweep and what came out, as a table and as lines. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.report.document.model import ReportDocument
+from hpckit.report.document.words import short_name
+from hpckit.report.html.charts import VIRIDIS, Chart, label
+from hpckit.report.html.elements import Html, paragraph, shown, table
+from hpckit.report.html.section import Section, empty_section, section
+from hpckit.report.results import Results, cells, header
+from hpckit.report.text import number
+
+_MOST_AXES = 8
+_MOST_TICKS = 12
+_LOG_RATIO = 50.0
+_HEIGHT = 420
+_GREY = "#9a9a9a"
+
+
+def sweep_section(document: ReportDocument) -> Section:
+    """Return the table of results, and a line for each run through its values."""
+    results = document.results
+    if not results.overrides:
+        one = "the report has one run" if len(results.rows) == 1 else "no override differs"
+        why = f"No sweep: {one}."
+        if not results.metrics:
+            return empty_section("sweep", "Sweep", why)
+        return section("sweep", "Sweep", [paragraph(why, "remark"), _table(results)])
+    parts: list[Html | Chart] = []
+    chart = _lines(document)
+    if chart is not None:
+        parts += [chart, paragraph(_how(document), "remark")]
+    return section("sweep", "Sweep", [*parts, _table(results)])
+
+
+def _table(results: Results) -> Html:
+    rows = [[shown(value) for value in line] for line in cells(results)]
+    names = ["time (s)" if name == "time" else name for name in header(results)]
+    return table(names, rows, label="results of the runs")
+
+
+def _metric(document: ReportDocument) -> str | None:
+    if document.goal is not None:
+        return document.goal.metric
+    return next(iter(document.results.metrics), None)
+
+
+def _how(document: ReportDocument) -> str:
+    metric = _metric(document)
+    left = len(document.results.overrides) - (_MOST_AXES - 1)
+    more = f" The first {_MOST_AXES - 1} overrides are drawn." if left > 0 else ""
+    if metric is None:
+        return f"Each line is a run.{more}"
+    return (
+        f"Each line is a run; its colour is its {metric}, from dark (low) to light (high). Runs "
+        f"without one are grey.{more}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axis:
+    """An axis: where each run is on it (0 to 1, null without a value), and what stands where."""
+
+    name: str
+    places: tuple[float | None, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+def _lines(document: ReportDocument) -> Chart | None:
+    """Return the chart; None if there is no second axis to draw a line to."""
+    rows, metric = document.results.rows, _metric(document)
+    keys = document.results.overrides[: _MOST_AXES - 1]
+    axes = [_axis(key, [row.overrides.get(key) for row in rows]) for key in keys]
+    if metric is not None:
+        axes.append(_axis(metric, [row.metrics.get(metric) for row in rows]))
+    if len(axes) < 2:  # noqa: PLR2004  # a line needs two ends
+        return None
+    names = [label(short_name(document, row.run)) for row in rows]
+    colours = axes[-1].places if metric is not None else tuple(None for _ in rows)
+    return Chart(
+        id="chart-sweep",
+        label="parallel coordinates of the sweep, a line for each run",
+        height=_HEIGHT,
+        traces=_traces(names, axes, colours),
+        layout={
+            "showlegend": False,
+            "hovermode": "closest",
+            "annotations": _scales(axes),
+            "shapes": [_pole(place) for place in range(len(axes))],
+            "xaxis": {
+                "tickvals": list(range(len(axes))),
+                "ticktext": [label(axis.name, 24) for axis in axes],
+                "range": [-0.35, len(axes) - 0.55],
+                "showgrid": False,
+                "zeroline": False,
+                "side": "top",
+                "fixedrange": True,
+            },
+            "yaxis": {"visible": False, "range": [-0.06, 1.06], "fixedrange": True},
+        },
+    )
+
+
+def _pole(place: int) -> dict[str, Any]:
+    return {
+        "type": "line",
+        "x0": place,
+        "x1": place,
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": _GREY, "width": 1},
+    }
+
+
+def _axis(name: str, values: Sequence[Any]) -> _Axis:
+    """Return the axis of an override or a metric: of numbers if all are, else of texts."""
+    numbers = [_number(value) for value in values]
+    if all(
+        one is not None for one, value in zip(numbers, values, strict=True) if value is not None
+    ):
+        known = [one for one in numbers if one is not None]
+        if known:
+            return _number_axis(name, numbers, known)
+    texts = [None if value is None else str(value) for value in values]
+    kinds = sorted({text for text in texts if text is not None})
+    last = max(len(kinds) - 1, 1)
+    at = {text: place / last for place, text in enumerate(kinds)}
+    few = kinds if len(kinds) <= _MOST_TICKS else [kinds[0], kinds[-1]]
+    return _Axis(
+        name=name,
+        places=tuple(None if text is None else at[text] for text in texts),
+        ticks=tuple((at[text], label(text, 16)) for text in few),
+    )
+
+
+def _number_axis(name: str, values: Sequence[float | None], known: Sequence[float]) -> _Axis:
+    low, high = min(known), max(known)
+    log = low > 0 and high / low > _LOG_RATIO
+    begin, end = (math.log(low), math.log(high)) if log else (low, high)
+    width = (end - begin) or 1.0
+
+    def place(value: float) -> float:
+        return round(((math.log(value) if log else value) - begin) / width, 4)
+
+    kinds = sorted(set(known))
+    few = kinds if len(kinds) <= _MOST_TICKS else [low, *_between(begin, end, log=log), high]
+    return _Axis(
+        name=name,
+        places=tuple(None if value is None else place(value) for value in values),
+        ticks=tuple((place(one), number(one)) for one in few),
+    )
+
+
+def _between(begin: float, end: float, *, log: bool) -> list[float]:
+    found = [begin + (end - begin) * part / 4 for part in (1, 2, 3)]
+    return [math.exp(one) for one in found] if log else found
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _traces(
+    names: Sequence[str], axes: Sequence[_Axis], colours: Sequence[float | None]
+) -> list[dict[str, Any]]:
+    """Return a trace for each shade of colour, with gaps between its runs."""
+    shades: dict[str, list[int]] = {}
+    order = _ranks(colours)
+    for place in range(len(names)):
+        rank = order.get(place)
+        shade = _GREY if rank is None else VIRIDIS[min(int(rank * len(VIRIDIS)), len(VIRIDIS) - 1)]
+        shades.setdefault(shade, []).append(place)
+    width = 2.0 if len(names) <= len(VIRIDIS) * 5 else 1.0
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [x for _ in some for x in (*range(len(axes)), None)],
+            "y": [y for place in some for y in (*(axis.places[place] for axis in axes), None)],
+            "text": [t for place in some for t in (*[names[place]] * len(axes), "")]
+            if len(names) <= MOST_NAMED
+            else None,
+            "hovertemplate": "%{text}<extra></extra>" if len(names) <= MOST_NAMED else None,
+            "hoverinfo": None if len(names) <= MOST_NAMED else "skip",
+            "line": {"color": shade, "width": width},
+            "opacity": 0.8 if len(names) <= MOST_NAMED else 0.45,
+        }
+        for shade, some in shades.items()
+    ]
+
+
+MOST_NAMED = 200
+"""With more runs, the lines do not show their names: nobody could point at one."""
+
+
+def _ranks(values: Sequence[float | None]) -> dict[int, float]:
+    """Return where each value stands among all, from 0 to 1: so that outliers spoil no colours."""
+    known = sorted((value, place) for place, value in enumerate(values) if value is not None)
+    last = max(len(known) - 1, 1)
+    first: dict[float, float] = {}
+    for rank, (value, _) in enumerate(known):
+        first.setdefault(value, rank / last)
+    return {place: first[value] for value, place in known}
+
+
+def _scales(axes: Sequence[_Axis]) -> list[dict[str, Any]]:
+    """Return the values beside each axis, on paper of their own: lines run below them."""
+    return [
+        {
+            "x": place,
+            "y": at,
+            "text": words,
+            "xanchor": "right",
+            "xshift": -4,
+            "showarrow": False,
+            "borderpad": 1,
+        }
+        for place, axis in enumerate(axes)
+        for at, words in axis.ticks
+    ]

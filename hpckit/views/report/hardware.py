@@ -1,0 +1,118 @@
+"""Reads what runs did with GPUs and what their ranks waited for, from the telemetry of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from hpckit.model.run import RunView
+from hpckit.model.telemetry.usage import NodeUsage
+from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow, TelemetryRow
+from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps
+from hpckit.record.launches import Launch, attempt_numbers
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.telemetry import read_telemetry, telemetry_nodes
+from hpckit.report.document.activity import GpuStretch, TimeColumns
+from hpckit.report.document.model import GpuActivity, GpuLane, GpuUsed, RankUsed
+
+MOST_LANES = 64
+_HOUR_S = 3600.0
+
+
+def used_gpus(run: str, usages: Sequence[NodeUsage]) -> tuple[GpuUsed, ...]:
+    """Return what a run used of each GPU."""
+    devices = {device.uuid: device for usage in usages for device in usage.devices}
+    return tuple(
+        GpuUsed(
+            run=run,
+            node=one.node,
+            gpu=gpu_name(one.uuid, devices.get(one.uuid)),
+            name="" if one.uuid not in devices else devices[one.uuid].name,
+            hours=one.seconds / _HOUR_S,
+            utilization=one.utilization,
+            memory_peak_bytes=one.memory_peak_bytes,
+            memory_bytes=one.memory_bytes,
+            power_w=one.power_w,
+            heat_share=one.heat_share,
+            power_share=one.power_share,
+        )
+        for one in gpu_uses(usages)
+    )
+
+
+def used_ranks(view: RunView, usages: Sequence[NodeUsage]) -> tuple[RankUsed, ...]:
+    """Return what the steps of each rank of a run went to."""
+    slow = {(one.rank, one.node): one.slower_by for one in view.record.stragglers}
+    ranks = sorted(rank_steps(usages), key=lambda one: (one.rank, one.node))
+    return tuple(
+        RankUsed(run=view.record.id, steps=one, slower_by=slow.get((one.rank, one.node)))
+        for one in ranks
+        if one.steps
+    )
+
+
+def gpu_name(uuid: str, device: GpuDevice | None) -> str:
+    """Return the number of a GPU on its node, as nvidia-smi has it, or the end of its UUID."""
+    if device is None:
+        return uuid[-8:]
+    return f"GPU {device.index}" if device.parent is None else f"MIG {uuid[-8:]}"
+
+
+def gpu_activity(runs: Iterable[tuple[Launch, RunView]]) -> GpuActivity | None:
+    """Return the GPUs of all runs over time; None if none was measured."""
+    readings = [one for launch, view in runs for one in _readings(launch, view.record.index)]
+    if not readings:
+        return None
+    columns = TimeColumns(
+        begin_s=min(one.begin_s for one in readings), end_s=max(one.end_s for one in readings)
+    )
+    for one in readings:
+        columns.add(one)
+    gpus = columns.gpus
+    return GpuActivity(
+        begin=datetime.fromtimestamp(columns.begin_s, UTC),
+        end=datetime.fromtimestamp(columns.end_s, UTC),
+        lanes=tuple(
+            GpuLane(node=node, gpu=gpu, busy=columns.busy((node, gpu)))
+            for node, gpu in gpus[:MOST_LANES]
+        ),
+        power_w=columns.power_w(),
+        left_out=max(len(gpus) - MOST_LANES, 0),
+    )
+
+
+def _readings(launch: Launch, index: int) -> Iterator[GpuStretch]:
+    run = launch.paths.run(index)
+    for number in attempt_numbers(run.attempts):
+        attempt = run.attempt(number)
+        with suppress(OSError):
+            for node in telemetry_nodes(attempt):
+                yield from _of_node(attempt, node)
+
+
+def _of_node(attempt: AttemptPaths, node: str) -> Iterator[GpuStretch]:
+    devices: dict[str, GpuDevice] = {}
+    for record in read_telemetry(attempt, node):
+        if isinstance(record, GpuDevice):
+            devices[record.uuid] = record
+        elif isinstance(record, TelemetryRow):
+            yield from _of_row(node, record, devices)
+
+
+def _of_row(node: str, row: TelemetryRow, devices: Mapping[str, GpuDevice]) -> Iterator[GpuStretch]:
+    parents = {one.parent for one in devices.values()}
+    for gpu in row.gpus:
+        if gpu.uuid not in parents and row.end > row.start:
+            yield GpuStretch(
+                node=node,
+                gpu=gpu_name(gpu.uuid, devices.get(gpu.uuid)),
+                begin_s=row.start.timestamp(),
+                end_s=row.end.timestamp(),
+                busy=_mean(gpu, GpuGauge.busy_share, GpuGauge.graphics_share),
+                power_w=_mean(gpu, GpuGauge.power_w),
+            )
+
+
+def _mean(gpu: GpuRow, *names: GpuGauge) -> float | None:
+    return next((gpu.gauges[name].mean for name in names if name in gpu.gauges), None)
