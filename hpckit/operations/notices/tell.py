@@ -240,7 +240,7 @@ def _all_over(
     launch: Launch, history: LaunchHistory, context: Context
 ) -> tuple[RunView, ...] | None:
     """Return all runs if all are over by the record, else None; most likely after a few reads."""
-    if history.waiting():
+    if launch.cluster.kind is ClusterKind.slurm and history.waiting():
         return None
     if launch.stages:  # runs that will not begin, as one before them failed, are over
         views = launch_view(launch, context, ask=Ask.nothing).runs
