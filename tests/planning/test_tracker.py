@@ -17,7 +17,7 @@ from hpckit.planning.tracker import (
     wandb_id,
 )
 
-RUN = TrackedRun(run="a-1.0", launch="a-1", stage=None, folder="/l/runs/0", project="/home/proj")
+RUN = TrackedRun(run="a-1.0", launch="a-1", stage=None, folder="/l/runs/0", project="/home/p")
 WANDB = Tracker(kind=TrackerKind.wandb)
 MLFLOW = Tracker(kind=TrackerKind.mlflow)
 

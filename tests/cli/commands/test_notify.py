@@ -6,16 +6,24 @@ import json
 import multiprocessing
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import NOW
 from notice_server import NoticeServer, notice_server
 
 from hpckit.cli.main import process_context
+from hpckit.model.events import LocalStarted, RoundEnded
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.states import RoundAction
 from hpckit.operations.notices.tell import LIMIT_S, attempt_teller, tell_rest
+from hpckit.record.launch_events import merged_events
 from hpckit.record.launches import load_launch, load_settings
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.process import alive
 from hpckit.views.launch_view import Ask, launch_view
 
 pytestmark = pytest.mark.slow
@@ -37,6 +45,14 @@ def told(shell: Any, server: NoticeServer) -> NoticeServer:
     return server
 
 
+def run(shell: Any, *words: str) -> int:
+    """Run a verb that waits for runs, and wait for their executor, too; return the exit code."""
+    code: int = shell(*words).code
+    while not _ended(shell.outputs[-1]):
+        time.sleep(0.05)
+    return code
+
+
 def texts(server: NoticeServer) -> list[str]:
     """Return what the server was sent, in the order of its texts."""
     return sorted(json.loads(one.body)["text"] for one in server.received)
@@ -45,7 +61,7 @@ def texts(server: NoticeServer) -> list[str]:
 def titles(server: NoticeServer) -> list[str]:
     """Return the first lines of what the server was sent, without the launch's id."""
     lines = [text.splitlines()[0] for text in texts(server)]
-    return sorted(line.partition("-t")[2][1:] for line in lines)
+    return sorted(line.partition("-t")[2][2:] for line in lines)
 
 
 def files(launch: Path) -> list[str]:
@@ -56,9 +72,9 @@ def files(launch: Path) -> list[str]:
 def test_failed_run_sends_one_notice_with_cause_and_place(shell: Any, told: NoticeServer) -> None:
     """The default events of `notify=ends`: the failure, and that all is over."""
     words = ("notify=ends", *TASK, "--", "python", "-c", "raise ValueError('boom')")
-    assert shell("launch", "--wait", *words).code == 1
+    assert run(shell, "launch", "--wait", *words) == 1
     (launch,) = shell.outputs
-    failed, finished = texts(told)
+    finished, failed = texts(told)
     assert failed.splitlines()[0] == f"{launch.name}.0 failed"
     assert failed.splitlines()[1].startswith("exception, rank 0 on ")
     assert failed.splitlines()[1].endswith("ValueError: boom")
@@ -74,7 +90,7 @@ def test_failed_run_sends_one_notice_with_cause_and_place(shell: Any, told: Noti
 def test_sweep_finishes_once(shell: Any, told: NoticeServer) -> None:
     """The last run to end tells of all, whichever it is."""
     words = ("notify=ends", *TASK, "cluster.max_parallel=4", "command=true", "experiment=command")
-    assert shell("launch", "--wait", "-m", *words, "seed=range(6)").code == 0
+    assert run(shell, "launch", "--wait", "-m", *words, "seed=range(6)") == 0
     assert titles(told) == ["finished: 6 completed"]
 
 
@@ -82,18 +98,18 @@ def test_run_that_is_blocked_is_over(shell: Any, told: NoticeServer) -> None:
     """A stage that will not begin does not keep the launch open."""
     stages = "stages={a:{overrides:[command=false]},b:{overrides:[command=true]}}"
     words = ("notify=ends", *TASK, "experiment=command", stages)
-    assert shell("launch", "--wait", *words).code == 1
+    assert run(shell, "launch", "--wait", *words) == 1
     assert titles(told) == ["0 failed", "finished: 1 failed, 1 cancelled"]
 
 
 def test_nothing_is_told_by_default(shell: Any, told: NoticeServer) -> None:
     """`notify=none`, and a cancelled run."""
-    assert shell("launch", "--wait", *TASK, "--", "false").code == 1
+    assert run(shell, "launch", "--wait", *TASK, "--", "false") == 1
     assert not (shell.outputs[0] / "notices").exists()
     assert told.received == []
 
 
-def test_restart_hang_and_completion_are_told(shell: Any, told: NoticeServer) -> None:
+def test_restart_resume_and_completion_are_told(shell: Any, told: NoticeServer) -> None:
     """`notify=all`: a round that starts again says why; a resumed run says that it is."""
     program = shell.cwd / "often.py"
     program.write_text(
@@ -103,13 +119,13 @@ def test_restart_hang_and_completion_are_told(shell: Any, told: NoticeServer) ->
         "raise SystemExit(0 if len(mark.read_text()) > 2 else 3)\n"
     )
     words = ("notify=all", *TASK, "recovery.restarts={exit_code:1}", "--", "python", str(program))
-    assert shell("launch", "--wait", *words).code == 1
+    assert run(shell, "launch", "--wait", *words) == 1
     assert titles(told) == ["0 failed", "0 starts again", "finished: 1 failed"]
     (again,) = (text for text in texts(told) if "starts again" in text)
     assert "exit_code, rank 0" in again
     assert "round 1 of attempt 1" in again
     told.received.clear()
-    assert shell("resume", "--wait").code == 0
+    assert run(shell, "resume", "--wait") == 0
     assert titles(told) == ["0 completed", "0 starts again", "finished: 1 completed"]
 
 
@@ -117,10 +133,8 @@ def test_slow_server_does_not_hold_the_end_up(shell: Any, told: NoticeServer) ->
     """Beyond the limit; what was not sent is kept, and `status` sends it, once."""
     told.delay_s = 120.0
     began = time.monotonic()
-    assert shell("launch", "--wait", "notify=ends", *TASK, "--", "false").code == 1
+    assert run(shell, "launch", "--wait", "notify=ends", *TASK, "--", "false") == 1
     (launch,) = shell.outputs
-    while not _ended(launch):
-        time.sleep(0.1)
     assert time.monotonic() - began < LIMIT_S + 5
     assert files(launch) == ["failed-00000-001.json", "finished-00001.json"]
     warned = (launch / "logs" / "local.log").read_text()
@@ -135,20 +149,16 @@ def test_slow_server_does_not_hold_the_end_up(shell: Any, told: NoticeServer) ->
 
 
 def _ended(launch: Path) -> bool:
-    """Whether the local executor, which waits for its supervisors, has exited."""
-    started = [event for event in _events(launch) if event["event"] == "local_started"]
-    return not Path(f"/proc/{started[-1]['pid']}").exists()
-
-
-def _events(launch: Path) -> list[dict[str, Any]]:
-    lines = [line for file in (launch / "events").iterdir() for line in file.open()]
-    return [json.loads(line) for line in lines]
+    """Whether the latest local executor, which waits for its supervisors, has exited."""
+    told = merged_events(LaunchPaths(launch))
+    *_, last = (event for event in told if isinstance(event, LocalStarted))
+    return alive(last.host, last.pid, last.started) is not True
 
 
 def test_notice_is_kept_where_no_address_is_known(shell: Any, told: NoticeServer) -> None:
     """The node may lack the variable: the next verb that has it sends the notice."""
     address = shell.environ["HPCKIT_NOTIFY"]
-    assert shell("launch", "--wait", *TASK, "--", "false").code == 1
+    assert run(shell, "launch", "--wait", *TASK, "--", "false") == 1
     launch = load_launch(shell.outputs[0])
     _set_events(launch.folder, ["failed"])
     context = process_context()
@@ -175,14 +185,7 @@ def _set_events(folder: Path, wanted: list[str]) -> None:
 def _decide(folder: Path, start: Barrier, address: str, who: int) -> None:
     launch = load_launch(folder)
     context = process_context()
-    context = type(context)(
-        environ={**context.environ, "HPCKIT_NOTIFY": address},
-        cwd=context.cwd,
-        stdout=context.stdout,
-        stderr=context.stderr,
-        now=context.now,
-        sleep=context.sleep,
-    )
+    context = replace(context, environ={**context.environ, "HPCKIT_NOTIFY": address})
     settings, _ = load_settings(launch, 0)
     views = launch_view(launch, context, ask=Ask.nothing).runs
     start.wait()
@@ -195,7 +198,7 @@ def _decide(folder: Path, start: Barrier, address: str, who: int) -> None:
 def test_processes_that_decide_at_once_send_one_notice(shell: Any, told: NoticeServer) -> None:
     """Supervisor and `watch` may see the same end at the same moment."""
     address = shell.environ["HPCKIT_NOTIFY"]
-    assert shell("launch", "--wait", *TASK, "--", "false").code == 1
+    assert run(shell, "launch", "--wait", *TASK, "--", "false") == 1
     (folder,) = shell.outputs
     _set_events(folder, ["failed", "finished"])
     context = multiprocessing.get_context("spawn")
@@ -209,6 +212,26 @@ def test_processes_that_decide_at_once_send_one_notice(shell: Any, told: NoticeS
         one.join()
     assert [one.exitcode for one in deciding] == [0, 0, 0, 0]
     assert titles(told) == ["0 failed", "finished: 1 failed"]
+
+
+def test_hang_is_told_when_it_is_noticed(shell: Any, told: NoticeServer) -> None:
+    """Each event of an attempt once, however often it is heard."""
+    shell.environ["HPCKIT_NOTIFY"] += "?hang"
+    assert run(shell, "launch", "--wait", "notify.events=[stalled]", *TASK, "--", "false") == 1
+    assert told.received == []
+    launch = load_launch(shell.outputs[0])
+    failure = Failure(cause=Cause.hang, message="no step for 300 s", rank=2, node="n1")
+    hang = RoundEnded(
+        at=NOW, round=4, first_step=0, step=9, action=RoundAction.new_round, failure=failure
+    )
+    context = replace(process_context(), environ=shell.environ)
+    for _ in range(2):
+        teller = attempt_teller(launch, 0, load_settings(launch, 0)[0].notify, context)
+        teller.hear(1, hang)
+        teller.end()
+    assert titles(told) == ["0 hung"]
+    assert "hang, rank 2 on n1: no step for 300 s" in texts(told)[0]
+    assert files(launch.folder) == [f"stalled-00000-001-004.{end}" for end in ("json", "sent")]
 
 
 @pytest.mark.parametrize(

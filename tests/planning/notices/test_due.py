@@ -97,7 +97,7 @@ def test_attempt_that_asks_for_another_one() -> None:
 )
 def test_run_is_over(values: dict[str, object], continues: bool, over: bool) -> None:  # noqa: FBT001  # parametrised
     """A run that was cancelled before it began is over, whatever Slurm would say."""
-    assert is_over(RunView(record=record(**values)), continues=continues) is over
+    assert is_over(RunView(record=record(0, **values)), continues=continues) is over
 
 
 def test_text_of_a_failure_has_cause_place_progress_and_command() -> None:
