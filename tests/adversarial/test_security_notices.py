@@ -22,7 +22,7 @@ __all__ = ["shell"]
 
 pytestmark = pytest.mark.slow
 
-SECRET = "topic-that-nobody-may-know"
+TOPIC = "topic-that-nobody-may-know"
 # Records its environment, and the arguments of all its ancestors up to the test.
 TRAIN = """\
 import json, os, sys
@@ -35,9 +35,19 @@ while pid > 1:
     texts.append(text)
     pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 Path(os.environ["HPCKIT_PROJECT"], "..", "texts").write_text("\\n".join(texts))
-raise ValueError("boom hf_FirstValue0123456789")
+own = os.environ["MY_PASSWORD"]
+raise ValueError("boom hf_FirstValue0123456789 " + "x" * 360 + own)
 """
-TASK = ("cluster=local", "recovery=never", "notify=all", "--", "python", "train.py")
+OWN = "correct-horse-battery-staple"
+TASK = (
+    f"+env.MY_PASSWORD={OWN}",
+    "cluster=local",
+    "recovery=never",
+    "notify=all",
+    "--",
+    "python",
+    "train.py",
+)
 
 
 def settled(shell: Any) -> Path:
@@ -64,7 +74,7 @@ def test_security_addresses_of_notices_are_nowhere(shell: Any, way: str, status:
     (shell.cwd / "train.py").write_text(TRAIN)
     with notice_server() as server:
         server.status = status
-        address = f"http://me:{SECRET}-pw@127.0.0.1:{server.port}/{SECRET}"
+        address = f"http://me:{TOPIC}-pw@127.0.0.1:{server.port}/{TOPIC}"
         words: tuple[str, ...] = TASK
         if way == "variable":
             shell.environ["HPCKIT_NOTIFY"] = address
@@ -76,14 +86,16 @@ def test_security_addresses_of_notices_are_nowhere(shell: Any, way: str, status:
         said = [shell("check", *words), shell("launch", "--wait", *words)]
         folder = settled(shell)
         said += [shell("status"), shell("show"), shell("watch"), shell("rerun", "--dry-run")]
-        assert {one.path for one in server.received} == {f"/{SECRET}"}
+        assert {one.path for one in server.received} == {f"/{TOPIC}"}
         bodies = [json.loads(one.body)["text"] for one in server.received]
     assert any("boom ***" in body for body in bodies)
-    assert holding(folder, SECRET) == []
-    assert [one for one in said if SECRET in one.out + one.err] == []
+    assert [body for body in bodies if OWN[:8] in body] == []
+    assert [one for one in holding(folder / "notices", OWN[:8])] == []
+    assert holding(folder, TOPIC) == []
+    assert [one for one in said if TOPIC in one.out + one.err] == []
     texts = (shell.cwd.parent / "texts").read_text()
     assert "supervise" in texts or "local" in texts
-    assert SECRET not in texts
+    assert TOPIC not in texts
     told = "\n".join(one.err for one in said)
     assert ("the server answered 500" in told) == (status == 500)
 
@@ -92,13 +104,13 @@ def test_security_addresses_of_notices_are_nowhere(shell: Any, way: str, status:
 def test_security_file_of_addresses_that_others_may_use_is_refused(shell: Any, mode: int) -> None:
     """With its mode, and what to do."""
     private = shell.cwd.parent / "addresses"
-    private.write_text(f"https://host/{SECRET}\n")
+    private.write_text(f"https://host/{TOPIC}\n")
     private.chmod(mode)
     said = shell("launch", f"notify.file={private}", *TASK)
     assert said.code == 2
     assert f"has the mode {mode:04o}" in said.err
     assert "chmod 600" in said.err
-    assert SECRET not in said.err
+    assert TOPIC not in said.err
     assert shell.outputs == []
 
 
@@ -106,7 +118,7 @@ def test_security_file_of_addresses_is_not_copied_with_the_code(shell: Any) -> N
     """A file inside the project would be part of the snapshot."""
     (shell.cwd / "train.py").write_text(TRAIN)
     private = shell.cwd / "addresses.txt"
-    private.write_text(f"https://host/{SECRET}\n")
+    private.write_text(f"https://host/{TOPIC}\n")
     private.chmod(0o600)
     said = shell("launch", f"notify.file={private}", *TASK)
     assert said.code == 2
@@ -123,7 +135,7 @@ def test_security_file_of_addresses_is_a_regular_file_of_ones_own(
     said = shell("check", f"notify.file={pipe}", *TASK)
     assert "is no regular file" in said.err
     private = shell.cwd.parent / "addresses"
-    private.write_text(f"https://host/{SECRET}\n")
+    private.write_text(f"https://host/{TOPIC}\n")
     private.chmod(0o600)
     monkeypatch.setattr(find_destinations.__globals__["os"], "geteuid", lambda: 12345)
     said = shell("check", f"notify.file={private}", *TASK)

@@ -180,7 +180,8 @@ class _Telling:
         """Keep a notice of a run; return it if this process is to send it."""
         if kind not in self.notify.events:
             return None
-        return self._kept(self.writer.about_run(kind, record, key, why=why), record.index)
+        known = replace(record, failure=self._masked(record.failure, record.index))
+        return self._kept(self.writer.about_run(kind, known, key, why=why))
 
     def of_launch(self, views: Sequence[RunView]) -> Notice | None:
         """Keep the notice of the launch's end; return it if this process is to send it."""
@@ -192,16 +193,21 @@ class _Telling:
                 replace(view, record=replace(view.record, metrics=one.metrics))
                 for view, one in zip(views, logged, strict=True)
             ]
-        return self._kept(self.writer.about_launch(views, sweep), 0)
+        return self._kept(self.writer.about_launch(views, sweep))
 
-    def _kept(self, notice: Notice, index: int) -> Notice | None:
-        if is_kept(self.launch.paths, notice.key):
+    def _masked(self, failure: Failure | None, index: int) -> Failure | None:
+        """Return a failure whose message, which the user's code may have written, has no secret."""
+        if failure is None:
             return None
         settings, _ = load_settings(self.launch, index)
         secrets = read_secrets(self.launch.paths, index, settings).texts
-        masked = replace(notice, text=masked_text(notice.text, (), secrets))
-        first = keep_notice(self.launch.paths, notice.key, document(masked))
-        return masked if first else None
+        return replace(failure, message=masked_text(failure.message, (), secrets))
+
+    def _kept(self, notice: Notice) -> Notice | None:
+        if is_kept(self.launch.paths, notice.key):
+            return None
+        first = keep_notice(self.launch.paths, notice.key, document(notice))
+        return notice if first else None
 
     def send(self, notices: Sequence[Notice], deadline: float) -> None:
         """Send notices to all destinations; what fails is kept, and noted."""

@@ -118,7 +118,7 @@ def test_restart_resume_and_completion_are_told(shell: Any, told: NoticeServer) 
         "mark.open('a').write('x')\n"
         "raise SystemExit(0 if len(mark.read_text()) > 2 else 3)\n"
     )
-    words = ("notify=all", *TASK, "recovery.restarts={exit_code:1}", "--", "python", str(program))
+    words = ("notify=all", *TASK, "+recovery.restarts.exit_code=1", "--", "python", str(program))
     assert run(shell, "launch", "--wait", *words) == 1
     assert titles(told) == ["0 failed", "0 starts again", "finished: 1 failed"]
     (again,) = (text for text in texts(told) if "starts again" in text)

@@ -52,7 +52,7 @@ def test_ranks_continue_the_same_run_of_wandb(program: Any) -> None:
     words = (
         "tracker=wandb",
         *TASK,
-        "recovery.restarts={exit_code:1}",
+        "+recovery.restarts.exit_code=1",
         "resources.tasks_per_node=2",
     )
     program.environ["WANDB_RUN_ID"] = "of-the-shell"
