@@ -16,7 +16,7 @@ from typing import Any
 from hpckit.model.counted import counted
 from hpckit.model.failure import Failure
 from hpckit.model.launch import Direction, Sweep
-from hpckit.model.outside.notices import Notice, NoticeKind
+from hpckit.model.outside.notices import NoticeKind, UserNotice
 from hpckit.model.run import PRUNED, RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
@@ -35,14 +35,16 @@ class NoticeWriter:
     named: str
     at: datetime
 
-    def about_run(self, kind: NoticeKind, record: RunRecord, key: str, *, why: str = "") -> Notice:
+    def about_run(
+        self, kind: NoticeKind, record: RunRecord, key: str, *, why: str = ""
+    ) -> UserNotice:
         """Return a notice about a run in its present state; `key` tells events of a run apart."""
         failure = record.failure if kind is not NoticeKind.completed else None
         metrics = _numbers(record.metrics)
         verb = "logs" if kind is NoticeKind.failed else "status"
         command = f"hpckit {verb} {self.named}.{record.index}"
         facts = [why, _cause(failure), _progress(record), record.reason, _values(metrics)]
-        return Notice(
+        return UserNotice(
             key=f"{kind}-{record.index:05d}{key}",
             kind=kind,
             at=self.at,
@@ -61,7 +63,7 @@ class NoticeWriter:
             metrics=metrics,
         )
 
-    def about_launch(self, views: Sequence[RunView], sweep: Sweep) -> Notice:
+    def about_launch(self, views: Sequence[RunView], sweep: Sweep) -> UserNotice:
         """Return the notice that all runs of the launch are over."""
         counts = Counter(view.state for view in views)
         told = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -77,7 +79,7 @@ class NoticeWriter:
             _best(views, sweep),
         ]
         done = counts.keys() == {RunState.completed}
-        return Notice(
+        return UserNotice(
             key=f"{NoticeKind.finished}-{attempts:05d}",
             kind=NoticeKind.finished,
             at=self.at,

@@ -40,13 +40,8 @@ raise ValueError("boom hf_FirstValue0123456789 " + "x" * 360 + own)
 """
 OWN = "correct-horse-battery-staple"
 TASK = (
-    f"+env.MY_PASSWORD={OWN}",
-    "cluster=local",
-    "recovery=never",
-    "notify=all",
-    "--",
-    "python",
-    "train.py",
+    *(f"+env.MY_PASSWORD={OWN}", "cluster=local", "recovery=never", "notify=all"),
+    *("--", "python", "train.py"),
 )
 
 
@@ -90,7 +85,7 @@ def test_security_addresses_of_notices_are_nowhere(shell: Any, way: str, status:
         bodies = [json.loads(one.body)["text"] for one in server.received]
     assert any("boom ***" in body for body in bodies)
     assert [body for body in bodies if OWN[:8] in body] == []
-    assert [one for one in holding(folder / "notices", OWN[:8])] == []
+    assert holding(folder / "notices", OWN[:8]) == []
     assert holding(folder, TOPIC) == []
     assert [one for one in said if TOPIC in one.out + one.err] == []
     texts = (shell.cwd.parent / "texts").read_text()

@@ -45,7 +45,7 @@ class Notify:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Notice:
+class UserNotice:
     """One notice. `key` is the name of its files: one event has one key, whoever tells of it.
 
     `run` is null for the whole launch. `counts` are the states of all runs, `metrics` the latest

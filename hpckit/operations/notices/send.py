@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hpckit.context import Context
-from hpckit.model.outside.notices import Notice
+from hpckit.model.outside.notices import UserNotice
 from hpckit.planning.notices.destinations import Destination
 from hpckit.record.layout import LaunchPaths, NoticePaths
-from hpckit.record.notices import begin_sending, delivered_to, end_sending
+from hpckit.record.outside.notices import begin_sending, delivered_to, end_sending
 
 _TO_RECORD_S = 1.0
 """Time kept for recording who has a notice."""
@@ -23,7 +23,7 @@ _LEAST_S = 0.2
 
 def send_all(
     paths: LaunchPaths,
-    notices: Sequence[Notice],
+    notices: Sequence[UserNotice],
     destinations: Sequence[Destination],
     context: Context,
     deadline: float,
@@ -62,7 +62,7 @@ def send_all(
 class _Delivery:
     """One notice to one destination. `problem` is empty once it was delivered."""
 
-    notice: Notice
+    notice: UserNotice
     files: NoticePaths
     destination: Destination
     context: Context

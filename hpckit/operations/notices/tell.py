@@ -19,7 +19,7 @@ from hpckit.model.counted import counted
 from hpckit.model.failure import Failure
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
-from hpckit.model.outside.notices import Notice, NoticeKind, Notify
+from hpckit.model.outside.notices import NoticeKind, Notify, UserNotice
 from hpckit.model.run import RunRecord, RunView
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.addresses import find_destinations
@@ -41,7 +41,7 @@ from hpckit.record.launches import (
     read_launch_history,
     read_runs,
 )
-from hpckit.record.notices import is_kept, keep_notice, unsent_notices
+from hpckit.record.outside.notices import is_kept, keep_notice, unsent_notices
 from hpckit.record.secret_variables import read_secrets
 from hpckit.report.notice import NoticeWriter
 from hpckit.views.launch_view import Ask, launch_view
@@ -101,7 +101,7 @@ class AttemptTeller:
         (record,) = read_runs(self.launch, [self.index], metrics=True)
         history = read_launch_history(self.launch)
         continues = _continues(self.launch, self.index, history)
-        made: list[Notice | None] = []
+        made: list[UserNotice | None] = []
         kind = kind_of_end(record.state, continues=continues)
         if kind is not None:
             made.append(telling.of_run(kind, record, _key_of_end(record)))
@@ -176,14 +176,14 @@ class _Telling:
 
     def of_run(
         self, kind: NoticeKind, record: RunRecord, key: str, *, why: str = ""
-    ) -> Notice | None:
+    ) -> UserNotice | None:
         """Keep a notice of a run; return it if this process is to send it."""
         if kind not in self.notify.events:
             return None
         known = replace(record, failure=self._masked(record.failure, record.index))
         return self._kept(self.writer.about_run(kind, known, key, why=why))
 
-    def of_launch(self, views: Sequence[RunView]) -> Notice | None:
+    def of_launch(self, views: Sequence[RunView]) -> UserNotice | None:
         """Keep the notice of the launch's end; return it if this process is to send it."""
         sweep = load_settings(self.launch, 0)[0].sweep
         if sweep.metric is not None:
@@ -203,13 +203,13 @@ class _Telling:
         secrets = read_secrets(self.launch.paths, index, settings).texts
         return replace(failure, message=masked_text(failure.message, (), secrets))
 
-    def _kept(self, notice: Notice) -> Notice | None:
+    def _kept(self, notice: UserNotice) -> UserNotice | None:
         if is_kept(self.launch.paths, notice.key):
             return None
         first = keep_notice(self.launch.paths, notice.key, document(notice))
         return notice if first else None
 
-    def send(self, notices: Sequence[Notice], deadline: float) -> None:
+    def send(self, notices: Sequence[UserNotice], deadline: float) -> None:
         """Send notices to all destinations; what fails is kept, and noted."""
         if not notices:
             return

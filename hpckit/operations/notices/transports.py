@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from hpckit.model.outside.notices import VARIABLE, Notice
+from hpckit.model.outside.notices import VARIABLE, UserNotice
 from hpckit.operations.notices.addresses import apprise_with
 from hpckit.planning.notices.destinations import (
     Destination,
@@ -39,7 +39,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def deliver(
-    destination: Destination, notice: Notice, environ: Mapping[str, str], limit_s: float
+    destination: Destination, notice: UserNotice, environ: Mapping[str, str], limit_s: float
 ) -> None:
     """Send a notice; raises DeliveryError. A slow web server may take longer than the limit."""
     match destination.transport:
@@ -76,7 +76,7 @@ def _words(error: object) -> str:
 
 
 def _run(
-    words: tuple[str, ...], notice: Notice, environ: Mapping[str, str], limit_s: float
+    words: tuple[str, ...], notice: UserNotice, environ: Mapping[str, str], limit_s: float
 ) -> None:
     variables = {name: value for name, value in environ.items() if name != VARIABLE}
     try:
@@ -103,7 +103,7 @@ def _run(
         raise DeliveryError(f"the command ended with {process.returncode}")
 
 
-def _through_apprise(destination: Destination, notice: Notice) -> None:
+def _through_apprise(destination: Destination, notice: UserNotice) -> None:
     try:
         sent = apprise_with(destination).notify(title=notice.title, body=notice.text)
     except Exception as error:  # noqa: BLE001  # a library of plugins

@@ -16,7 +16,7 @@ from typing import NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from hpckit.errors import ConfigError
-from hpckit.model.outside.notices import Notice, NoticeKind
+from hpckit.model.outside.notices import NoticeKind, UserNotice
 from hpckit.model.plain import to_plain
 
 _FORMS = (
@@ -150,7 +150,7 @@ def _refuse(where: str, why: str) -> NoReturn:
     raise ConfigError(f"{where} {why}", hint=f"{_FORMS}; the address itself is not shown")
 
 
-def web_request(destination: Destination, notice: Notice) -> WebRequest:
+def web_request(destination: Destination, notice: UserNotice) -> WebRequest:
     """Return what to send to a topic of ntfy or to a web hook."""
     headers: dict[str, str] = {}
     if destination.authorization is not None:
@@ -170,6 +170,6 @@ def web_request(destination: Destination, notice: Notice) -> WebRequest:
     return WebRequest(url=destination.url, headers=headers, body=body)
 
 
-def document(notice: Notice) -> dict[str, object]:
+def document(notice: UserNotice) -> dict[str, object]:
     """Return a notice as JSON has it: on a command's standard input, and in its file."""
     return {"v": _VERSION, **to_plain(notice)}

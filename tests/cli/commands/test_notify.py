@@ -96,8 +96,13 @@ def test_sweep_finishes_once(shell: Any, told: NoticeServer) -> None:
 
 def test_run_that_is_blocked_is_over(shell: Any, told: NoticeServer) -> None:
     """A stage that will not begin does not keep the launch open."""
-    stages = "stages={a:{overrides:[command=false]},b:{overrides:[command=true]}}"
-    words = ("notify=ends", *TASK, "experiment=command", stages)
+    conf = shell.cwd / "conf" / "experiment"
+    conf.mkdir(parents=True)
+    (conf / "two.yaml").write_text(
+        "# @package _global_\nstages:\n  a: {overrides: ['command=[\"false\"]']}\n"
+        "  b: {overrides: ['command=[\"true\"]']}\n"
+    )
+    words = ("notify=ends", *TASK, "experiment=two", "name=x")
     assert run(shell, "launch", "--wait", *words) == 1
     assert titles(told) == ["0 failed", "finished: 1 failed, 1 cancelled"]
 

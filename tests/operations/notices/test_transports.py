@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from notice_server import NoticeServer, notice_server
 
-from hpckit.model.outside.notices import Notice, NoticeKind
+from hpckit.model.outside.notices import NoticeKind, UserNotice
 from hpckit.operations.notices.transports import DeliveryError, deliver
 from hpckit.planning.notices.destinations import read_destinations
 
-NOTICE = Notice(
+NOTICE = UserNotice(
     key="finished-00001",
     kind=NoticeKind.finished,
     at=datetime(2026, 1, 2, tzinfo=UTC),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.outside.notices import Notice, NoticeKind
+from hpckit.model.outside.notices import NoticeKind, UserNotice
 from hpckit.planning.notices.destinations import (
     Destination,
     Transport,
@@ -17,7 +17,7 @@ from hpckit.planning.notices.destinations import (
     web_request,
 )
 
-NOTICE = Notice(
+NOTICE = UserNotice(
     key="failed-00000-001",
     kind=NoticeKind.failed,
     at=datetime(2026, 1, 2, tzinfo=UTC),

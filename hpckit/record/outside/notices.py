@@ -13,7 +13,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from hpckit.model.outside.notices import Notice
+from hpckit.model.outside.notices import UserNotice
 from hpckit.model.plain import from_plain
 from hpckit.record.layout import LaunchPaths, NoticePaths
 from hpckit.record.process import this_host
@@ -35,9 +35,9 @@ def is_kept(paths: LaunchPaths, key: str) -> bool:
     return paths.notice(key).record.exists()
 
 
-def unsent_notices(paths: LaunchPaths) -> tuple[Notice, ...]:
+def unsent_notices(paths: LaunchPaths) -> tuple[UserNotice, ...]:
     """Return the notices that are not sent to everyone, oldest first; unreadable ones are not."""
-    found: list[Notice] = []
+    found: list[UserNotice] = []
     try:
         names = sorted(path.name for path in paths.notices.iterdir())
     except OSError:
@@ -46,7 +46,7 @@ def unsent_notices(paths: LaunchPaths) -> tuple[Notice, ...]:
     for name in names:
         if not name.startswith(".") and name.endswith(".json") and name[:-5] not in done:
             with suppress(OSError, ValueError, TypeError, KeyError):
-                found.append(from_plain(Notice, read_json(paths.notices / name)))
+                found.append(from_plain(UserNotice, read_json(paths.notices / name)))
     return tuple(sorted(found, key=lambda one: one.at))
 
 

@@ -1,4 +1,4 @@
-"""Promises of record.notices: one notice for each event, sent by one process."""
+"""Promises of record.outside.notices: one notice for each event, sent by one process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.notices import (
+from hpckit.record.outside.notices import (
     STALE_S,
     begin_sending,
     delivered_to,
