@@ -13,7 +13,7 @@ from hpckit.planning.tracker import wandb_id
 pytestmark = pytest.mark.slow
 
 PROGRAM = """\
-import json, os
+import json, os, time
 from pathlib import Path
 folder = Path(os.environ["HPCKIT_PROJECT"], "seen")
 folder.mkdir(exist_ok=True)
@@ -21,6 +21,9 @@ shown = {name: value for name, value in os.environ.items() if name.startswith(("
 name = "-".join(os.environ[f"HPCKIT_{part}"] for part in ("RANK", "ROUND"))
 attempt = Path(os.environ["HPCKIT_ATTEMPT_DIR"]).name
 (folder / f"{attempt}-{name}.json").write_text(json.dumps(shown))
+others = [f"{attempt}-{rank}-{name[2:]}.json" for rank in range(int(os.environ["WORLD_SIZE"]))]
+while not all((folder / other).exists() for other in others):  # the first to fail ends the others
+    time.sleep(0.02)
 raise SystemExit(0 if attempt == "002" else 3)
 """
 TASK = ("cluster=local", "code.snapshot=false", "recovery=never", "observe=off")
