@@ -29,7 +29,10 @@ from hpckit.planning.stages import STAGE_KEYS, StageSettings
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
-GROUPS = ("cluster", "resources", "checkpoint", "recovery", "observe", "experiment")
+GROUPS = (
+    *("cluster", "resources", "checkpoint", "recovery", "observe", "tracker", "notify"),
+    "experiment",
+)
 HEAD = """\
 <!-- Made by scripts/config_reference.py from the docstrings of hpckit/model/launch.py. -->
 

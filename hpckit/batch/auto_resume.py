@@ -14,6 +14,7 @@ from hpckit.errors import (
 from hpckit.model.counted import counted
 from hpckit.operations.add_job import alone
 from hpckit.operations.feed import feed
+from hpckit.operations.notices.tell import tell_rest
 from hpckit.operations.resume import Order, Resuming, left_alone, prepare_resume, start_resumed
 from hpckit.operations.service_jobs import keep_backlog_job, queue_auto_resume_job
 from hpckit.operations.started import Started, on_slurm
@@ -83,6 +84,7 @@ def _queue_next(resuming: Resuming, context: Context, *, pause: bool) -> None:
     jobs = _living_jobs(resuming)
     if not jobs:
         context.say("no run continues: this was the last auto-resume job")
+        tell_rest(resuming.launch, resuming.views, context)
         return
     queued = queue_auto_resume_job(resuming.launch, jobs, context, pause=pause)
     context.say(f"next auto-resume job: {queued}")

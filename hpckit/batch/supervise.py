@@ -28,6 +28,7 @@ from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
+from hpckit.operations.notices.tell import attempt_teller
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.launches import Launch, load_settings, read_attempts
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
@@ -75,7 +76,16 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
         environ=context.environ,
         allocation=_allocation(launch, index, job, context) if on_slurm else None,
     )
-    return supervise(assignment) if agents.prefix else _supervise_here(assignment)
+    if not settings.notify.events:
+        return _supervise(assignment)
+    teller = attempt_teller(launch, index, settings.notify, context)
+    code = _supervise(replace(assignment, heard=teller.hear))
+    teller.end()
+    return code
+
+
+def _supervise(assignment: Assignment) -> int:
+    return supervise(assignment) if assignment.agents.prefix else _supervise_here(assignment)
 
 
 def _supervise_here(assignment: Assignment) -> int:

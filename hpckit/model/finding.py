@@ -64,12 +64,16 @@ class CostEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """The whole result of a check; `unchecked` lists what could not be checked, and why."""
+    """The whole result of a check; `unchecked` lists what could not be checked, and why.
+
+    `notices` are the transports of notices, whose addresses are well-formed.
+    """
 
     findings: tuple[Finding, ...]
     starts: tuple[ExpectedStart, ...]
     estimate: CostEstimate
     unchecked: tuple[str, ...]
+    notices: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from hpckit.model.outside.notices import Notify
+from hpckit.model.outside.tracker import Tracker
 from hpckit.model.telemetry.settings import Observe
 
 MISSING: Any = "???"
@@ -379,6 +381,8 @@ class LaunchConfig:
     recovery: Recovery = field(default_factory=Recovery)
     runtime: Runtime = field(default_factory=Runtime)
     observe: Observe = field(default_factory=Observe)
+    tracker: Tracker = field(default_factory=Tracker)
+    notify: Notify = field(default_factory=Notify)
     code: Code = field(default_factory=Code)
     sweep: Sweep = field(default_factory=Sweep)
     budget: Budget = field(default_factory=Budget)

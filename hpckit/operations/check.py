@@ -48,6 +48,7 @@ def check_launch(prepared: Prepared, context: Context) -> CheckReport:
         starts=tuple(asked.starts),
         estimate=expected,
         unchecked=(*machine.unchecked, *asked.unchecked),
+        notices=tuple(one.transport.value for one in prepared.destinations),
     )
 
 

@@ -24,9 +24,11 @@ from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
+from hpckit.operations.notices.addresses import find_destinations, refuse_in_snapshot
 from hpckit.planning.jobs.arrays import LEARNING
 from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
 from hpckit.planning.masking import exposed_keys, masked_words
+from hpckit.planning.notices.destinations import Destination
 from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan, resource_spec
 from hpckit.record.durations import durations
 from hpckit.record.freeze import freeze
@@ -47,7 +49,8 @@ class Prepared:
     """A launch that could be written: `scripts` holds the text of each job index.
 
     `templates` are the folders its scripts are rendered from, in order of priority. `environment`
-    is that of the launch's Python if it is not the current one. With `quiet` no progress is drawn.
+    is that of the launch's Python if it is not the current one. `destinations` are those of its
+    notices. With `quiet` no progress is drawn.
     """
 
     plan: LaunchPlan
@@ -56,6 +59,7 @@ class Prepared:
     points: tuple[SweepPoint, ...]
     templates: Sequence[Path]
     environment: Mapping[str, object] | None = None
+    destinations: tuple[Destination, ...] = ()
     quiet: bool = False
 
 
@@ -94,12 +98,15 @@ def prepare(
         git=Git(context.environ),
     )
     _say_left_out(snapshot.left_out, context)
+    notify = points[0].settings.notify
+    refuse_in_snapshot(notify, snapshot)
     return Prepared(
         plan=plan,
         scripts=scripts,
         snapshot=snapshot,
         points=points,
         templates=templates,
+        destinations=find_destinations(notify, context.environ) if notify.events else (),
         quiet=quiet,
     )
 

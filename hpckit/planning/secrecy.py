@@ -11,8 +11,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
 
+from hpckit.model.outside.notices import VARIABLE
+
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
 """Parts of a name that mark a secret, at any position."""
+
+_WHOLE = frozenset({VARIABLE})
+"""Names that mark a secret as a whole: addresses of notices."""
 
 _WORDS = frozenset({"AUTH", "PAT", "PASS"})
 _KEYS = frozenset(
@@ -85,6 +90,8 @@ def is_secret_name(name: str, value: str = "") -> bool:
     """Whether a variable's name says that it holds a secret; for some names the value decides."""
     text = name.upper()
     words = [word for word in re.split(r"[^A-Z0-9]+", text) if word]
+    if text in _WHOLE:
+        return True
     if not words or words[-1] in _ABOUT:
         return False
     key = any(one in _KEYS and two == "KEY" for one, two in pairwise(words))

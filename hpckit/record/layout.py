@@ -172,6 +172,34 @@ class RunPaths:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticePaths:
+    """The files of one notice, named by its key."""
+
+    folder: Path
+    key: str
+
+    @property
+    def record(self) -> Path:
+        """What it says; its existence is the claim on the event."""
+        return self.folder / f"{self.key}.json"
+
+    @property
+    def sending(self) -> Path:
+        """The claim of the process that is sending it."""
+        return self.folder / f"{self.key}.sending"
+
+    @property
+    def delivered(self) -> Path:
+        """Which destinations have it, while others do not."""
+        return self.folder / f"{self.key}.delivered"
+
+    @property
+    def sent(self) -> Path:
+        """It is sent to all destinations."""
+        return self.folder / f"{self.key}.sent"
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPaths:
     """A launch folder."""
 
@@ -266,6 +294,15 @@ class LaunchPaths:
     def index_of_accounts(self) -> Path:
         """The time accounts of ended runs: a cache."""
         return self.folder / "index" / "accounts.json"
+
+    @property
+    def notices(self) -> Path:
+        """The folder of notices to people."""
+        return self.folder / "notices"
+
+    def notice(self, key: str) -> NoticePaths:
+        """Return the files of a notice."""
+        return NoticePaths(self.notices, key)
 
     def read_of_attempt(self, run: int, attempt: int) -> tuple[str, str, str, str]:
         """Return what a run is read from: its attempts folder; events, progress and metrics of one.

@@ -45,6 +45,7 @@ _DATA = frozenset({"data", "dataset", "datasets", "corpus", "inputs", "weights",
 _OURS = frozenset(
     {"cluster", "code", "command", "entry_point", "name", "observe", "output_dir", "recovery"}
     | {"resources", "runtime", "chaos", "budget", "seed", "checkpoint", "sweep", "stages", "hydra"}
+    | {"notify", "tracker"}
 )
 _NO_PATH = re.compile(r"[*?{}\[\]$<>|\n\0]|://|\A[-~@]")
 _FILE = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,9}\Z")

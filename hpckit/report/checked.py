@@ -24,6 +24,8 @@ def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
         yield f"  start    job {start.job_index}: {at} {start.words}".rstrip()
     if plan.cluster.kind is ClusterKind.slurm:
         yield f"  at most  {_estimate(checked.estimate)}"
+    if checked.notices:
+        yield f"  notices  {', '.join(checked.notices)}: well-formed; nothing was sent"
     for reason in checked.unchecked:
         yield f"  unknown  {reason}"
     yield _verdict(checked)
@@ -49,6 +51,7 @@ def check_document(plan: LaunchPlan, checked: CheckReport) -> dict[str, object]:
         "starts": checked.starts,
         "estimate": checked.estimate,
         "unchecked": checked.unchecked,
+        "notices": checked.notices,
     }
 
 

@@ -16,6 +16,7 @@ from hpckit.model.cluster.allocation import (
     AttemptRequest,
     RequeueResult,
 )
+from hpckit.model.events import Event
 from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch
 
@@ -80,7 +81,8 @@ class Assignment:
     """One run to attempt, for a job of its launch. `environ` is the supervisor's own environment.
 
     `allocation` is None if only this process stands behind the attempt; `requeue` is whether Slurm
-    is expected to start the job again after a preemption.
+    is expected to start the job again after a preemption. `heard` is called with the number of the
+    attempt and each of its events; it must return at once, and not raise.
     """
 
     launch: Launch
@@ -91,3 +93,4 @@ class Assignment:
     requeue: bool
     environ: Mapping[str, str]
     allocation: Allocation | None = None
+    heard: Callable[[int, Event], None] | None = None

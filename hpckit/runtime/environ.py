@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from hpckit.errors import RankInfoError
 from hpckit.model.cluster.nodes import task_counts
+from hpckit.model.outside.notices import VARIABLE as NOTIFY
 from hpckit.model.rank import RankInfo, RankSource
 
 ON_SUPERVISOR_LOST = "HPCKIT_ON_SUPERVISOR_LOST"
@@ -24,6 +25,7 @@ _HIGHEST_STEP = 0xFFFFFFF0
 
 _OF_THE_AGENT = (
     TERMINAL,
+    NOTIFY,
     "SLURM_PROCID",
     "SLURM_LOCALID",
     "SLURM_NTASKS",
@@ -41,7 +43,8 @@ _OF_THE_AGENT = (
 )
 """Variables that are true of a node's one agent, but not of its ranks.
 
-A library that reads them would count nodes instead of ranks, so ranks do not inherit them.
+A library that reads them would count nodes instead of ranks, so ranks do not inherit them. Nor do
+they inherit the addresses of notices, which are secrets and not theirs.
 """
 
 

@@ -45,6 +45,7 @@ def test_page_shows_every_path_of_the_layout() -> None:
     """Each path the layout knows is in the tree."""
     launch = LaunchPaths(Path("L"))
     attempt = launch.run(0).attempt(1)
+    notice = launch.notice("failed-00000-001")
     paths = [
         *(launch.launch, launch.events, launch.environment, launch.code, launch.code_record),
         *(
@@ -66,6 +67,8 @@ def test_page_shows_every_path_of_the_layout() -> None:
         *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),
         *(attempt.round(0).exit_record(0), attempt.round(0).stacks(0)),
         *(launch.run(0).chaos_marks, launch.run(0).chaos_log),
+        launch.notices,
+        *(notice.record, notice.sending, notice.delivered, notice.sent),
         *(launch.search, launch.space, launch.journal, launch.sampler, launch.run(0).trial),
     ]
     assert [path.name for path in paths if path.name not in PAGE] == []

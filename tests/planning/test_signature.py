@@ -42,6 +42,8 @@ def test_signature_does_not_depend_on_order() -> None:
         {"checkpoint": {"dir": "/c"}},
         {"runtime": {"device": "cpu"}},
         {"observe": {"interval_s": 1.0}},
+        {"tracker": {"kind": "wandb"}},
+        {"notify": {"events": ["failed"]}},
         {"code": {"snapshot": False}},
         {"chaos": ["kill rank=0 step=3"]},
         {"resources": {**CONFIG["resources"], "mem_gb": 64, "partition": "urgent"}},

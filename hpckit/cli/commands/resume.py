@@ -16,6 +16,7 @@ from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.launch import ClusterKind
 from hpckit.operations.next_step import reference
+from hpckit.operations.notices.tell import send_kept
 from hpckit.operations.resume import (
     Order,
     Resuming,
@@ -68,6 +69,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return 0
     resuming, started = resume(chosen.launch, order, context)
     _say(resuming, started, context, as_json=arguments.json)
+    send_kept(resuming.launch, context)
     if started is None or not arguments.wait:
         return 0
     runs = sorted({*resuming.choice.resumed, *started.jobs})

@@ -33,6 +33,7 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import reference
+from hpckit.operations.notices.tell import send_kept
 from hpckit.record.lookup import Selection, find_evidence
 from hpckit.report.account import launch_page, run_page
 from hpckit.report.diagnosis import usage_lines, verdict_lines
@@ -94,6 +95,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _show_once(selection, arguments, context)
     else:
         _watch(selection, arguments, context)
+    send_kept(selection.launch, context)
     return 0
 
 

@@ -18,6 +18,7 @@ from hpckit.model.counted import counted
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view, reference
+from hpckit.operations.notices.tell import send_kept, tell_rest
 from hpckit.operations.resume import (
     Order,
     Resuming,
@@ -73,6 +74,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     )
     with only_a_view(selection.launch, context):
         watch.follow()
+    tell_rest(watch.launch, watch.views, context)
+    send_kept(watch.launch, context)
     _say_end(watch, context, as_json=arguments.json)
     return int(any(view.state is not RunState.completed for view in watch.views))
 

@@ -6,7 +6,6 @@ that every export of it, on any host, is the same run there.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from itertools import groupby
@@ -17,10 +16,9 @@ import wandb
 
 from hpckit.operations.export.exported_run import ExportedRun, Point, Points, Written
 from hpckit.operations.export.part import part_folder
+from hpckit.planning.tracker import wandb_id
 from hpckit.record.launches import load_settings
 from hpckit.record.store import make_folder
-
-_ID_LENGTH = 16
 
 
 def write_run(run: ExportedRun, target: Path) -> Written:
@@ -42,11 +40,6 @@ def write_run(run: ExportedRun, target: Path) -> Written:
             shutil.rmtree(earlier)
         made.rename(folder / made.name)
     return Written(values=points.written, left_out=points.left_out)
-
-
-def wandb_id(run: str) -> str:
-    """Return the id that a run has in W&B."""
-    return hashlib.sha256(run.encode()).hexdigest()[:_ID_LENGTH]
 
 
 def _begin(run: ExportedRun, name: str, folder: Path) -> Any:

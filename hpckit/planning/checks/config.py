@@ -18,8 +18,10 @@ from hpckit.model.plan import SweepPoint
 from hpckit.planning.checks.observe_settings import check_observe
 from hpckit.planning.checks.recovery_settings import check_recovery
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
+from hpckit.planning.notices.settings import check_notify
+from hpckit.planning.tracker import check_tracker
 
-SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep")
+SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "notify")
 """What all runs of one launch share: one folder, one snapshot, one scheduler, one budget and one
 throttle."""
 
@@ -67,6 +69,8 @@ def check_settings(settings: LaunchConfig) -> None:
     _check_seed(settings.seed)
     check_observe(settings.observe)
     _check_prices(settings.cluster)
+    check_tracker(settings.tracker)
+    check_notify(settings)
     _check_variables(settings)
     _check_nodes(settings.resources, settings.cluster)
     _check_devices(settings.resources, settings.cluster)

@@ -27,6 +27,7 @@ from hpckit.model.plan import SecretVariables
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.recovery.classify import with_log
 from hpckit.planning.recovery.ends import with_farewell
+from hpckit.planning.tracker import rank_variables_of_tracker
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths, RoundPaths, RunPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
@@ -144,9 +145,15 @@ class LocalRanks:
         for local_rank in range(self.order.local_world_size):
             info = self._info(local_rank)
             of_nccl = with_nccl_defaults(shared, self.outlook.settings, self.paths, info.rank)
-            await self._start_rank(info, of_nccl | rank_variables(info))
+            own = rank_variables(info) | self._of_tracker(info.rank)
+            await self._start_rank(info, of_nccl | own)
             if self.hangs.stepping:
                 self.hangs.working(info.rank, time.monotonic())
+
+    def _of_tracker(self, rank: int) -> dict[str, str]:
+        settings, secrets = self.outlook.settings, self.outlook.secrets
+        given = {**settings.env, **secrets.env}
+        return rank_variables_of_tracker(settings.tracker, rank, given)
 
     async def _make(self, folder: Path) -> None:
         await aside(lambda: make_folder(folder))

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -37,15 +37,18 @@ _RESERVE = 64 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class Journal:
-    """The record of one attempt, as its supervisor keeps it."""
+    """The record of one attempt, as its supervisor keeps it; `heard` gets each event at once."""
 
     paths: AttemptPaths
+    heard: Callable[[events.Event], None] | None = None
     files: FileThread = field(default_factory=FileThread)
     _left_out: int = field(default=0, init=False)
     _unwritten: list[events.Event] = field(default_factory=list, init=False)
 
     def record(self, event: events.Event) -> None:
         """Append an event; if it cannot be written, that is reported, and the run continues."""
+        if self.heard is not None:
+            self.heard(event)
         droppable = isinstance(event, _LEFT_OUT_FIRST)
         if not self.files.put(partial(self._write, event), droppable=droppable):
             self._left_out += 1

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 from hpckit.model import events
 from hpckit.model.cluster.nodes import compress_nodes
@@ -101,7 +102,9 @@ class _Supervisor:
     def __post_init__(self) -> None:
         paths = self.attempt.paths
         self.steps = Steps(command=self.assignment.agents, attempt=self.attempt)
-        self.journal = Journal(paths=paths)
+        heard = self.assignment.heard
+        told = None if heard is None else partial(heard, self.attempt.number)
+        self.journal = Journal(paths=paths, heard=told)
         self.progress = ProgressFile(path=paths.progress, files=self.journal.files)
         self.past = self.attempt.past()
         lead = timedelta(seconds=self.assignment.settings.runtime.save_before_timeout_s)

@@ -1,0 +1,109 @@
+"""Reads where notices go: from `$HPCKIT_NOTIFY`, or from a private file. Opens no connection."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hpckit.errors import ConfigError
+from hpckit.model.outside.notices import VARIABLE, Notify
+from hpckit.planning.notices.destinations import Destination, Transport, read_destinations
+from hpckit.record.snapshot.collect import CodeSnapshot
+
+_MOST_BYTES = 64 * 1024
+_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def find_destinations(notify: Notify, environ: Mapping[str, str]) -> tuple[Destination, ...]:
+    """Return where notices go; raises ConfigError, which shows no address."""
+    if notify.file is not None:
+        source = f"the file {notify.file}"
+        found = read_destinations(_private_text(notify.file), source)
+    else:
+        source = f"${VARIABLE}"
+        found = read_destinations(environ.get(VARIABLE, ""), source)
+    if not found:
+        raise ConfigError(
+            f"notify.events asks for notices, but {source} holds no address"
+            + ("" if notify.file else ", and notify.file is null"),
+            hint=f"export {VARIABLE}=ntfy://ntfy.sh/TOPIC in the shell that launches, name a "
+            "private file with notify.file, or choose notify=none",
+        )
+    for one in found:
+        if one.transport is Transport.apprise:
+            _check_apprise(one, source)
+    return found
+
+
+def refuse_in_snapshot(notify: Notify, snapshot: CodeSnapshot) -> None:
+    """Raise ConfigError if the private file would be copied with the code."""
+    if notify.file is None or snapshot.files is None:
+        return
+    file = Path(notify.file).expanduser().resolve()
+    if any((snapshot.root / one.path).resolve() == file for one in snapshot.files):
+        raise ConfigError(
+            f"notify.file is {notify.file!r}, which would be copied into the launch folder with "
+            "your code",
+            hint="keep it outside the project: ~/.config/hpckit/notify",
+        )
+
+
+def apprise_with(destination: Destination) -> Any:
+    """Return apprise with this address; raises ImportError, and ValueError if it is malformed."""
+    apprise = importlib.import_module("apprise")
+    sender = apprise.Apprise()
+    # Its own messages may quote an address.
+    apprise.logger.setLevel(100)
+    if not sender.add(destination.url):
+        raise ValueError("apprise does not know its form")
+    return sender
+
+
+def _check_apprise(destination: Destination, source: str) -> None:
+    where = f"address {destination.place} of {source}"
+    if importlib.util.find_spec("apprise") is None:
+        raise ConfigError(
+            f"{where} has the scheme {destination.scheme!r}, which hpckit sends through apprise, "
+            "and apprise is not installed",
+            hint="pip install apprise   (without it: ntfy://, https://… of a web hook, exec:)",
+        )
+    try:
+        apprise_with(destination)
+    except ValueError:
+        raise ConfigError(
+            f"{where} has the scheme {destination.scheme!r}, and apprise does not take it",
+            hint="apprise's pages list the forms; the address itself is not shown",
+        ) from None
+
+
+def _private_text(name: str) -> str:
+    """Return what a private file holds; raises ConfigError."""
+    path = Path(name).expanduser()
+    try:
+        # Without waiting: a pipe would otherwise hold the verb up.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        _refuse(name, f"cannot be read: {error.strerror}", "it holds one address per line")
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            _refuse(name, "is no regular file", "it holds one address per line")
+        if found.st_uid != os.geteuid():
+            _refuse(name, f"belongs to user {found.st_uid}, not to you", "use a file of your own")
+        if found.st_mode & _OF_OTHERS:
+            mode = stat.S_IMODE(found.st_mode)
+            _refuse(name, f"has the mode {mode:04o}: others may use it", f"chmod 600 {name}")
+        data = file.read(_MOST_BYTES)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        _refuse(name, "holds no text", "it holds one address per line")
+
+
+def _refuse(name: str, why: str, hint: str) -> NoReturn:
+    raise ConfigError(f"notify.file is {name!r}, which {why}", hint=hint)

@@ -1,0 +1,92 @@
+"""Sends kept notices to all destinations at once, each notice by one process, within a deadline."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hpckit.context import Context
+from hpckit.model.outside.notices import UserNotice
+from hpckit.planning.notices.destinations import Destination
+from hpckit.record.layout import LaunchPaths, NoticePaths
+from hpckit.record.outside.notices import begin_sending, delivered_to, end_sending
+
+_TO_RECORD_S = 1.0
+"""Time kept for recording who has a notice."""
+
+_LEAST_S = 0.2
+
+
+def send_all(
+    paths: LaunchPaths,
+    notices: Sequence[UserNotice],
+    destinations: Sequence[Destination],
+    context: Context,
+    deadline: float,
+) -> list[str]:
+    """Send notices, and return what went wrong, without addresses; raises OSError.
+
+    `deadline` is in the time of `time.monotonic`.
+    """
+    mine = [one for one in notices if begin_sending(paths.notice(one.key))]
+    tries = [
+        _Delivery(notice=one, files=paths.notice(one.key), destination=to, context=context)
+        for one in mine
+        for to in destinations
+        if to.place not in delivered_to(paths.notice(one.key))
+    ]
+    until = deadline - _TO_RECORD_S
+    for one in tries:
+        one.begin(max(_LEAST_S, until - time.monotonic()))
+    for one in tries:
+        one.await_end(max(_LEAST_S, until - time.monotonic()))
+    for notice in mine:
+        files = paths.notice(notice.key)
+        failed = {one.destination.place for one in tries if one.notice == notice and one.problem}
+        has = delivered_to(files) | {one.place for one in destinations} - failed
+        end_sending(files, has, all_of_them=not failed)
+    return list(
+        dict.fromkeys(
+            f"notice {one.notice.key}: {one.destination.name}: {one.problem}"
+            for one in tries
+            if one.problem
+        )
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Delivery:
+    """One notice to one destination. `problem` is empty once it was delivered."""
+
+    notice: UserNotice
+    files: NoticePaths
+    destination: Destination
+    context: Context
+    problem: str = "no answer in time"
+    thread: threading.Thread | None = field(default=None, init=False)
+
+    def begin(self, limit_s: float) -> None:
+        """Send it in a thread: the resolver, and a slow answer, know no time limit."""
+        # Imported here: most verbs send nothing, and it takes as long as all else they do.
+        transports = importlib.import_module("hpckit.operations.notices.transports")
+
+        def run() -> None:
+            try:
+                transports.deliver(self.destination, self.notice, self.context.environ, limit_s)
+            except transports.DeliveryError as error:
+                self.problem = str(error)
+            else:
+                self.problem = ""
+
+        self.thread = threading.Thread(target=run, name="notice", daemon=True)
+        self.thread.start()
+
+    def await_end(self, limit_s: float) -> None:
+        """Wait until it is delivered, or until the limit."""
+        if self.thread is not None:
+            with suppress(RuntimeError):
+                self.thread.join(limit_s)

@@ -1,0 +1,284 @@
+"""Tells people of what happened: makes each notice once, and sends it within a time limit.
+
+What cannot be sent is kept in the launch folder, and the next verb sends it. Nothing here raises,
+and nothing takes longer than its limit: a run does not fail, or wait, for a notice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from hpckit.context import Context
+from hpckit.errors import ConfigError
+from hpckit.model import events
+from hpckit.model.counted import counted
+from hpckit.model.failure import Failure
+from hpckit.model.history import LaunchHistory
+from hpckit.model.launch import ClusterKind
+from hpckit.model.outside.notices import NoticeKind, Notify, UserNotice
+from hpckit.model.run import RunRecord, RunView
+from hpckit.operations.next_step import reference
+from hpckit.operations.notices.addresses import find_destinations
+from hpckit.operations.notices.send import send_all
+from hpckit.planning.masking import masked_text
+from hpckit.planning.notices.destinations import document
+from hpckit.planning.notices.due import (
+    is_over,
+    kind_of_end,
+    kind_of_rest,
+    kinds_of_event,
+    wanted_again,
+)
+from hpckit.record.launches import (
+    Launch,
+    latest_attempt,
+    load_settings,
+    read_attempts,
+    read_launch_history,
+    read_runs,
+)
+from hpckit.record.outside.notices import is_kept, keep_notice, unsent_notices
+from hpckit.record.secret_variables import read_secrets
+from hpckit.report.notice import NoticeWriter
+from hpckit.views.launch_view import Ask, launch_view
+
+LIMIT_S = 10.0
+"""How long notices may hold up the end of an attempt, and of `watch` and the auto-resume job."""
+
+VERB_LIMIT_S = 3.0
+"""How long a verb may take to send what was kept."""
+
+_AT_ONCE = 64
+"""Runs read at a time, to find one that is not over."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptTeller:
+    """Tells of one attempt of a run, for its supervisor."""
+
+    launch: Launch
+    index: int
+    notify: Notify
+    context: Context
+    _threads: list[threading.Thread] = field(default_factory=list, init=False)
+    _because: Failure | None = field(default=None, init=False)
+
+    def hear(self, attempt: int, event: events.Event) -> None:
+        """Tell of an event of the running attempt, in a thread of its own."""
+        if isinstance(event, events.RoundEnded):
+            self._because = event.failure
+        wanted = (kind for kind in kinds_of_event(event, attempt) if kind in self.notify.events)
+        for kind in wanted:
+            number = getattr(event, "round", 0)
+            work = partial(self._tell_event, kind, attempt, number, self._because)
+            self._threads.append(_begun(work, self.context))
+
+    def end(self) -> None:
+        """Tell of the attempt's end, and of the launch's; wait for all of it, within the limit."""
+        deadline = time.monotonic() + LIMIT_S
+        if self.notify.events:
+            self._threads.append(_begun(partial(self._tell_end, deadline), self.context))
+        _join(self._threads, deadline)
+
+    def _tell_event(
+        self, kind: NoticeKind, attempt: int, number: int, because: Failure | None
+    ) -> None:
+        telling = _Telling.of(self.launch, self.notify, self.context)
+        deadline = time.monotonic() + LIMIT_S
+        (record,) = read_runs(self.launch, [self.index])
+        key = f"-{attempt:03d}-{number:03d}"
+        why = f"round {number} of attempt {attempt}"
+        record = replace(record, attempt=attempt, failure=because)
+        made = telling.of_run(kind, record, key, why=why)
+        telling.send([] if made is None else [made], deadline)
+
+    def _tell_end(self, deadline: float) -> None:
+        telling = _Telling.of(self.launch, self.notify, self.context)
+        (record,) = read_runs(self.launch, [self.index], metrics=True)
+        history = read_launch_history(self.launch)
+        continues = _continues(self.launch, self.index, history)
+        made: list[UserNotice | None] = []
+        kind = kind_of_end(record.state, continues=continues)
+        if kind is not None:
+            made.append(telling.of_run(kind, record, _key_of_end(record)))
+        if NoticeKind.finished in self.notify.events:
+            views = _all_over(self.launch, history, self.context)
+            made.append(None if views is None else telling.of_launch(views))
+        telling.send([one for one in made if one is not None], deadline)
+
+
+def attempt_teller(launch: Launch, index: int, notify: Notify, context: Context) -> AttemptTeller:
+    """Return what tells of an attempt of this run."""
+    return AttemptTeller(launch=launch, index=index, notify=notify, context=context)
+
+
+def tell_rest(launch: Launch, views: Sequence[RunView], context: Context) -> None:
+    """Tell of the end of a launch of which nothing continues, and of runs not told of yet.
+
+    `views` are those of all its runs, of which some may have lost their supervisors.
+    """
+
+    def tell() -> None:
+        notify = load_settings(launch, 0)[0].notify
+        if not notify.events:
+            return
+        telling = _Telling.of(launch, notify, context)
+        kinds = [(kind_of_rest(view.state), view) for view in views]
+        made = [
+            telling.of_run(kind, replace(view.record, state=view.state), _key_of_end(view.record))
+            for kind, view in kinds
+            if kind is not None
+        ]
+        if NoticeKind.finished in notify.events:
+            made.append(telling.of_launch(views))
+        telling.send([one for one in made if one is not None], deadline)
+
+    deadline = time.monotonic() + LIMIT_S
+    _join([_begun(tell, context)], deadline)
+
+
+def send_kept(launch: Launch, context: Context) -> None:
+    """Send the notices of one's own launch that could not be sent; say so if that fails again."""
+    kept = () if launch.stranger is not None else unsent_notices(launch.paths)
+    if not kept:
+        return
+
+    def send() -> None:
+        notify = load_settings(launch, 0)[0].notify
+        _Telling.of(launch, notify, context).send(kept, deadline)
+
+    deadline = time.monotonic() + VERB_LIMIT_S
+    _join([_begun(send, context)], deadline)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Telling:
+    """Makes and sends the notices of one launch."""
+
+    launch: Launch
+    notify: Notify
+    context: Context
+    writer: NoticeWriter
+
+    @classmethod
+    def of(cls, launch: Launch, notify: Notify, context: Context) -> _Telling:
+        writer = NoticeWriter(
+            launch=launch.id,
+            folder=str(launch.folder),
+            named=reference(launch, context),
+            at=context.now(),
+        )
+        return cls(launch=launch, notify=notify, context=context, writer=writer)
+
+    def of_run(
+        self, kind: NoticeKind, record: RunRecord, key: str, *, why: str = ""
+    ) -> UserNotice | None:
+        """Keep a notice of a run; return it if this process is to send it."""
+        if kind not in self.notify.events:
+            return None
+        known = replace(record, failure=self._masked(record.failure, record.index))
+        return self._kept(self.writer.about_run(kind, known, key, why=why))
+
+    def of_launch(self, views: Sequence[RunView]) -> UserNotice | None:
+        """Keep the notice of the launch's end; return it if this process is to send it."""
+        sweep = load_settings(self.launch, 0)[0].sweep
+        if sweep.metric is not None:
+            indices = [view.record.index for view in views]
+            logged = read_runs(self.launch, indices, metrics=True)
+            views = [
+                replace(view, record=replace(view.record, metrics=one.metrics))
+                for view, one in zip(views, logged, strict=True)
+            ]
+        return self._kept(self.writer.about_launch(views, sweep))
+
+    def _masked(self, failure: Failure | None, index: int) -> Failure | None:
+        """Return a failure whose message, which the user's code may have written, has no secret."""
+        if failure is None:
+            return None
+        settings, _ = load_settings(self.launch, index)
+        secrets = read_secrets(self.launch.paths, index, settings).texts
+        return replace(failure, message=masked_text(failure.message, (), secrets))
+
+    def _kept(self, notice: UserNotice) -> UserNotice | None:
+        if is_kept(self.launch.paths, notice.key):
+            return None
+        first = keep_notice(self.launch.paths, notice.key, document(notice))
+        return notice if first else None
+
+    def send(self, notices: Sequence[UserNotice], deadline: float) -> None:
+        """Send notices to all destinations; what fails is kept, and noted."""
+        if not notices:
+            return
+        try:
+            destinations = find_destinations(self.notify, self.context.environ)
+        except ConfigError as error:
+            kept = counted(len(notices), "notice")
+            self.context.note(f"warning: {kept} not sent, but kept: {error.message}")
+            return
+        problems = send_all(self.launch.paths, notices, destinations, self.context, deadline)
+        for problem in problems:
+            self.context.note(f"warning: {problem}; the next `hpckit status` tries again")
+
+
+def _key_of_end(record: RunRecord) -> str:
+    return f"-{record.attempt:03d}"
+
+
+def _continues(launch: Launch, index: int, history: LaunchHistory) -> bool:
+    """Return whether something will start a run again that was interrupted."""
+    job = history.job_of(index)
+    on_slurm = launch.cluster.kind is ClusterKind.slurm
+    if on_slurm and (job.requeue or job.shared_job is not None):
+        return True
+    if history.auto_resume is not None or index in history.successors:
+        return True
+    last = latest_attempt(launch.paths.run(index).attempts)
+    return any(
+        wanted_again(told) for number, told in read_attempts(launch, index) if number == last
+    )
+
+
+def _all_over(
+    launch: Launch, history: LaunchHistory, context: Context
+) -> tuple[RunView, ...] | None:
+    """Return all runs if all are over by the record, else None; most likely after a few reads."""
+    if launch.cluster.kind is ClusterKind.slurm and history.waiting():
+        return None
+    if launch.stages:  # runs that will not begin, as one before them failed, are over
+        views = launch_view(launch, context, ask=Ask.nothing).runs
+        return views if all(_over(launch, view, history) for view in views) else None
+    count, found = len(launch.runs), list[RunView]()
+    for start in reversed(range(0, count, _AT_ONCE)):
+        records = read_runs(launch, range(start, min(count, start + _AT_ONCE)))
+        views = tuple(RunView(record=record) for record in records)
+        if not all(_over(launch, view, history) for view in views):
+            return None
+        found[:0] = views
+    return tuple(found)
+
+
+def _over(launch: Launch, view: RunView, history: LaunchHistory) -> bool:
+    return is_over(view, continues=_continues(launch, view.record.index, history))
+
+
+def _begun(work: Callable[[], None], context: Context) -> threading.Thread:
+    """Start a thread that the process need not wait for; its errors are noted."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # no notice is worth a run
+            context.note(f"warning: a notice could not be made: {type(error).__name__}")
+
+    thread = threading.Thread(target=run, name="notices", daemon=True)
+    thread.start()
+    return thread
+
+
+def _join(threads: Sequence[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,112 @@
+"""Sends a notice to one destination, by the standard library; the only module that does so.
+
+No error raised here holds an address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess  # noqa: TID251  # a command of the user's that takes notices
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from hpckit.model.outside.notices import VARIABLE, UserNotice
+from hpckit.operations.notices.addresses import apprise_with
+from hpckit.planning.notices.destinations import (
+    Destination,
+    Transport,
+    WebRequest,
+    document,
+    web_request,
+)
+
+
+class DeliveryError(Exception):
+    """A destination did not take a notice; the message says why, and not where it is."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: another host has no business with the notice."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Return no request."""
+
+
+def deliver(
+    destination: Destination, notice: UserNotice, environ: Mapping[str, str], limit_s: float
+) -> None:
+    """Send a notice; raises DeliveryError. A slow web server may take longer than the limit."""
+    match destination.transport:
+        case Transport.command:
+            _run(destination.words, notice, environ, limit_s)
+        case Transport.apprise:
+            _through_apprise(destination, notice)
+        case Transport.ntfy | Transport.web_hook:
+            _post(web_request(destination, notice), limit_s)
+
+
+def _post(request: WebRequest, limit_s: float) -> None:
+    asked = urllib.request.Request(  # noqa: S310  # its scheme is http or https
+        request.url, data=request.body, headers=dict(request.headers), method="POST"
+    )
+    opener = urllib.request.build_opener(_NoRedirect)
+    try:
+        opener.open(asked, timeout=limit_s).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise DeliveryError(f"the server answered {error.code}") from None
+    except urllib.error.URLError as error:
+        raise DeliveryError(_words(error.reason)) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise DeliveryError(_words(error)) from None
+
+
+def _words(error: object) -> str:
+    """Return what went wrong, in the system's words alone: others may quote an address."""
+    text = error.strerror if isinstance(error, OSError) else None
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return text or type(error).__name__
+
+
+def _run(
+    words: tuple[str, ...], notice: UserNotice, environ: Mapping[str, str], limit_s: float
+) -> None:
+    variables = {name: value for name, value in environ.items() if name != VARIABLE}
+    try:
+        process = subprocess.Popen(
+            words,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise DeliveryError(f"the command cannot be started: {_words(error)}") from None
+    try:
+        process.communicate(json.dumps(document(notice)).encode() + b"\n", timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise DeliveryError("the command did not end in time") from None
+    finally:
+        # Nothing that it started may outlive it: it might hold the run's job.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        raise DeliveryError(f"the command ended with {process.returncode}")
+
+
+def _through_apprise(destination: Destination, notice: UserNotice) -> None:
+    try:
+        sent = apprise_with(destination).notify(title=notice.title, body=notice.text)
+    except Exception as error:  # noqa: BLE001  # a library of plugins
+        raise DeliveryError(f"apprise failed: {type(error).__name__}") from None
+    if not sent:
+        raise DeliveryError("apprise could not send it")

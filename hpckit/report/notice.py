@@ -1,0 +1,153 @@
+"""What a notice says: of one run, or of a whole launch. Pure.
+
+Its key follows from the record alone, so that whoever looks makes the same notice: only one of them
+sends it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from hpckit.model.counted import counted
+from hpckit.model.failure import Failure
+from hpckit.model.launch import Direction, Sweep
+from hpckit.model.outside.notices import NoticeKind, UserNotice
+from hpckit.model.run import PRUNED, RunRecord, RunView
+from hpckit.model.states import RunState
+from hpckit.report.escape import escaped
+from hpckit.report.text import number
+
+_LONGEST = 400
+_METRICS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeWriter:
+    """Writes notices of a launch. `named` is the launch in commands, `at` the time of writing."""
+
+    launch: str
+    folder: str
+    named: str
+    at: datetime
+
+    def about_run(
+        self, kind: NoticeKind, record: RunRecord, key: str, *, why: str = ""
+    ) -> UserNotice:
+        """Return a notice about a run in its present state; `key` tells events of a run apart."""
+        failure = record.failure if kind is not NoticeKind.completed else None
+        metrics = _numbers(record.metrics)
+        verb = "logs" if kind is NoticeKind.failed else "status"
+        command = f"hpckit {verb} {self.named}.{record.index}"
+        facts = [why, _cause(failure), _progress(record), record.reason, _values(metrics)]
+        return UserNotice(
+            key=f"{kind}-{record.index:05d}{key}",
+            kind=kind,
+            at=self.at,
+            launch=self.launch,
+            folder=self.folder,
+            run=record.id,
+            state=record.state,
+            title=f"{record.id} {_said(kind, record.state)}",
+            text="\n".join([*filter(None, facts), command]),
+            command=command,
+            attempt=record.attempt,
+            cause=None if failure is None else failure.cause,
+            rank=None if failure is None else failure.rank,
+            node=None if failure is None else failure.node,
+            step=record.step,
+            metrics=metrics,
+        )
+
+    def about_launch(self, views: Sequence[RunView], sweep: Sweep) -> UserNotice:
+        """Return the notice that all runs of the launch are over."""
+        counts = Counter(view.state for view in views)
+        told = ", ".join(f"{count} {state}" for state, count in counts.items())
+        attempts = sum(view.record.attempt for view in views)
+        command = f"hpckit status {self.named}"
+        causes = Counter(
+            view.record.failure.cause
+            for view in views
+            if view.state is not RunState.completed and view.record.failure is not None
+        )
+        facts = [
+            ", ".join(f"{cause}: {counted(count, 'run')}" for cause, count in causes.items()),
+            _best(views, sweep),
+        ]
+        done = counts.keys() == {RunState.completed}
+        return UserNotice(
+            key=f"{NoticeKind.finished}-{attempts:05d}",
+            kind=NoticeKind.finished,
+            at=self.at,
+            launch=self.launch,
+            folder=self.folder,
+            state="completed" if done else "ended",
+            title=f"{self.launch} finished: {told}",
+            text="\n".join([*filter(None, facts), command]),
+            command=command,
+            counts={str(state): count for state, count in counts.items()},
+        )
+
+
+def _said(kind: NoticeKind, state: RunState) -> str:
+    if kind is NoticeKind.failed:
+        return "failed" if state is RunState.failed else f"ended: {state}"
+    return {NoticeKind.resumed: "starts again", NoticeKind.stalled: "hung"}.get(kind, str(kind))
+
+
+def _cause(failure: Failure | None) -> str:
+    if failure is None:
+        return ""
+    places = [
+        "" if failure.rank is None else f"rank {failure.rank}",
+        f"on {failure.node}" if failure.node else "",
+    ]
+    where = " ".join(filter(None, places))
+    message = escaped(failure.message)
+    short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
+    return f"{failure.cause}{f', {where}' if where else ''}: {short}"
+
+
+def _progress(record: RunRecord) -> str:
+    if record.step is None:
+        return f"attempt {record.attempt}"
+    of = "" if record.total is None else f" of {record.total}"
+    return f"attempt {record.attempt}, step {record.step}{of}"
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    found = {name: value for name, value in metrics.items() if _is_number(value)}
+    return dict(list(found.items())[:_METRICS])
+
+
+def _is_number(value: object) -> bool:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and math.isfinite(value)  # type: ignore[arg-type]  # a number by now
+
+
+def _values(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{escaped(name)} {number(value)}" for name, value in metrics.items())
+
+
+def _best(views: Sequence[RunView], sweep: Sweep) -> str:
+    """Return the line about the best run, if a metric is configured; pruned runs do not count."""
+    name = sweep.metric
+    if name is None:
+        return ""
+    done = {
+        view.record.id: view.record.metrics[name]
+        for view in views
+        if view.state is RunState.completed
+        and view.record.reason != PRUNED
+        and name in view.record.metrics
+        and _is_number(view.record.metrics[name])
+    }
+    if not done:
+        return ""
+    choose = min if sweep.direction is Direction.minimize else max
+    best = choose(done, key=lambda run: done[run])
+    return f"best: {best}  {escaped(name)} {number(done[best])}"
