@@ -81,7 +81,10 @@ def _straggler_object(one: Straggler) -> dict[str, Any]:
     return _rounded(one)
 
 
-def _energy_object(bill: EnergyBill) -> dict[str, Any]:
+def _energy_object(bill: EnergyBill) -> dict[str, Any] | None:
+    """Return what energy comes to; None if no GPU was measured."""
+    if not bill.energy.gpu_s:
+        return None
     plain = _rounded(bill)
     del plain["energy"]
     return {"total_j": bill.kwh and round(bill.energy.total_j, _DIGITS), **plain}

@@ -14,7 +14,7 @@ from hpckit.model.metrics.rows import number_of, recorded_step
 from hpckit.model.run import RunRecord
 from hpckit.record.launches import Launch
 from hpckit.record.metrics import metrics_size
-from hpckit.report.plot import Curve, Point
+from hpckit.report.live_view.plot import Curve, Point
 from hpckit.views.growing_file import GrowingFile
 from hpckit.views.metric_history import metric_history
 

@@ -16,7 +16,7 @@ from hpckit.model.telemetry.json_form import decode_telemetry
 from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryRow
 from hpckit.record.launches import Launch
 from hpckit.record.telemetry import telemetry_devices
-from hpckit.report.top import GpuNow, RunActivity, gpu_now, mean_step_s
+from hpckit.report.live_view.top import GpuNow, RunActivity, gpu_now, mean_step_s
 from hpckit.views.growing_file import GrowingFile
 
 _FILES = 64

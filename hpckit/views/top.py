@@ -12,8 +12,7 @@ from hpckit.context import Context
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch
-from hpckit.report.rows import LaunchHead, RunRow
-from hpckit.report.top import (
+from hpckit.report.live_view.top import (
     EventNote,
     RunActivity,
     TopDetail,
@@ -23,6 +22,7 @@ from hpckit.report.top import (
     state_changes,
     top_rows,
 )
+from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.views.accounts import accounts
 from hpckit.views.launch_head import launch_head
 from hpckit.views.launch_watch import LaunchWatch

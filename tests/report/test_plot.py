@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hpckit.report.plot import Curve, plot_lines
+from hpckit.report.live_view.plot import Curve, plot_lines
 
 
 def dots(lines: list[str]) -> int:

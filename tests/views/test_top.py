@@ -31,7 +31,7 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.record import store
 from hpckit.record.launches import Launch
-from hpckit.report.top import TopColumn
+from hpckit.report.live_view.top import TopColumn
 from hpckit.views import growing_file, launch_view
 from hpckit.views.growing_file import GrowingFile
 from hpckit.views.scheduler import Scheduler, SchedulerReply

@@ -28,8 +28,8 @@ from textual.widgets import Footer, Input, Static
 from hpckit.cli.terminal.top_table import RunTable
 from hpckit.errors import HpckitError
 from hpckit.report.escape import escaped
-from hpckit.report.plot import plot_lines
-from hpckit.report.top import (
+from hpckit.report.live_view.plot import plot_lines
+from hpckit.report.live_view.top import (
     TopDetail,
     TopFrame,
     TopOrder,

@@ -18,7 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from hpckit.report.drawing import STATE_STYLES
-from hpckit.report.top import (
+from hpckit.report.live_view.top import (
     TopColumn,
     TopOrder,
     TopRow,

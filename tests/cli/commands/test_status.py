@@ -39,6 +39,8 @@ FIELDS = [
     "reason",
     "overrides",
     "total_steps",
+    "telemetry",
+    "energy",
     "verdicts",
     "stragglers",
 ]
@@ -125,6 +127,14 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "reason": "",
         "overrides": {"model.lr": "0.1", "seed": "1"},
         "total_steps": None,
+        "telemetry": {
+            "gpu_utilization": None,
+            "gpu_memory_bytes": None,
+            "power_w": None,
+            "energy_j": None,
+            "data_wait_share": None,
+        },
+        "energy": None,
         "verdicts": [],
         "stragglers": [],
     }

@@ -15,8 +15,8 @@ from hpckit.cli.terminal.top_app import AskCancel, TopApp, TopSource
 from hpckit.cli.terminal.top_table import RunTable
 from hpckit.errors import HpckitError, RunError
 from hpckit.model.states import RunState
+from hpckit.report.live_view.top import GpuNow, RunActivity, TopDetail, TopFrame, top_rows
 from hpckit.report.rows import RunRow
-from hpckit.report.top import GpuNow, RunActivity, TopDetail, TopFrame, top_rows
 from hpckit.views.top import TopRequest
 
 STATES = (RunState.running, RunState.completed, RunState.failed, RunState.pending)

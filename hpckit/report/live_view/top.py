@@ -20,9 +20,9 @@ from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow
 from hpckit.report.escape import escaped, escaped_cell
-from hpckit.report.live import Progress
+from hpckit.report.live_view.live import Progress
+from hpckit.report.live_view.plot import Point, plot_lines
 from hpckit.report.overrides import override_cells
-from hpckit.report.plot import Point, plot_lines
 from hpckit.report.rows import LaunchHead, RunRow, count_states
 from hpckit.report.selection import Filter, make_filter, ordered, rank
 from hpckit.report.text import (
