@@ -95,9 +95,10 @@ root_with_apt = pytest.mark.skipif(
 def test_demo_trains_on_this_machine_and_shows_the_result(checkout: Checkout) -> None:
     """Whatever the machine has, the demo takes the local executor, waits, and shows a table."""
     assert checkout.run("scripts/demo").returncode == 0
-    assert checkout.calls()[-2:] == [
+    assert checkout.calls()[-3:] == [
         "python -m hpckit launch --wait --rerun cluster=local experiment=digits",
         "python -m hpckit results",
+        "python -m hpckit report -o outputs/digits.html",
     ]
 
 
@@ -106,7 +107,7 @@ def test_demo_installs_once(checkout: Checkout) -> None:
     for _ in range(2):
         assert checkout.run("scripts/demo").returncode == 0
     installs = [call for call in checkout.calls() if "pip install" in call]
-    assert installs == ["python -m pip install -q -c constraints.txt -e .[examples]"]
+    assert installs == ["python -m pip install -q -c constraints.txt -e .[examples,report]"]
 
 
 def test_demo_fails_where_the_run_fails(checkout: Checkout) -> None:
