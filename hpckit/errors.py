@@ -27,6 +27,7 @@ Every error says what happened, which value, what is allowed, and in `hint` what
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -132,3 +133,15 @@ class SchedulerAwayError(SchedulerError):
 
 class SchedulerAbsentError(SchedulerAwayError):
     """There is no scheduler here: its programs are missing, or not configured for a cluster."""
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error and its causes, the outermost first, each once.
+
+    Causes may form a circle: an error that is raised once more while another one is handled.
+    """
+    seen: list[BaseException] = []
+    while error is not None and not any(error is one for one in seen):
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__

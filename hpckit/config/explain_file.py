@@ -12,12 +12,12 @@ from hydra.plugins.config_source import ConfigLoadError
 from yaml import MarkedYAMLError
 
 from hpckit.config import own_files
-from hpckit.config.failures import chain, first_line, inner, reason, unknown_key
+from hpckit.config.failures import first_line, inner, reason, unknown_key
 from hpckit.config.names import nearest, question
 from hpckit.config.schema import typed_sections
 from hpckit.config.session import Session
 from hpckit.config.types import known_in, takes
-from hpckit.errors import ConfigError
+from hpckit.errors import ConfigError, causes
 
 _IN_FILE = re.compile(r"In '?([^':]+)'?: ?")
 
@@ -33,7 +33,7 @@ _NOT_OVERRIDDEN = re.compile(r"(?:Could not override|No earlier Group Default fo
 
 def explain_unreadable_file(error: Exception, session: Session) -> ConfigError | None:
     """Return an error with the place of invalid or unreadable text; None for other causes."""
-    for link in chain(error):
+    for link in causes(error):
         if isinstance(link, MarkedYAMLError) and link.problem_mark is not None:
             mark = link.problem_mark
             place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"

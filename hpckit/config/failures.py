@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from hydra.errors import HydraException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
+
+from hpckit.errors import causes
 
 # Hydra's own errors, and the plain Python ones that it lets through for odd files and values.
 FAILURES = (
@@ -28,18 +28,6 @@ NOT_LISTED = "No match in the defaults list"
 _NO_SUCH_KEY = ("does not exist", NOT_LISTED)
 
 
-def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and its causes, the outermost first, each once.
-
-    Causes may form a circle: an error that is raised once more while another one is handled.
-    """
-    seen: list[BaseException] = []
-    while error is not None and not any(error is one for one in seen):
-        seen.append(error)
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, without its full stop."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -48,7 +36,7 @@ def first_line(error: BaseException) -> str:
 
 def inner(error: BaseException) -> OmegaConfBaseException | None:
     """Return the OmegaConf error inside, which knows the key and the value."""
-    found = (link for link in chain(error) if isinstance(link, OmegaConfBaseException))
+    found = (link for link in causes(error) if isinstance(link, OmegaConfBaseException))
     return next(found, None)
 
 
@@ -59,6 +47,6 @@ def reason(error: BaseException) -> str:
 
 def unknown_key(error: BaseException) -> bool:
     """Return whether the failure is a key or a group that does not exist."""
-    if any(isinstance(link, ConfigKeyError | ConfigAttributeError) for link in chain(error)):
+    if any(isinstance(link, ConfigKeyError | ConfigAttributeError) for link in causes(error)):
         return True
     return any(words in str(error) for words in _NO_SUCH_KEY)

@@ -45,11 +45,11 @@ def _utc() -> datetime:
 class NodeSampler:
     """Samples this node until it is stopped, as `settings` say; `interval_s` 0: never.
 
-    `attempt` is where it writes, for the node of that name. `choice` says which GPUs
-    are the job's. `earlier` are the run's earlier attempts: their telemetry of this node is made
-    coarser as it ages. `on_event` is called in the
-    sampler's thread with everything that happened to the node, within an interval; it must return
-    at once. `opener` and `now` are for tests. `unwritten` counts what no file could take.
+    `attempt` is where it writes, for the node of that name. `choice` says which GPUs are the job's.
+    `earlier` are the run's earlier attempts: their telemetry of this node is made coarser as it
+    ages. `on_event` is called in the sampler's thread with everything that happened to the node,
+    within an interval; it must return at once. `opener` and `now` are for tests. `unwritten` counts
+    what no file could take.
     """
 
     settings: Observe

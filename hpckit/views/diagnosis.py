@@ -73,14 +73,16 @@ def run_evidence(
     completed = view.state is RunState.completed and not view.record.reason
     allocation = None if asked is None else run_allocation(asked, account, completed=completed)
     cores = None if allocation is None else allocation.cpus_per_node
+    hosts = host_uses(usages, cores=cores, shared=shared)
+    fast = any(one.infiniband_ports for one in hosts)  # else NCCL's log decides nothing
     return RunEvidence(
         ranks=rank_steps(usages),
         gpus=gpu_uses(usages),
-        hosts=host_uses(usages, cores=cores, shared=shared),
+        hosts=hosts,
         times=time_shares(account),
         allocation=allocation,
         stragglers=view.record.stragglers,
-        nccl=nccl_transport(launch, index),
+        nccl=nccl_transport(launch, index) if fast else None,
     )
 
 

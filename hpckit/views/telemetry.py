@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 from hpckit.errors import FrozenFolderError
 from hpckit.model.telemetry.usage import NodeUsage
@@ -42,9 +41,13 @@ def nccl_transport(launch: Launch, index: int) -> NcclTransport | None:
     """Return what NCCL says of its network in a run's latest round; None if it says nothing."""
     run = launch.paths.run(index)
     with suppress(OSError, FrozenFolderError):
-        attempt = run.attempt(latest_attempt(run.attempts))
-        newest = max(rounds(launch, index), default=0)
-        with attempt.round(newest).nccl_log.open(encoding="utf-8", errors="replace") as opened:
+        number = latest_attempt(run.attempts)
+        newest = max(rounds(launch, index, number), default=0)
+        with (
+            run.attempt(number)
+            .round(newest)
+            .nccl_log.open(encoding="utf-8", errors="replace") as opened
+        ):
             return read_nccl_log(opened.read(_NCCL_CHARACTERS).splitlines())
     return None
 
@@ -54,4 +57,4 @@ def _usage(node: str, totals: list[TelemetryTotal], devices: tuple[GpuDevice, ..
     merged = totals[0]
     for one in totals[1:]:
         merged = merge_totals(merged, one)
-    return NodeUsage(node=node, seconds=seconds, row=replace(merged.row), devices=devices)
+    return NodeUsage(node=node, seconds=seconds, row=merged.row, devices=devices)

@@ -7,18 +7,17 @@ from collections.abc import Callable
 import pytest
 
 from hpckit.config.compose import ComposeRequest, compose
-from hpckit.config.failures import chain
-from hpckit.errors import ConfigError
+from hpckit.errors import ConfigError, causes
 
 
 def test_circle_of_causes_ends() -> None:
     """An error among its own causes, as one that is raised again has, is told once."""
     first, second, third = ValueError("1"), KeyError("2"), TypeError("3")
     first.__cause__, second.__context__, third.__cause__ = second, third, second
-    assert list(chain(first)) == [first, second, third]
+    assert list(causes(first)) == [first, second, third]
     first.__cause__ = first
-    assert list(chain(first)) == [first]
-    assert list(chain(None)) == []
+    assert list(causes(first)) == [first]
+    assert list(causes(None)) == []
 
 
 def test_refusal_while_the_same_refusal_is_handled_ends(

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
+from hpckit.errors import causes
 from hpckit.runtime.checkpoint.errors import (
     CheckpointError,
     FencedError,
@@ -180,8 +181,4 @@ def passing(error: BaseException) -> int | None:
 
 def _errnos(error: BaseException | None) -> set[int]:
     """Return the error numbers of an exception and of its causes."""
-    seen: dict[int, BaseException] = {}
-    while error is not None and id(error) not in seen:
-        seen[id(error)] = error
-        error = error.__cause__ or error.__context__
-    return {one.errno for one in seen.values() if isinstance(one, OSError) and one.errno}
+    return {one.errno for one in causes(error) if isinstance(one, OSError) and one.errno}
