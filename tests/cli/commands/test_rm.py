@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from hpckit.errors import ForeignError, NotFoundError, RunError, UsageError
 from hpckit.model import events
@@ -207,13 +208,12 @@ def of_slurm(desk: Any, writer: Any, fake_slurm: Any, job: str) -> Any:
     return launch
 
 
-def submit(fake_slurm: Any, tmp_path: Path, text: str, *words: str) -> str:
+def submit(fake_slurm: Any, tmp_path: Path, text: str) -> str:
     """Submit a script to the fake Slurm; return the job."""
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/sh\n{text}\n")
-    job: str = fake_slurm.slurm(
-        "sbatch", "--parsable", "--output=/dev/null", *words, str(script)
-    ).strip()
+    words = ("--parsable", "--output=/dev/null", str(script))
+    job: str = fake_slurm.slurm("sbatch", *words).strip()
     return job
 
 
@@ -230,7 +230,8 @@ def test_rm_refuses_while_a_service_job_waits(
     desk: Any, writer: Any, fake_slurm: Any, tmp_path: Path
 ) -> None:
     """An auto-resume job in the queue would find no launch; it is named, with the way out."""
-    ended = submit(fake_slurm, tmp_path, "true", "--wait")
+    ended = submit(fake_slurm, tmp_path, "true")
+    until(lambda: ended not in fake_slurm.slurm("squeue", "--noheader", "--format=%A").split())
     launch = of_slurm(desk, writer, fake_slurm, ended)
     service = submit(fake_slurm, tmp_path, "sleep 60")
     like = launch.jobs[0]
