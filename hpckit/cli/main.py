@@ -29,38 +29,58 @@ from hpckit.planning.masking import masked_text
 from hpckit.planning.secrecy import known_secrets
 from hpckit.runtime.environ import environment
 
-VERBS = {
-    "launch": "compose, freeze and start runs: one, or a sweep",
-    "render": "freeze runs and write their batch scripts, without submitting",
-    "check": "whether a launch could run: on this machine, within Slurm's limits and your budget",
-    "status": "how the runs of a launch stand",
-    "top": "the runs of a launch on a whole terminal: curves, GPUs, logs and events, live",
-    "show": "what a run is: its configuration, code, environment, jobs and folders",
-    "diff": "what differs between two runs, or two launches",
-    "logs": "what a run printed",
-    "cancel": "stop runs, waiting or running",
-    "resume": "submit again what failed, was interrupted, or is missing",
-    "rerun": "start runs again in a new launch, with today's code or exactly what was frozen",
-    "watch": "wait for a launch, and resume what can be until all is done",
-    "stacks": "what every rank of a running run is doing now: their Python stacks",
-    "shell": "a shell, or a command, inside the allocation of a running run",
-    "chaos": "inject faults into a running run, to see it survive",
-    "results": "a table of final metrics over a sweep",
-    "report": "one HTML file about runs: verdicts, failures, timeline, curves, sweep, GPUs",
-    "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
-    "ls": "the launches there are",
-    "clean": "remove what is no longer needed, after showing what and how much",
-    "rm": "delete whole launches, after showing what and how much",
-    "sandbox": "a real Slurm on this machine, to try launches and faults",
-    "doctor": "find what a broken submission left behind, and adopt or cancel it",
-    "completion": "the lines by which a shell completes words after hpckit",
+VERB_GROUPS = {
+    "start": {
+        "launch": "compose, freeze and start runs: one, or a sweep",
+        "render": "freeze runs and write their batch scripts, without submitting",
+        "check": "whether a launch could run: on this machine, within limits and budget",
+        "resume": "submit again what failed, was interrupted, or is missing",
+        "rerun": "start runs again in a new launch, with today's code or exactly what was frozen",
+        "watch": "wait for a launch, and resume what can be until all is done",
+    },
+    "look": {
+        "ls": "the launches there are",
+        "status": "how the runs of a launch stand",
+        "top": "the runs of a launch on a whole terminal: curves, GPUs, logs and events, live",
+        "logs": "what a run printed",
+        "show": "what a run is: its configuration, code, environment, jobs and folders",
+        "diff": "what differs between two runs, or two launches",
+        "results": "a table of final metrics over a sweep",
+        "report": "one HTML file about runs: verdicts, failures, timeline, curves, sweep, GPUs",
+        "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
+        "stacks": "what every rank of a running run is doing now: their Python stacks",
+    },
+    "act": {
+        "cancel": "stop runs, waiting or running",
+        "shell": "a shell, or a command, inside the allocation of a running run",
+        "chaos": "inject faults into a running run, to see it survive",
+    },
+    "maintain": {
+        "clean": "remove what is no longer needed, after showing what and how much",
+        "rm": "delete whole launches, after showing what and how much",
+        "doctor": "find what a broken submission left behind, and adopt or cancel it",
+        "sandbox": "a real Slurm on this machine, to try launches and faults",
+        "completion": "the lines by which a shell completes words after hpckit",
+    },
 }
+"""The verbs by what they are for: each group is a folder of `cli.commands`."""
+
 HIDDEN_VERBS = {
     "supervise": "work through one attempt of a run (batch scripts call this)",
     "local": "work through a launch on this machine (launch calls this)",
     "supervisor-lost": "rescue a run whose supervisor is gone (agents call this)",
     "auto-resume": "resume what can be of a launch, once (auto-resume jobs call this)",
 }
+VERBS = {verb: line for group in VERB_GROUPS.values() for verb, line in group.items()}
+
+_FOLDERS = {verb: folder for folder, group in VERB_GROUPS.items() for verb in group}
+_TITLES = {
+    "start": "start runs, and start them again",
+    "look": "look at runs",
+    "act": "act on running runs",
+    "maintain": "maintain launches and this machine",
+}
+
 INTERRUPTED = 130
 """After Ctrl-C, as in shells. A view that was left this way has printed that the runs continue."""
 
@@ -147,8 +167,8 @@ def verb_module(verb: str) -> ModuleType:
             f"there is no verb {verb!r}; there are {', '.join(VERBS)}",
             hint=f"did you mean `hpckit {near[0]}`?" if near else "`hpckit --help` lists them",
         )
-    room = "commands" if verb in VERBS else "commands.hidden"
-    return importlib.import_module(f"hpckit.cli.{room}.{verb.replace('-', '_')}")
+    folder = _FOLDERS.get(verb, "hidden")
+    return importlib.import_module(f"hpckit.cli.commands.{folder}.{verb.replace('-', '_')}")
 
 
 def verb_parser(verb: str) -> argparse.ArgumentParser:
@@ -234,15 +254,18 @@ def _dispatch(words: Sequence[str], context: Context) -> int:
 def _without_verb(words: Sequence[str], context: Context) -> int:
     parser = _Parser(
         prog="hpckit",
+        usage="hpckit [-h] [--version] VERB ...",
         description="From a Hydra config to a finished run on Slurm, whatever breaks on the way.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"hpckit {__version__}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
-    for verb, help_line in VERBS.items():
-        verbs.add_parser(verb, help=help_line, add_help=False)
+    for folder, group in VERB_GROUPS.items():
+        titled = parser.add_argument_group(_TITLES[folder])
+        for verb, line in group.items():
+            # Listed only: verbs never get here.
+            titled.add_argument(verb, nargs="?", help=line, default=argparse.SUPPRESS)
     try:
         parser.parse_args(words)
     except SystemExit as end:  # --help or --version was printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -10,15 +11,20 @@ from typing import Any
 import pytest
 
 import hpckit
-from hpckit.cli.main import VERBS
+from hpckit.cli.main import VERB_GROUPS, VERBS
 
 
 def test_main_help_lists_every_verb(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """`hpckit --help` names all verbs, and none that is hidden."""
+    """`hpckit --help` names each verb once, below what it is for, and none that is hidden."""
     assert shell("--help").code == 0
     out = capsys.readouterr().out
-    first = {line.split()[0] for line in out.splitlines() if line.startswith("    ")}
-    assert first >= set(VERBS)
+    groups = [
+        {line.split()[0] for line in group.splitlines() if re.match(r"  [a-z]", line)}
+        for group in out.split("\n\n")
+    ]
+    assert [group for group in groups if group & set(VERBS)] == [
+        set(g) for g in VERB_GROUPS.values()
+    ]
     assert "supervise" not in out
 
 
@@ -78,7 +84,7 @@ def test_main_is_quiet_after_ctrl_c(shell: Any, monkeypatch: pytest.MonkeyPatch)
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hpckit.cli.commands.ls.run", interrupt)
+    monkeypatch.setattr("hpckit.cli.commands.look.ls.run", interrupt)
     said = shell("ls")
     assert (said.code, said.out, said.err) == (130, "", "")
 

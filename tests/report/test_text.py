@@ -184,7 +184,7 @@ def test_user_traceback_never_raises(text: str) -> None:
 def test_text_imports_rich_only_to_draw() -> None:
     """Plain text and JSON start without rich."""
     code = (
-        "import sys, hpckit.report.text, hpckit.report.machine, hpckit.cli.commands.status; "
+        "import sys, hpckit.report.text, hpckit.report.machine, hpckit.cli.commands.look.status; "
         "print('rich' in sys.modules, 'asyncio' in sys.modules)"
     )
     done = subprocess.run(

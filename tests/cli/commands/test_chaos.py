@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from hpckit.cli.commands.chaos import run
+from hpckit.cli.commands.act.chaos import run
 from hpckit.cli.main import verb_parser
 from hpckit.context import Context
 from hpckit.errors import ForeignError, NotFoundError, SchedulerRefusedError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
-from hpckit.operations.inject_fault import MissedError
+from hpckit.operations.running.inject_fault import MissedError
 from hpckit.record.launches import load_launch, read_runs
 from hpckit.record.process import start_mark, this_host
 from hpckit.record.store import read_events, read_lines

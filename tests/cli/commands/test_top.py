@@ -11,7 +11,7 @@ import pytest
 from cli_world import Terminal
 from pseudo_terminal import Sitting
 
-from hpckit.cli.commands import top
+from hpckit.cli.commands.look import top
 from hpckit.context import Context
 from hpckit.errors import ForeignError, UsageError
 from hpckit.model.states import RunState

@@ -8,7 +8,7 @@ from hpckit.cli.options import add_json, add_output_dir, add_reference, output_d
 from hpckit.context import Context
 from hpckit.errors import NotFoundError
 from hpckit.model.ranges import ranges
-from hpckit.operations.ask_stacks import ask_stacks
+from hpckit.operations.running.ask_stacks import ask_stacks
 from hpckit.record.lookup import find
 from hpckit.report.stacks import stacks_object, stacks_text
 

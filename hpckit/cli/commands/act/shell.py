@@ -8,7 +8,7 @@ import sys
 from hpckit.cli.options import add_output_dir, add_reference, output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.operations.enter_run import enter_run, find_entrance
+from hpckit.operations.running.enter_run import enter_run, find_entrance
 from hpckit.record.lookup import find
 
 TAKES_COMMAND = True

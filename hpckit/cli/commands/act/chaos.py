@@ -1,7 +1,7 @@
 """`hpckit chaos`: injects faults into a running run, by name or at random, to test its recovery.
 
 Selects the run, schedules the faults and records them in `chaos.jsonl` in the run's folder;
-operations/inject_fault carries them out.
+operations/running/inject_fault carries them out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, FaultKind
 from hpckit.model.moment import local_clock
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.operations.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
+from hpckit.operations.running.inject_fault import SANDBOX_VARIABLE, FaultScene, MissedError, strike
 from hpckit.planning.faults import (
     FaultTargets,
     ScheduledFault,
