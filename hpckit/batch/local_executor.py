@@ -20,8 +20,9 @@ from hpckit.errors import HpckitError
 from hpckit.model.events import LocalStarted
 from hpckit.model.history import LaunchHistory
 from hpckit.model.stages import followed
+from hpckit.record.attempts import latest_attempt
 from hpckit.record.launch_events import record_event
-from hpckit.record.launches import Launch, latest_attempt, read_launch_history
+from hpckit.record.launches import Launch, read_launch_history
 from hpckit.record.process import start_mark, this_host
 from hpckit.runtime.assignment import Step
 from hpckit.runtime.forked import Program

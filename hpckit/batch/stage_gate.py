@@ -12,7 +12,8 @@ from hpckit.context import Context
 from hpckit.model.run import RunRecord
 from hpckit.model.stages import DependencyType, followed, kind_of
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, latest_attempt, read_launch_history, read_runs
+from hpckit.record.attempts import latest_attempt
+from hpckit.record.launches import Launch, read_launch_history, read_runs
 
 REFUSED = 75
 """Exit code of a job whose run may not begin (EX_TEMPFAIL: a resume may change that)."""

@@ -30,7 +30,8 @@ from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
 from hpckit.operations.notices.tell import attempt_teller
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
-from hpckit.record.launches import Launch, load_settings, read_attempts
+from hpckit.record.attempts import read_attempts
+from hpckit.record.launches import Launch, load_settings
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import job_key, without_rank
 from hpckit.runtime.foreground import in_foreground
@@ -106,7 +107,7 @@ def _allocation(launch: Launch, index: int, job: JobSpec, context: Context) -> A
 def _has_completed(launch: Launch, index: int) -> bool:
     ends = [
         event.state
-        for _, told in read_attempts(launch, index)
+        for _, told in read_attempts(launch.paths.run(index))
         for event in told
         if isinstance(event, AttemptEnded)
     ]

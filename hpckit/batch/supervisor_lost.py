@@ -22,8 +22,9 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import RoundAction
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import read_ledger
+from hpckit.record.attempts import is_latest
 from hpckit.record.counted_events import counted_events
-from hpckit.record.launches import Launch, is_latest, load_settings
+from hpckit.record.launches import Launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import read_events, read_json
 from hpckit.runtime.channel import tcp

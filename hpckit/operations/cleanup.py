@@ -18,13 +18,8 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.planning.clean import spared
-from hpckit.record.launches import (
-    Launch,
-    attempt_numbers,
-    checkpoint_base,
-    checkpoint_folder,
-    load_settings,
-)
+from hpckit.record.attempts import attempt_numbers
+from hpckit.record.launches import Launch, checkpoint_base, checkpoint_folder, load_settings
 from hpckit.record.lookup import Selection
 from hpckit.record.origin import why_copy
 from hpckit.record.remove import is_plain, leftovers, size_of

@@ -31,13 +31,9 @@ from hpckit.planning.recovery.resume import (
     added_jobs_of_stages,
     choose,
 )
+from hpckit.record.attempts import latest_attempt
 from hpckit.record.durations import time_taken
-from hpckit.record.launches import (
-    Launch,
-    latest_attempt,
-    load_launch,
-    read_launch_history,
-)
+from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.record.snapshot.changes import check_snapshot
 from hpckit.report.rows import count_states
 from hpckit.report.run_filter import RunFilter, failure_cause

@@ -19,8 +19,9 @@ from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.frozen_script import rendered
 from hpckit.operations.submit import Submission, slurm_commands
 from hpckit.planning.jobs.service_jobs import successor_job
+from hpckit.record.attempts import latest_attempt
 from hpckit.record.launch_events import record_event
-from hpckit.record.launches import Launch, latest_attempt, load_launch, read_launch_history
+from hpckit.record.launches import Launch, load_launch, read_launch_history
 from hpckit.slurm.cancel import cancel
 from hpckit.slurm.query import find_by_name, observe
 from hpckit.slurm.requeue import JobAttempt, leave_out

@@ -12,7 +12,8 @@ from hpckit.model import events
 from hpckit.model.final_event import last_round, missing_final_event, round_lost
 from hpckit.model.history import LaunchHistory
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, progress_step, read_attempts, read_launch_history
+from hpckit.record.attempts import progress_step, read_attempts
+from hpckit.record.launches import Launch, read_launch_history
 from hpckit.record.layout import AttemptPaths
 
 
@@ -30,7 +31,7 @@ def counted_events(
     first = known.fresh.get(index, 0) + 1
     attempts = [
         (number, told)
-        for number, told in read_attempts(launch, index)
+        for number, told in read_attempts(launch.paths.run(index))
         if number >= first and (before is None or number < before)
     ]
     last = attempts[-1][0] if attempts and before is None else None

@@ -13,7 +13,8 @@ from pathlib import Path
 from hpckit.errors import HpckitError
 from hpckit.model import events
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, load_launch, read_attempts
+from hpckit.record.attempts import read_attempts
+from hpckit.record.launches import Launch, load_launch
 from hpckit.record.lookup import list_launches
 
 _LAUNCHES = 5
@@ -35,7 +36,7 @@ def durations(output_dir: Path, name: str, wanted: Collection[str]) -> dict[str,
 
 def time_taken(launch: Launch, index: int) -> timedelta | None:
     """Return how long a run took so far, over its ended attempts; None if it has none."""
-    spent = [_attempt_time(told) for _, told in read_attempts(launch, index)]
+    spent = [_attempt_time(told) for _, told in read_attempts(launch.paths.run(index))]
     known = [one for one in spent if one is not None]
     return sum(known, timedelta()) if known else None
 
@@ -55,7 +56,7 @@ def _completed(
 
 
 def _time_to_complete(launch: Launch, index: int) -> timedelta | None:
-    told = [event for _, attempt in read_attempts(launch, index) for event in attempt]
+    told = [event for _, attempt in read_attempts(launch.paths.run(index)) for event in attempt]
     ends = [event.state for event in told if isinstance(event, events.AttemptEnded)]
     return time_taken(launch, index) if RunState.completed in ends else None
 

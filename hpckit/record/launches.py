@@ -6,8 +6,7 @@ It reads files only, and asks neither the scheduler nor any process.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
@@ -15,12 +14,12 @@ from typing import Any
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.goodput import StepProgress
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Checkpoint, LaunchConfig
 from hpckit.model.plain import from_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
+from hpckit.record.attempts import NUMEROUS, latest_attempt, progress_of, told_of
 from hpckit.record.frozen import (
     CodeRecord,
     FrozenFields,
@@ -35,14 +34,11 @@ from hpckit.record.frozen import (
 )
 from hpckit.record.index import RunIndex
 from hpckit.record.launch_events import merged_events, renew_listing
-from hpckit.record.layout import CONFIGS_PER_FILE, AttemptPaths, LaunchPaths, RunPaths
-from hpckit.record.metrics import run_metrics
+from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths, RunPaths
+from hpckit.record.metrics.history import run_metrics
 from hpckit.record.ownership import ForeignFolder, find_stranger, refused
-from hpckit.record.store import open_plain, read_events, read_json
+from hpckit.record.store import open_plain
 from hpckit.record.trials import asked_config, asked_overrides
-
-NUMEROUS = frozenset({events.RankExited.kind, events.CheckpointSaved.kind})
-"""Kinds with up to a hundred thousand events per attempt, which a RunRecord does not need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,36 +224,6 @@ def is_cancelled(launch: Launch, index: int) -> bool:
     return index in read_launch_history(launch).cancelled
 
 
-def read_attempts(
-    launch: Launch, index: int, *, without: Collection[str] = ()
-) -> Iterator[tuple[int, tuple[events.Event, ...]]]:
-    """Yield every attempt of a run, oldest first: its number, and its events in order.
-
-    Each attempt is read on demand, without the kinds of events in `without`. An attempt has no
-    events if its supervisor was killed at once or could not write.
-    """
-    run = launch.paths.run(index)
-    for number in attempt_numbers(run.attempts):
-        yield number, tuple(_told_of(run.attempt(number), without=without))
-
-
-def _told_of(attempt: AttemptPaths, *, without: Collection[str] = ()) -> Iterator[events.Event]:
-    try:
-        yield from read_events(attempt.events, without=without)
-    except OSError as error:
-        raise unreadable_file(attempt.events, str(error)) from error
-
-
-def read_progress(launch: Launch, index: int, attempt: int) -> StepProgress | None:
-    """Return the latest step of an attempt; None if there is none or the file cannot be read."""
-    try:
-        return from_plain(
-            StepProgress, read_json(launch.paths.run(index).attempt(attempt).progress)
-        )
-    except (OSError, ValueError, TypeError):
-        return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
     """One read of several runs."""
@@ -321,78 +287,12 @@ class _Reading:
         )
 
     def _attempt(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
-        """Return a run as of its latest attempt, with the metrics of all attempts."""
+        """Return a run as of its latest attempt, with the metrics of all attempts that hold."""
         attempt = paths.attempt(number)
-        record = record.fold(_told_of(attempt, without=NUMEROUS))
-        step, total = _progress(attempt)
-        logged = run_metrics(paths, attempt_numbers(paths.attempts)) if self.metrics else {}
+        record = record.fold(told_of(attempt, without=NUMEROUS))
+        step, total = progress_of(attempt)
+        newest = (number, record.round or 0)
+        logged = run_metrics(paths, newest) if self.metrics else {}
         return replace(
             record, step=record.step if step is None else step, total=total, metrics=logged
         )
-
-
-def latest_attempt(attempts: Path) -> int:
-    """Return the number of the latest attempt in a run's attempts folder, 0 if there is none.
-
-    Raises as `attempt_numbers`.
-    """
-    return max(attempt_numbers(attempts), default=0)
-
-
-_LISTINGS, _LISTING_PAUSE_S = 3, 0.3
-
-
-def is_latest(attempts: Path, number: int) -> bool:
-    """Return whether this existing attempt (or round) is the latest in its folder.
-
-    This is the fence. Raises OSError if the folder cannot be listed: that must not count as
-    "nothing newer". Listing is retried briefly, because a file system that fails over to another
-    server fails for a moment.
-    """
-    return max(_listed(attempts), default=None) == number
-
-
-def attempt_numbers(attempts: Path) -> tuple[int, ...]:
-    """Return the numbers of the attempts in a run's attempts folder, in ascending order.
-
-    Raises FrozenFolderError if the folder exists but cannot be read: that must not count as "no
-    attempts yet", or the run would start again.
-    """
-    try:
-        return tuple(sorted(_listed(attempts, final=FileNotFoundError)))
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise unreadable_file(attempts, str(error)) from error
-
-
-def _listed(attempts: Path, *, final: type[OSError] | tuple[()] = ()) -> list[int]:
-    """Return the numbers in a folder; errors that are not `final` are retried."""
-    for _ in range(_LISTINGS - 1):
-        try:
-            return _numbers_in(attempts)
-        except final:
-            raise
-        except OSError:
-            time.sleep(_LISTING_PAUSE_S)
-    return _numbers_in(attempts)
-
-
-def _numbers_in(attempts: Path) -> list[int]:
-    names = [entry.name for entry in attempts.iterdir()]
-    return [int(name) for name in names if name.isdecimal()]
-
-
-def progress_step(attempt: AttemptPaths) -> int | None:
-    """Return the latest step that an attempt recorded; None if none can be read."""
-    return _progress(attempt)[0]
-
-
-def _progress(attempt: AttemptPaths) -> tuple[int | None, int | None]:
-    """Return the latest recorded step and the number of steps; None for what is not known."""
-    try:
-        noted = read_json(attempt.progress)
-        step, total = noted["step"], noted.get("total")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None, None
-    return step if isinstance(step, int) else None, total if isinstance(total, int) else None

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from hpckit.record.launches import Launch, latest_attempt
+from hpckit.record.attempts import latest_attempt
+from hpckit.record.launches import Launch
 from hpckit.record.store import open_plain
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log\Z")

@@ -14,8 +14,9 @@ from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.planning.goodput.account import Attempts, account, submissions
 from hpckit.planning.goodput.spans import time_spans
+from hpckit.record.attempts import read_attempts, read_progress
 from hpckit.record.index import RunIndex
-from hpckit.record.launches import Launch, read_attempts, read_launch_events, read_progress
+from hpckit.record.launches import Launch, read_launch_events
 
 _GOES_ON = frozenset({RunState.pending, RunState.running})
 
@@ -72,8 +73,9 @@ def _account(launch: Launch, view: RunView, given: Iterable[datetime], now: date
 def _told(launch: Launch, view: RunView, given: Iterable[datetime], now: datetime) -> _Told:
     """Return the arguments of `account` for a run."""
     index = view.record.index
-    attempts = tuple(read_attempts(launch, index))
-    said = {number: read_progress(launch, index, number) for number, _ in attempts}
+    run = launch.paths.run(index)
+    attempts = tuple(read_attempts(run))
+    said = {number: read_progress(run.attempt(number)) for number, _ in attempts}
     return _Told(
         attempts=attempts,
         submissions=given,

@@ -12,14 +12,9 @@ from hpckit.model.command import command_words
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunView
+from hpckit.record.attempts import read_attempts
 from hpckit.record.frozen_facts import changed_files, read_code_record, read_environment
-from hpckit.record.launches import (
-    Launch,
-    checkpoint_folder,
-    load_settings,
-    read_attempts,
-    read_launch_history,
-)
+from hpckit.record.launches import Launch, checkpoint_folder, load_settings, read_launch_history
 from hpckit.record.lookup import Selection
 from hpckit.record.working import working_folder
 from hpckit.report.description import (
@@ -85,7 +80,7 @@ def _run(
         program=program,
         config=config,
         attempts=tuple(
-            _attempt(number, told) for number, told in read_attempts(launch, record.index)
+            _attempt(number, told) for number, told in read_attempts(launch.paths.run(record.index))
         ),
     )
 

@@ -13,10 +13,10 @@ from typing import Any
 from hpckit.model.metrics.rows import number_of, recorded_step
 from hpckit.model.run import RunRecord
 from hpckit.record.launches import Launch
-from hpckit.record.metrics import metrics_size
+from hpckit.record.metrics.history import metric_history
+from hpckit.record.metrics.log import metrics_size
 from hpckit.report.live_view.plot import Curve, Point
 from hpckit.views.growing_file import GrowingFile
-from hpckit.views.metric_history import metric_history
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def load_curve(launch: Launch, record: RunRecord, metric: str) -> MetricCurve:
         file=GrowingFile(path=paths.metrics, begin=begin),
     )
     if begun_again:
-        history = metric_history(launch, record.index)
+        history = metric_history(launch.paths.run(record.index))
         loaded.curve.add(
             point for judged in history for point in _point(judged.live(), judged.row.step, metric)
         )

@@ -9,7 +9,8 @@ from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryTotal
 from hpckit.observe.totals import merge_totals
 from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
-from hpckit.record.launches import Launch, attempt_numbers, latest_attempt
+from hpckit.record.attempts import attempt_numbers, latest_attempt
+from hpckit.record.launches import Launch
 from hpckit.record.logs import rounds
 from hpckit.record.telemetry import last_total, telemetry_devices, telemetry_nodes
 

@@ -19,7 +19,7 @@ from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics import MetricsLog
+from hpckit.record.metrics.log import MetricsLog
 from hpckit.record.store import append_event, make_folder, write_text
 
 ROWS = int(os.environ.get("BENCH_ROWS", "10_000_000"))

@@ -13,7 +13,7 @@ import torch
 from runtime.conftest import Workshop, ranks
 
 from hpckit.errors import UnsavedStateError
-from hpckit.record.launches import is_latest
+from hpckit.record.attempts import is_latest
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.group import ProblemKind, problem_of
@@ -38,7 +38,7 @@ def test_is_latest_is_true_of_the_newest_alone(attempts: Path) -> None:
 def test_is_latest_never_takes_an_unreadable_listing_for_yes(attempts: Path, how: str) -> None:
     """A listing that cannot be read raises: that nothing newer is seen says nothing then."""
     if how == "forbidden":
-        code = f"{_AS_NOBODY} launches.is_latest(launches.Path({str(attempts)!r}), 2)"
+        code = f"{_AS_NOBODY} attempts.is_latest(attempts.Path({str(attempts)!r}), 2)"
         done = subprocess.run(
             [sys.executable, "-c", code], check=False, capture_output=True, text=True
         )
@@ -52,7 +52,7 @@ def test_is_latest_never_takes_an_unreadable_listing_for_yes(attempts: Path, how
 
 
 _AS_NOBODY = (
-    f"from hpckit.record import launches; import os; os.setgid({NOBODY}); os.setuid({NOBODY});"
+    f"from hpckit.record import attempts; import os; os.setgid({NOBODY}); os.setuid({NOBODY});"
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from hpckit.errors import HpckitError
 from hpckit.record.launches import Launch, is_cancelled
-from hpckit.record.metrics import MetricsLog
+from hpckit.record.metrics.log import MetricsLog
 
 TERABYTE = 1 << 40
 """Of rows that no memory holds and no test could wait for."""

@@ -21,7 +21,7 @@ from hpckit.model.plan import SweepPoint
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record import launches
+from hpckit.record import attempts
 from hpckit.record.freeze import freeze
 from hpckit.record.index import LEAST_RUNS, QUIET, RunIndex, open_index
 from hpckit.record.launch_events import record_event
@@ -113,7 +113,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
             found.read.append(int(path.parent.parent.parent.name))
         return real(path, **which)
 
-    monkeypatch.setattr(launches, "read_events", counted)
+    monkeypatch.setattr(attempts, "read_events", counted)
     return found
 
 

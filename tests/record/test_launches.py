@@ -17,16 +17,9 @@ from hpckit.model.goodput import StepProgress
 from hpckit.model.launch import Checkpoint, LaunchConfig
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.states import RunState
+from hpckit.record.attempts import read_attempts, read_progress
 from hpckit.record.launch_events import record_event
-from hpckit.record.launches import (
-    Launch,
-    checkpoint_folder,
-    load_launch,
-    load_settings,
-    read_attempts,
-    read_progress,
-    read_runs,
-)
+from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings, read_runs
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.process import this_host
 from hpckit.record.store import append_event, append_line, make_folder, write_json
@@ -204,9 +197,9 @@ def test_attempts_are_read_oldest_first_with_all_their_events(frozen: Frozen) ->
     for number in (11, 2, 1):
         attempt(launch, 0, number, started(number))
     attempt(launch, 0, 3)
-    told = list(read_attempts(launch, 0))
+    told = list(read_attempts(launch.paths.run(0)))
     assert told == [(1, (started(1),)), (2, (started(2),)), (3, ()), (11, (started(11),))]
-    assert list(read_attempts(frozen(1, mark="bb"), 0)) == []
+    assert list(read_attempts(frozen(1, mark="bb").paths.run(0))) == []
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"round": 0, "step": 1, "at": "x"}'])
@@ -216,9 +209,9 @@ def test_progress_that_cannot_be_read_is_none(frozen: Frozen, text: str | None) 
     paths = attempt(launch, 0, 1, started(1))
     if text is not None:
         paths.progress.write_text(text)
-    assert read_progress(launch, 0, 1) is None
+    assert read_progress(launch.paths.run(0).attempt(1)) is None
     write_json(paths.progress, {"round": 1, "step": 41, "at": AT.isoformat()})
-    assert read_progress(launch, 0, 1) == StepProgress(round=1, step=41, at=AT)
+    assert read_progress(launch.paths.run(0).attempt(1)) == StepProgress(round=1, step=41, at=AT)
 
 
 def test_checkpoint_folder_is_the_runs_own_unless_configured(

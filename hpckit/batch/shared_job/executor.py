@@ -32,9 +32,10 @@ from hpckit.errors import HpckitError
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec, SharedJobSpec
 from hpckit.planning.jobs.shared_jobs import due
+from hpckit.record.attempts import latest_attempt
 from hpckit.record.claims import ClaimHolder, claimed, held_before, take_claim
 from hpckit.record.launch_events import Mark, events_mark, renew_listing
-from hpckit.record.launches import Launch, latest_attempt, read_launch_history
+from hpckit.record.launches import Launch, read_launch_history
 from hpckit.record.process import start_mark, this_host
 from hpckit.record.store import make_folder
 from hpckit.runtime.assignment import Step

@@ -20,9 +20,10 @@ from hpckit.model.states import RequeueOutcome, RunState
 from hpckit.planning.jobs.shared_jobs import EndedAttempt, comes_back
 from hpckit.planning.recovery.decide import exhausted
 from hpckit.planning.recovery.ledger import read_ledger
+from hpckit.record.attempts import latest_attempt, progress_step
 from hpckit.record.claims import give_back
 from hpckit.record.counted_events import counted_events
-from hpckit.record.launches import Launch, latest_attempt, load_settings, progress_step
+from hpckit.record.launches import Launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, read_events
 

@@ -10,13 +10,13 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.metrics.rows import MetricValue
 from hpckit.operations.export.exported_run import ExportedRun, Written
 from hpckit.operations.export.kinds import ExportKind
-from hpckit.record.launches import read_attempts
+from hpckit.record.attempts import read_attempts
+from hpckit.record.metrics.history import last_live_numbers
 from hpckit.report.export.open_metrics import RunGauges, open_metrics_lines
 from hpckit.report.export.trace import TracedRun, trace_text
 from hpckit.report.export.value_lines import RunValues, csv_lines, json_lines
 from hpckit.report.rows import run_row
 from hpckit.views.accounts import accounts
-from hpckit.views.metric_history import last_live_numbers
 
 
 class ExportDocument:
@@ -73,6 +73,6 @@ def _traced(number: int, run: ExportedRun, now: datetime) -> TracedRun:
     return TracedRun(
         id=run.id,
         number=number,
-        attempts=tuple(read_attempts(run.launch, run.view.record.index)),
+        attempts=tuple(read_attempts(run.launch.paths.run(run.view.record.index))),
         until=None if run.view.settled else now,
     )

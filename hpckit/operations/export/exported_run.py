@@ -10,9 +10,10 @@ from typing import Any
 
 from hpckit.model.metrics.rows import JudgedRow, MetricValue, each_value, number_of
 from hpckit.model.run import RunView
-from hpckit.record.launches import Launch, attempt_numbers
-from hpckit.record.metrics import metrics_size
-from hpckit.views.metric_history import metric_history
+from hpckit.record.attempts import attempt_numbers
+from hpckit.record.launches import Launch
+from hpckit.record.metrics.history import metric_history
+from hpckit.record.metrics.log import metrics_size
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -36,7 +37,7 @@ class ExportedRun:
 
     def history(self) -> Iterator[JudgedRow]:
         """Yield all rows, with what was undone."""
-        return metric_history(self.launch, self.view.record.index)
+        return metric_history(self.launch.paths.run(self.view.record.index))
 
     def values(self, *, undone: bool) -> Iterator[MetricValue]:
         """Yield every value that holds, and with `undone` those that do not as well."""

@@ -33,14 +33,8 @@ from hpckit.planning.notices.due import (
     kinds_of_event,
     wanted_again,
 )
-from hpckit.record.launches import (
-    Launch,
-    latest_attempt,
-    load_settings,
-    read_attempts,
-    read_launch_history,
-    read_runs,
-)
+from hpckit.record.attempts import latest_attempt, read_attempts
+from hpckit.record.launches import Launch, load_settings, read_launch_history, read_runs
 from hpckit.record.outside.notices import is_kept, keep_notice, unsent_notices
 from hpckit.record.secret_variables import read_secrets
 from hpckit.report.notice import NoticeWriter
@@ -238,7 +232,9 @@ def _continues(launch: Launch, index: int, history: LaunchHistory) -> bool:
         return True
     last = latest_attempt(launch.paths.run(index).attempts)
     return any(
-        wanted_again(told) for number, told in read_attempts(launch, index) if number == last
+        wanted_again(told)
+        for number, told in read_attempts(launch.paths.run(index))
+        if number == last
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics import MetricsLog
+from hpckit.record.metrics.log import MetricsLog
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,9 +24,10 @@ from hpckit.model.rank import RankInfo
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
-from hpckit.record.launches import checkpoint_base, is_latest
+from hpckit.record.attempts import is_latest
+from hpckit.record.launches import checkpoint_base
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics import OWN_KEYS
+from hpckit.record.metrics.log import OWN_KEYS
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now

@@ -30,8 +30,8 @@ from hpckit.model.run import PRUNED, RunRecord
 from hpckit.model.search import Axis, AxisKind, Search, Trial
 from hpckit.model.states import RunState
 from hpckit.planning.signature import run_signature
-from hpckit.record.launches import Launch, attempt_numbers, load_frozen, read_runs
-from hpckit.record.metrics import run_metrics
+from hpckit.record.launches import Launch, load_frozen, read_runs
+from hpckit.record.metrics.history import run_metrics
 from hpckit.record.trials import read_search, read_trial, write_trial
 from hpckit.runtime.study.sampler_state import is_stored, restored_sampler, skip_one, store_state
 
@@ -92,9 +92,10 @@ class OpenStudy:
             self.tell(record)
 
     def _value(self, record: RunRecord) -> float | None:
-        """Return the metric's last value, from whichever attempt logged it."""
+        """Return the metric's last value that holds, from whichever attempt logged it."""
+        newest = (record.attempt, record.round or 0)
         run = self.launch.paths.run(record.index)
-        value = run_metrics(run, attempt_numbers(run.attempts)).get(self.search.metric)
+        value = run_metrics(run, newest).get(self.search.metric)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         return float(value)

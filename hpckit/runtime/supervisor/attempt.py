@@ -17,15 +17,10 @@ from hpckit.errors import RunError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind, WorkingFolder
 from hpckit.planning.recovery.ledger import Ledger, read_ledger
+from hpckit.record.attempts import is_latest, latest_attempt
 from hpckit.record.counted_events import counted_events
 from hpckit.record.launch_events import merged_events, record_event
-from hpckit.record.launches import (
-    Launch,
-    is_cancelled,
-    is_latest,
-    latest_attempt,
-    load_settings,
-)
+from hpckit.record.launches import Launch, is_cancelled, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths, RunPaths
 from hpckit.record.process import start_mark
 from hpckit.record.store import append_event, make_folder, write_json, write_text

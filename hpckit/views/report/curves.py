@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from hpckit.model.metrics.rows import RowPlace, each_value, number_of
 from hpckit.model.run import RunView
 from hpckit.record.launches import Launch
+from hpckit.record.metrics.history import metric_history
 from hpckit.report.document.model import MetricCurves, RunCurve
 from hpckit.report.document.thinning import (
     BAND_COLUMNS,
@@ -21,7 +22,6 @@ from hpckit.report.document.thinning import (
     step_range,
     thinned,
 )
-from hpckit.views.metric_history import metric_history
 
 MOST_METRICS = 12
 
@@ -79,7 +79,7 @@ def _drawable(
 def _curves(launch: Launch, index: int, *, undone: bool) -> dict[str, _Curve]:
     """Return the curves of a run by metric: of numbers that have a step."""
     found: dict[str, _Curve] = {}
-    for judged in metric_history(launch, index):
+    for judged in metric_history(launch.paths.run(index)):
         for one in each_value(judged):
             number = number_of(one.value)
             if number is None or one.step is None or (one.undone and not undone):

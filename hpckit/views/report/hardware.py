@@ -10,7 +10,8 @@ from hpckit.model.run import RunView
 from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow, TelemetryRow
 from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps
-from hpckit.record.launches import Launch, attempt_numbers
+from hpckit.record.attempts import attempt_numbers
+from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.telemetry import read_telemetry, telemetry_nodes
 from hpckit.report.document.activity import GpuStretch, TimeColumns

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from hpckit.model import events
-from hpckit.record.launches import load_launch, read_attempts
+from hpckit.record.attempts import read_attempts
+from hpckit.record.launches import load_launch
 from hpckit.record.store import read_json
 
 pytestmark = pytest.mark.slow
@@ -68,7 +69,7 @@ def lines(shell: Any, name: str) -> Counter[int]:
 
 def attempts(shell: Any, run: int) -> list[list[events.Event]]:
     """Return the events of each attempt of a run."""
-    return [list(told) for _, told in read_attempts(load_launch(shell.outputs[0]), run)]
+    return [list(told) for _, told in read_attempts(load_launch(shell.outputs[0]).paths.run(run))]
 
 
 def test_runs_of_one_job_have_each_their_own_end(slurm_shell: Any) -> None:

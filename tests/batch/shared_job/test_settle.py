@@ -11,8 +11,9 @@ from hpckit.batch.shared_job.settle import SharedJobEnds
 from hpckit.model import events
 from hpckit.model.launch import Recovery
 from hpckit.model.plan import SharedJobSpec
+from hpckit.record.attempts import read_attempts
 from hpckit.record.claims import ClaimHolder, claimed, take_claim
-from hpckit.record.launches import Launch, read_attempts, read_runs
+from hpckit.record.launches import Launch, read_runs
 
 HOLDER = ClaimHolder(job="7", restart_count=0, host="elsewhere", pid=1, started="1")
 
@@ -46,7 +47,7 @@ def test_earlier_start_s_runs_are_given_back_unless_they_are_over(
         ends.take_over(run)
     assert claimed(ends.claims) == {0}
     assert states(ends) == ["completed", "interrupted"]
-    (attempt,) = read_attempts(ends.launch, 1)
+    (attempt,) = read_attempts(ends.launch.paths.run(1))
     (end,) = [event for event in attempt[1] if isinstance(event, events.AttemptEnded)]
     assert end.failure is not None
     assert end.failure.cause == "launcher_lost"

@@ -41,7 +41,7 @@ def effective_history(
     twice and have to be the same both times. `starts` are the rounds whose first step is known, in
     any order.
     """
-    floors = _Floors.of(starts)
+    floors = RoundFloors.of(starts)
     turns: dict[str, _Turns] = {}
     for position, row, kept in _numbered(rows, floors):
         for key in row.values if kept else ():
@@ -63,7 +63,9 @@ def _undone(
     return frozenset(undone) if undone else _NOTHING
 
 
-def _numbered(rows: Iterable[MetricRow], floors: _Floors) -> Iterator[tuple[int, MetricRow, bool]]:
+def _numbered(
+    rows: Iterable[MetricRow], floors: RoundFloors
+) -> Iterator[tuple[int, MetricRow, bool]]:
     """Yield each row with its position, and whether rules 1 and 2 keep it."""
     latest: RowPlace = (0, 0)
     for position, row in enumerate(rows):
@@ -73,14 +75,15 @@ def _numbered(rows: Iterable[MetricRow], floors: _Floors) -> Iterator[tuple[int,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Floors:
+class RoundFloors:
     """For every round, the lowest step at which a later one began."""
 
     places: list[RowPlace]
     lowest: list[float]
 
     @classmethod
-    def of(cls, starts: Iterable[RoundStart]) -> _Floors:
+    def of(cls, starts: Iterable[RoundStart]) -> RoundFloors:
+        """Return those of rounds whose first step is known, in any order."""
         ordered = sorted(starts, key=lambda start: start.place)
         return cls(
             places=[start.place for start in ordered],
@@ -88,6 +91,7 @@ class _Floors:
         )
 
     def after(self, place: RowPlace) -> float:
+        """Return the lowest step at which a round after `place` began; infinity without one."""
         return self.lowest[bisect_right(self.places, place)]
 
 

@@ -1,42 +1,110 @@
 """Reads the metrics of a run, over all its attempts, with what restarts have undone.
 
-planning.history has the rules. Rows are streamed from their files, twice.
+model.metrics.history has the rules. Rows are streamed from their files, twice; a run's last values
+alone come from the small files beside them, if they tell.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from hpckit.model import events
+from hpckit.model.metrics.history import RoundFloors, effective_history
 from hpckit.model.metrics.rows import (
     JudgedRow,
     MetricRow,
     RoundStart,
+    RowPlace,
+    Step,
     number_of,
     recorded_step,
 )
-from hpckit.planning.history import effective_history
+from hpckit.record.attempts import NUMEROUS, attempt_numbers, read_attempts
 from hpckit.record.frozen import unreadable_file
-from hpckit.record.launches import NUMEROUS, Launch, read_attempts
-from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics import OWN_KEYS, metrics_size, read_metrics
+from hpckit.record.layout import AttemptPaths, RunPaths
+from hpckit.record.metrics.log import OWN_KEYS, last_values, metrics_size, read_metrics
+
+_MOST_READ = 64 << 20
+"""Most bytes of rows that are read to find a value that holds behind one that was undone."""
 
 
-def metric_history(launch: Launch, index: int) -> Iterator[JudgedRow]:
+def metric_history(run: RunPaths) -> Iterator[JudgedRow]:
     """Yield the rows of a run as they are now, in order of attempts, undone values marked.
 
     Rows that are added meanwhile are left to the next call. Raises FrozenFolderError.
     """
     files, starts = list[_AttemptRows](), list[RoundStart]()
-    for number, history in read_attempts(launch, index, without=NUMEROUS):
-        paths = launch.paths.run(index).attempt(number)
-        files.append(_AttemptRows.of(paths, number, history))
+    for number, history in read_attempts(run, without=NUMEROUS):
+        files.append(_AttemptRows.of(run.attempt(number), number, history))
         starts += _starts(number, history)
     return effective_history(_RunRows(files=files), starts)
+
+
+def run_metrics(run: RunPaths, latest: RowPlace) -> dict[str, Any]:
+    """Return the last value of each metric of a run that was not undone.
+
+    `latest` is the run's newest round. Metrics whose last value was undone are looked for in the
+    rows; in more than 64 MB of rows they are left out instead. Raises FrozenFolderError.
+    """
+    found: dict[str, _Last] = {}
+    numbers = attempt_numbers(run.attempts)
+    for number in numbers:
+        last = last_values(run.attempt(number))
+        found |= {name: _Last.of(number, one) for name, one in last.values.items()}
+    undone = _undone(run, [name for name, one in found.items() if one.in_doubt(latest)], found)
+    values = {name: one.value for name, one in found.items() if name not in undone}
+    if undone and sum(_size(run.attempt(number)) for number in numbers) <= _MOST_READ:
+        behind = last_live_values(metric_history(run))
+        values |= {name: behind[name] for name in undone if name in behind}
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The last value of a metric; `round` is None if its row does not name it."""
+
+    attempt: int
+    round: int | None
+    step: Step | None
+    value: Any
+
+    @classmethod
+    def of(cls, attempt: int, one: Mapping[str, Any]) -> _Last:
+        number = one["round"]
+        known = number if isinstance(number, int) else None
+        return cls(attempt, known, recorded_step(one["step"]), one["value"])
+
+    def in_doubt(self, latest: RowPlace) -> bool:
+        """Return whether a later round than that of its row may have undone it."""
+        number = self.round
+        if number is None and latest[1] == 0:
+            number = 0  # the only one of its attempt, if that is the latest
+        return self.step is not None and (self.attempt, number) != latest
+
+    def undone(self, floors: RoundFloors) -> bool:
+        """Return whether a later round began at its step or before, as far as that is known."""
+        if self.step is None:
+            return False
+        return self.round is None or self.step >= floors.after((self.attempt, self.round))
+
+
+def _undone(run: RunPaths, names: Sequence[str], found: Mapping[str, _Last]) -> Collection[str]:
+    if not names:
+        return ()
+    told = read_attempts(run, without=NUMEROUS)
+    floors = RoundFloors.of(one for number, history in told for one in _starts(number, history))
+    return {name for name in names if found[name].undone(floors)}
+
+
+def _size(paths: AttemptPaths) -> int:
+    try:
+        return metrics_size(paths)
+    except OSError as error:
+        raise unreadable_file(paths.metrics, str(error)) from error
 
 
 def last_live_values(rows: Iterable[JudgedRow]) -> Mapping[str, Any]:
@@ -93,14 +161,10 @@ class _AttemptRows:
     def of(cls, paths: AttemptPaths, attempt: int, history: Iterable[events.Event]) -> _AttemptRows:
         """Return the rows that an attempt has now."""
         rounds = [event for event in history if isinstance(event, events.RoundStarted)]
-        try:
-            size = metrics_size(paths)
-        except OSError as error:
-            raise unreadable_file(paths.metrics, str(error)) from error
         return cls(
             paths=paths,
             attempt=attempt,
-            size=size,
+            size=_size(paths),
             began=[event.at for event in rounds],
             rounds=[event.round for event in rounds],
         )

@@ -11,16 +11,16 @@ import atexit
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpckit.record.layout import AttemptPaths, RunPaths
+from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line, read_json, read_rows, write_text
 
-VERSION = 1
+VERSION = 2
 
 _INTERVAL_S = 3.0
 _SHARE = 200
@@ -41,18 +41,24 @@ OWN_KEYS = ("step", "at", "round")
 class LastValues:
     """The last value of each name in the first `size` bytes of the rows.
 
-    Each is an object: `value`, and the `step` and the time (`at`) of its row.
+    Each is an object: `value`, and the `step`, the time (`at`) and the `round` of its row. `round`
+    is the latest one that has written: what a rank of an earlier one adds after it does not count.
     """
 
     size: int = 0
+    round: int = 0
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, row: Mapping[str, Any]) -> None:
         """Take the next row into account."""
-        step, at = row.get("step"), row.get("at")
+        step, at, number = row.get("step"), row.get("at"), row.get("round")
+        if isinstance(number, int):
+            if number < self.round:
+                return
+            self.round = number
         for name, value in row.items():
             if name not in OWN_KEYS:
-                self.values[name] = {"value": value, "step": step, "at": at}
+                self.values[name] = {"value": value, "step": step, "at": at, "round": number}
 
     def plain(self) -> dict[str, Any]:
         """Return the values alone, by name."""
@@ -118,14 +124,6 @@ def read_metrics(attempt: AttemptPaths, size: int) -> Iterator[Mapping[str, Any]
         yield row
 
 
-def run_metrics(run: RunPaths, attempts: Iterable[int]) -> dict[str, Any]:
-    """Return the last value of every metric of a run, over all these attempts."""
-    found: dict[str, Any] = {}
-    for number in attempts:
-        found |= last_values(run.attempt(number)).plain()
-    return found
-
-
 def _read(attempt: AttemptPaths, *, most: int | None = None) -> LastValues | None:
     """Return the last values including newer rows; None if unreadable or there is too much to read.
 
@@ -153,7 +151,7 @@ def _kept(attempt: AttemptPaths, size: int) -> LastValues:
     """Return the content of the small file; empty if it cannot belong to these rows."""
     try:
         record = read_json(attempt.last_metrics)
-        last = LastValues(size=record["size"], values=record["values"])
+        last = LastValues(size=record["size"], round=record["round"], values=record["values"])
         if record["v"] == VERSION and 0 < last.size <= size and _is_whole(last):
             return last if _ends_line(attempt.metrics, last.size) else LastValues()
     except (OSError, *_UNREADABLE):
@@ -162,7 +160,7 @@ def _kept(attempt: AttemptPaths, size: int) -> LastValues:
 
 
 def _is_whole(last: LastValues) -> bool:
-    return all(one.keys() >= {"value", "step", "at"} for one in last.values.values())
+    return all(one.keys() >= {"value", "step", "at", "round"} for one in last.values.values())
 
 
 def _ends_line(path: Path, size: int) -> bool:
@@ -172,6 +170,6 @@ def _ends_line(path: Path, size: int) -> bool:
 
 
 def _write(path: Path, last: LastValues) -> None:
-    record = {"v": VERSION, "size": last.size, "values": last.values}
+    record = {"v": VERSION, "size": last.size, "round": last.round, "values": last.values}
     with suppress(OSError):
         write_text(path, json.dumps(record, separators=(",", ":")) + "\n", lasting=False)

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpckit.model.metrics.history import effective_history
 from hpckit.model.metrics.rows import JudgedRow, MetricRow, RoundStart, RowPlace, Step
-from hpckit.planning.history import effective_history
 
 
 def row(place: RowPlace, step: Step | None, **values: Any) -> MetricRow:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.record.layout import AttemptPaths, RunPaths
-from hpckit.record.metrics import MetricsLog, last_values, run_metrics
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.metrics.log import MetricsLog, last_values
 from hpckit.record.store import append_line, make_folder, read_rows
 
 ROW = st.dictionaries(st.sampled_from(("a", "b", "c")), st.integers() | st.text(max_size=3))
@@ -56,7 +56,7 @@ def test_last_values_are_those_of_all_rows_whenever_the_small_file_was_written(
         log = MetricsLog(paths=paths, clock=clock) if new_round else log
         log.append(row(step, **values))
         expected |= {
-            name: {"value": value, "step": step, "at": row(0)["at"]}
+            name: {"value": value, "step": step, "at": row(0)["at"], "round": None}
             for name, value in values.items()
         }
         assert last_values(paths).values == expected
@@ -148,12 +148,3 @@ def test_writing_last_values_takes_a_small_share_of_the_time(attempt: AttemptPat
         log.append(row(step, a=step))
         written.add(attempt.last_metrics.stat().st_mtime_ns)
     assert len(written) <= 3
-
-
-def test_run_metrics_are_of_all_attempts_the_later_one_first(tmp_path: Path) -> None:
-    """What only an earlier attempt logged stays the run's result."""
-    run = RunPaths(tmp_path)
-    for number, values in ((1, {"a": 1, "b": 1}), (2, {}), (3, {"a": 3})):
-        make_folder(run.attempt(number).folder)
-        append_line(run.attempt(number).metrics, row(number, **values))
-    assert run_metrics(run, (1, 2, 3)) == {"a": 3, "b": 1}
