@@ -28,6 +28,8 @@ _QUANTILE = 0.95
 _Name = TypeVar("_Name")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_Number = TypeVar("_Number", int, float)
+
 
 def spread_of(values: Sequence[float]) -> GaugeSpread:
     """Return the spread of at least one value; `p95` is one of them (nearest rank)."""
@@ -128,6 +130,7 @@ def _added(first: RankSteps, second: RankSteps) -> RankSteps:
         group=first.group,
         first_step=min(first.first_step, second.first_step),
         steps=first.steps + second.steps,
+        samples=_sum(first.samples, second.samples),
         seconds=first.seconds + second.seconds,
         data_s=_sum(first.data_s, second.data_s),
         checkpoint_s=_sum(first.checkpoint_s, second.checkpoint_s),
@@ -137,7 +140,7 @@ def _added(first: RankSteps, second: RankSteps) -> RankSteps:
     )
 
 
-def _sum(first: float | None, second: float | None) -> float | None:
+def _sum(first: _Number | None, second: _Number | None) -> _Number | None:
     return None if first is None or second is None else first + second
 
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hpckit.model.diagnosis.findings import RunFindings
-from hpckit.model.diagnosis.verdict import Diagnosis, Straggler, Verdict, VerdictSeverity
+from hpckit.model.diagnosis.verdict import (
+    Diagnosis,
+    Straggler,
+    Verdict,
+    VerdictKind,
+    VerdictSeverity,
+)
 from hpckit.model.plain import to_plain
-from hpckit.model.telemetry.energy import EnergyBill
+from hpckit.model.telemetry.energy import EnergyBill, launch_bill
 from hpckit.model.telemetry.usage import RunTelemetry
+from hpckit.report.failures import shown_ranges
+from hpckit.report.rows import RunRow
 
 _DIGITS = 6
 
@@ -18,6 +27,21 @@ def verdict_lines(found: RunFindings | None) -> list[str]:
     if found is None:
         return []
     return [f"\n{_head(one)}: {one.message}\n  {one.remedy}" for one in found.diagnosis.verdicts]
+
+
+def held_back_line(rows: Iterable[RunRow]) -> list[str]:
+    """Return which runs lose a tenth of their time or more to what, as a line; none if no run."""
+    runs: dict[VerdictKind, list[int]] = {}
+    for row in rows:
+        for verdict in () if row.findings is None else row.findings.diagnosis.verdicts:
+            if verdict.severity in {VerdictSeverity.high, VerdictSeverity.medium}:
+                runs.setdefault(verdict.kind, []).append(row.index)
+    if not runs:
+        return []
+    found = ", ".join(
+        f"{kind.replace('_', ' ')} (.{shown_ranges(some)})" for kind, some in runs.items()
+    )
+    return [f"held back: {found}; `hpckit status RUN` says more"]
 
 
 def usage_lines(found: RunFindings | None) -> list[str]:
@@ -31,18 +55,31 @@ def usage_lines(found: RunFindings | None) -> list[str]:
         _said("{:.0f} W", used.power_w),
         _said("waiting for data {:.0%} of each step", used.data_wait_share),
     ]
+    head = "steps" if used.gpu_utilization is None and used.power_w is None else "GPUs"
+    busy = [word for word in gpus if word]
+    return [*([f"{head}: {', '.join(busy)}"] if busy else []), *energy_lines([bill])]
+
+
+def energy_lines(bills: Iterable[EnergyBill]) -> list[str]:
+    """Return what the energy of runs comes to, together, as a line; none if nothing is known."""
+    some = list(bills)
+    words = energy_words(some[0] if len(some) == 1 else launch_bill(some))
+    return [f"energy: {', '.join(words)}"] if words else []
+
+
+def energy_words(bill: EnergyBill) -> list[str]:
+    """Return what is known of an energy, in words; empty if that is nothing."""
     about = "about " if bill.estimated_share > 0 else ""
-    energy = [
+    words = [
         _said(about + "{:.3g} kWh", bill.kwh),
         _said("{:.3g} kWh with the site's share", bill.site_kwh if _differs(bill) else None),
         _said("{:.3g} g CO2", bill.carbon_g),
         _said("{:.2f} in the site's currency", bill.price),
         _said("{:.3g} kWh lost to restarts", bill.lost_kwh or None),
         _said("{:.3g} J a step", bill.j_per_step),
+        _said("{:.3g} J a sample", bill.j_per_sample),
     ]
-    head = "steps" if used.gpu_utilization is None and used.power_w is None else "GPUs"
-    lines = ((head, [*filter(None, gpus)]), ("energy", [*filter(None, energy)]))
-    return [f"{name}: {', '.join(words)}" for name, words in lines if words]
+    return [word for word in words if word]
 
 
 def _said(form: str, value: float | None) -> str:
@@ -67,7 +104,7 @@ def findings_object(found: RunFindings | None) -> dict[str, Any]:
     known = Diagnosis() if found is None else found.diagnosis
     return {
         "telemetry": _rounded(RunTelemetry() if found is None else found.telemetry),
-        "energy": None if found is None else _energy_object(found.energy),
+        "energy": None if found is None else energy_object(found.energy),
         "verdicts": [_verdict_object(one) for one in known.verdicts],
         "stragglers": [_straggler_object(one) for one in known.stragglers],
     }
@@ -81,7 +118,7 @@ def _straggler_object(one: Straggler) -> dict[str, Any]:
     return _rounded(one)
 
 
-def _energy_object(bill: EnergyBill) -> dict[str, Any] | None:
+def energy_object(bill: EnergyBill) -> dict[str, Any] | None:
     """Return what energy comes to; None if no GPU was measured."""
     if not bill.energy.gpu_s:
         return None

@@ -12,7 +12,8 @@ from typing import Any
 
 from hpckit.model.goodput import Goodput
 from hpckit.model.plain import to_plain
-from hpckit.report.diagnosis import findings_object
+from hpckit.model.telemetry.energy import launch_bill
+from hpckit.report.diagnosis import energy_object, findings_object
 from hpckit.report.failures import group_failures, group_object
 from hpckit.report.launches import LaunchLine
 from hpckit.report.results import ResultRow, Results
@@ -40,11 +41,13 @@ _RUN_FIELDS = (
 def status_document(launch: str, rows: Iterable[RunRow], scheduler: str) -> dict[str, Any]:
     """Return the document that `status --json` prints."""
     some = list(rows)
+    bills = [row.findings.energy for row in some if row.findings is not None]
     return {
         "launch": launch,
         "scheduler": scheduler,
         "runs": [run_object(row) for row in some],
         "failures": [group_object(group) for group in group_failures(some)],
+        "energy": energy_object(launch_bill(bills)) if bills else None,
     }
 
 

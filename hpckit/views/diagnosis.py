@@ -21,10 +21,11 @@ from hpckit.planning.diagnosis.usage import (
     host_uses,
     rank_steps,
     run_telemetry,
+    samples_per_step,
 )
-from hpckit.planning.energy.account import EnergyPrices, energy_bill, work_done
+from hpckit.planning.energy import EnergyPrices, energy_bill, work_done
 from hpckit.record.launches import Launch, load_settings, read_launch_history
-from hpckit.views.telemetry import nccl_transport, node_usages
+from hpckit.views.telemetry import nccl_transport, run_usage
 
 
 def findings(
@@ -44,19 +45,20 @@ def run_findings(
 ) -> RunFindings:
     """Return the findings on one run."""
     index = view.record.index
-    usages = node_usages(launch, index)
-    evidence = run_evidence(launch, history, view, account, usages)
+    usage = run_usage(launch, index)
+    evidence = run_evidence(launch, history, view, account, usage.nodes)
     shared = _shared(launch, history, index)
-    energy = gpu_energy(usages, 1 if shared is None else shared.runs_per_gpu)
+    energy = gpu_energy(usage.nodes, 1 if shared is None else shared.runs_per_gpu)
     site = load_settings(launch, index)[0].cluster
     prices = EnergyPrices(
         per_gpu_hour=site.price_per_gpu_hour, carbon_g_per_kwh=site.carbon_g_per_kwh, pue=site.pue
     )
     steps = None if view.record.step is None else view.record.step + 1
+    done = work_done(account, steps, samples_per_step(evidence.ranks))
     return RunFindings(
         diagnosis=diagnosis(evidence),
-        telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy),
-        energy=energy_bill(energy, prices, work_done(account, steps, None)),
+        telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy, usage.seconds),
+        energy=energy_bill(energy, prices, done),
     )
 
 

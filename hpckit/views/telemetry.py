@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from hpckit.errors import FrozenFolderError
-from hpckit.model.telemetry.usage import NodeUsage
-from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryTotal
+from hpckit.model.telemetry.usage import NodeUsage, RunUsage
+from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryRow, TelemetryTotal
 from hpckit.observe.totals import merge_totals
 from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
 from hpckit.record.attempts import attempt_numbers, latest_attempt
@@ -18,24 +19,32 @@ _NCCL_CHARACTERS = 1_000_000
 """NCCL says which network it uses while it begins."""
 
 
-def node_usages(launch: Launch, index: int) -> tuple[NodeUsage, ...]:
+def run_usage(launch: Launch, index: int) -> RunUsage:
     """Return what a run used of each node, by name; nothing of what cannot be read."""
-    run = launch.paths.run(index)
+    run, seconds = launch.paths.run(index), 0.0
     totals: dict[str, list[TelemetryTotal]] = {}
     devices: dict[str, dict[str, GpuDevice]] = {}
     for number in attempt_numbers(run.attempts):
-        attempt = run.attempt(number)
+        attempt, rows = run.attempt(number), list[TelemetryRow]()
         with suppress(OSError):
             for node in telemetry_nodes(attempt):
                 total = last_total(attempt, node)
                 if total is None:
                     continue
                 totals.setdefault(node, []).append(total)
+                rows.append(total.row)
                 found = {one.uuid: one for one in telemetry_devices(attempt, node)}
                 devices.setdefault(node, {}).update(found)
-    return tuple(
-        _usage(node, totals[node], tuple(devices[node].values())) for node in sorted(totals)
-    )
+        seconds += _span_s(rows)
+    nodes = (_usage(node, totals[node], tuple(devices[node].values())) for node in sorted(totals))
+    return RunUsage(nodes=tuple(nodes), seconds=seconds)
+
+
+def _span_s(rows: Sequence[TelemetryRow]) -> float:
+    """Return the time from the first beginning to the last end, in seconds."""
+    if not rows:
+        return 0.0
+    return (max(row.end for row in rows) - min(row.start for row in rows)).total_seconds()
 
 
 def nccl_transport(launch: Launch, index: int) -> NcclTransport | None:

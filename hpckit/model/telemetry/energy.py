@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -40,6 +41,11 @@ class EnergySum:
         )
 
     @property
+    def estimated_share(self) -> float:
+        """The part of the energy that was estimated, from 0 to 1."""
+        return self.estimated_j / self.total_j if self.total_j > 0 else 0.0
+
+    @property
     def is_estimate(self) -> bool:
         """Whether some of it was not measured, or is not known at all."""
         return self.estimated_j > 0 or self.unknown_s > 0
@@ -65,3 +71,28 @@ class EnergyBill:
     j_per_step: float | None = None
     j_per_sample: float | None = None
     estimated_share: float = 0.0
+
+
+def launch_bill(bills: Iterable[EnergyBill]) -> EnergyBill:
+    """Return the bill of several runs: the sums of what is known of each.
+
+    They have no steps in common, so there is no energy for each step.
+    """
+    some = list(bills)
+    energy = sum((one.energy for one in some), EnergySum())
+    return EnergyBill(
+        energy=energy,
+        gpu_hours=sum(one.gpu_hours for one in some),
+        kwh=_sum(one.kwh for one in some),
+        site_kwh=_sum(one.site_kwh for one in some),
+        carbon_g=_sum(one.carbon_g for one in some),
+        price=_sum(one.price for one in some),
+        lost_kwh=_sum(one.lost_kwh for one in some),
+        lost_price=_sum(one.lost_price for one in some),
+        estimated_share=energy.estimated_share,
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return sum(known) if known else None

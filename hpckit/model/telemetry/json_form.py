@@ -48,7 +48,7 @@ from hpckit.model.telemetry.vocabulary import (
 VERSION = 1
 _DIGITS = 4
 _DECIMALS = 3
-_EXACT = ("rank", "gpu", "group", "first_step", "steps")
+_EXACT = ("rank", "gpu", "group", "first_step", "steps", "samples")
 _SECONDS = ("seconds", "data_s", "checkpoint_s", "waiting_s", "own_s")
 _KINDS: Mapping[str, type[TelemetrySegment | GpuDevice | TelemetryEvent]] = {
     "segment": TelemetrySegment,

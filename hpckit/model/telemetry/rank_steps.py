@@ -15,7 +15,7 @@ class RankSteps:
     these waits for others and without saves; waiting for data counts as its own. Seconds are sums
     over the steps. `phases` are the seconds of the user's other `run.timed(NAME)`. `group` names
     the ranks that do the same work (a pipeline stage, for example): only these are compared with
-    each other.
+    each other. `samples` are those of all ranks in these steps; None if `run.steps` was not told.
     """
 
     rank: int
@@ -24,6 +24,7 @@ class RankSteps:
     group: str = ""
     first_step: int = 0
     steps: int
+    samples: int | None = None
     seconds: float
     data_s: float | None = None
     checkpoint_s: float | None = None

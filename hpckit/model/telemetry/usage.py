@@ -21,6 +21,14 @@ class NodeUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunUsage:
+    """What a run used of its nodes; in `seconds` at least one of them was measured."""
+
+    nodes: tuple[NodeUsage, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunTelemetry:
     """The few numbers of a run that `hpckit status` has; null if unknown.
 

@@ -187,19 +187,26 @@ def _energy_of(gpu: GpuRow, seconds: float) -> EnergySum:
     return EnergySum(total_j=power_w * seconds, estimated_j=power_w * seconds, gpu_s=seconds)
 
 
+def samples_per_step(ranks: Iterable[RankSteps]) -> float | None:
+    """Return how many samples a step of all ranks has; None unless `run.steps` was told."""
+    known = [(one.samples, one.steps) for one in ranks if one.samples]
+    steps = sum(count for _, count in known)
+    return sum(samples for samples, _ in known) / steps if steps else None
+
+
 def run_telemetry(
-    gpus: Sequence[GpuUse], ranks: Sequence[RankSteps], energy: EnergySum
+    gpus: Sequence[GpuUse], ranks: Sequence[RankSteps], energy: EnergySum, seconds: float
 ) -> RunTelemetry:
-    """Return the few numbers of a run that most ask for."""
+    """Return the few numbers of a run that most ask for; it was measured in so many `seconds`."""
     busy = [(one.utilization, one.seconds) for one in gpus if one.utilization is not None]
-    powers = [one.power_w for one in gpus if one.power_w is not None]
+    joules = [one.power_w * one.seconds for one in gpus if one.power_w is not None]
     peaks = [one.memory_peak_bytes for one in gpus if one.memory_peak_bytes is not None]
     waits = [(one.data_s, one.seconds) for one in ranks if one.data_s is not None]
     known = energy.gpu_s > 0 and energy.unknown_s < energy.gpu_s
     return RunTelemetry(
         gpu_utilization=_weighted(busy),
         gpu_memory_bytes=max(peaks, default=None),
-        power_w=sum(powers) if powers else None,
+        power_w=sum(joules) / seconds if joules and seconds > 0 else None,
         energy_j=energy.total_j if known else None,
         data_wait_share=_share(waits),
     )

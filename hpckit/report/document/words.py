@@ -12,9 +12,10 @@ from hpckit.model.goodput import Goodput, TimeParts
 from hpckit.model.launch import Direction
 from hpckit.model.moment import local_moment
 from hpckit.model.states import RunState
-from hpckit.model.telemetry.energy import EnergyBill
+from hpckit.model.telemetry.energy import EnergyBill, launch_bill
 from hpckit.report.account import goodput_lines
 from hpckit.report.best import best_row
+from hpckit.report.diagnosis import energy_words
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.failures import shown_ranges
 from hpckit.report.rows import RunRow
@@ -112,7 +113,7 @@ def summary_words(document: ReportDocument) -> list[str]:
     lines = [count_line([row.state for row in rows]) + _progress(rows)]
     accounts = [row.goodput for row in rows if row.goodput is not None]
     lines += [line.strip() for line in goodput_lines(accounts, always=True)]
-    lines += energy_words(bill for row in rows if (bill := _bill(row)) is not None)
+    lines += _energy_sentence(bill for row in rows if (bill := _bill(row)) is not None)
     return [f"{line[:1].upper()}{line[1:]}." for line in lines]
 
 
@@ -126,32 +127,12 @@ def _bill(row: RunRow) -> EnergyBill | None:
     return None if row.findings is None else row.findings.energy
 
 
-def energy_words(bills: Iterable[EnergyBill]) -> list[str]:
+def _energy_sentence(bills: Iterable[EnergyBill]) -> list[str]:
     """Return the energy of runs as a sentence; none if nothing is known."""
-    known = [bill for bill in bills if bill.kwh is not None]
-    if not known:
-        return []
-    about = "about " if any(bill.estimated_share > 0 for bill in known) else ""
-    hours = _sum(bill.gpu_hours for bill in known)
-    words = [f"{about}{_sum(bill.kwh for bill in known):.3g} kWh of GPUs in {hours:.3g} GPU hours"]
-    more = (
-        ("{:.3g} kWh with the site's share", [bill.site_kwh for bill in known if _differs(bill)]),
-        ("{:.3g} g CO2", [bill.carbon_g for bill in known]),
-        ("{:.2f} in the site's currency", [bill.price for bill in known]),
-        ("{:.3g} kWh of it lost to restarts", [bill.lost_kwh or None for bill in known]),
-    )
-    for form, values in more:
-        some = [value for value in values if value is not None]
-        words += [form.format(sum(some))] if some else []
-    return [", ".join(words)]
-
-
-def _sum(values: Iterable[float | None]) -> float:
-    return sum(value for value in values if value is not None)
-
-
-def _differs(bill: EnergyBill) -> bool:
-    return bill.kwh is not None and bill.site_kwh != bill.kwh
+    together = launch_bill(bills)
+    words = energy_words(together)
+    hours = f"{together.gpu_hours:.3g} GPU hours"
+    return [", ".join([f"{hours}: {words[0]}", *words[1:]])] if words else []
 
 
 def best_words(document: ReportDocument) -> list[str]:

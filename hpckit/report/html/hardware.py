@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC
 
 from hpckit.model.counted import counted
-from hpckit.model.telemetry.energy import EnergyBill
+from hpckit.model.telemetry.energy import EnergyBill, launch_bill
 from hpckit.report.document.model import GpuActivity, GpuUsed, RankUsed, ReportDocument
 from hpckit.report.document.words import short_name
 from hpckit.report.html.charts import Chart, label, legend, pattern
@@ -151,19 +151,15 @@ def _energy_table(bills: Sequence[tuple[RunRow, EnergyBill]], document: ReportDo
             for row, bill in bills
         ],
         label="energy and cost",
-        foot=_bill_sums([bill for _, bill in bills]) if len(bills) > 1 else None,
+        foot=("together", *_bill_cells(launch_bill(bill for _, bill in bills)), None)
+        if len(bills) > 1
+        else None,
     )
 
 
 def _bill_cells(bill: EnergyBill) -> tuple[float | None, ...]:
     site = bill.site_kwh if bill.site_kwh != bill.kwh else None
     return (bill.gpu_hours, bill.kwh, site, bill.carbon_g, bill.price, bill.lost_kwh)
-
-
-def _bill_sums(bills: Sequence[EnergyBill]) -> Sequence[Cell]:
-    columns = zip(*map(_bill_cells, bills), strict=True)
-    known = ([value for value in column if value is not None] for column in columns)
-    return ("together", *(sum(some) if some else None for some in known), None)
 
 
 def _energy_remark(bills: Sequence[tuple[RunRow, EnergyBill]]) -> Html:

@@ -168,7 +168,8 @@ class Run:
         If `state()` registered something, load the newest good checkpoint first and continue from
         there; otherwise start at `start`. Between two steps is a step boundary: state is saved
         there, and after a notice all ranks leave there together (SystemExit is raised out of the
-        loop). `samples_per_step`, counted over all ranks, keeps `run.samples` correct.
+        loop). `samples_per_step`, counted over all ranks, keeps `run.samples` correct, and
+        tells the energy of a sample.
 
         Raises RuntimeError on a second loop over registered state, and CheckpointError.
         """
@@ -183,7 +184,9 @@ class Run:
         if self.is_main and self._begins_again() and not (self.registered or start):
             self._warn("began again at step 0: no state is registered with run.state()")
         if self._measures_steps:
-            self._times = measure_steps(self.info, self.device, self._tell_steps)
+            self._times = measure_steps(
+                self.info, self.device, self._tell_steps, samples_per_step=samples_per_step
+            )
         loop = self._loop = self._new_loop(total, start, samples_per_step)
         self._stepping = True
         try:

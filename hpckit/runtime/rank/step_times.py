@@ -103,7 +103,8 @@ class StepTimes:
     """The times of the steps of `rank`; `send` gets a report every `REPORT_S` seconds.
 
     `own` measures its own work, None if that cannot be told from waiting; `alone` says that there
-    is no other rank to wait for. The first step of a loop is left out: it compiles and fills
+    is no other rank to wait for. `samples_per_step` are those of all ranks, 0 if unknown. The first
+    step of a loop is left out: it compiles and fills
     caches. Without `send`, nothing is measured.
     """
 
@@ -112,6 +113,7 @@ class StepTimes:
     gpu: str | None = None
     alone: bool = False
     own: OwnWork | None = None
+    samples_per_step: int = 0
     clock: Callable[[], float] = time.perf_counter
     _sums: _Sums | None = field(default=None, init=False)
     _begun: bool = field(default=False, init=False)
@@ -164,6 +166,7 @@ class StepTimes:
             gpu=self.gpu,
             first_step=sums.first_step,
             steps=sums.steps,
+            samples=sums.steps * self.samples_per_step or None,
             seconds=seconds,
             data_s=sums.apart_s[_Apart.data],
             checkpoint_s=checkpoint_s,
@@ -274,7 +277,11 @@ class TimedBatches(Generic[Batch]):
 
 
 def measure_steps(
-    info: RankInfo, device: torch.device, send: Callable[[RankSteps], None]
+    info: RankInfo,
+    device: torch.device,
+    send: Callable[[RankSteps], None],
+    *,
+    samples_per_step: int,
 ) -> StepTimes:
     """Return what measures the steps of a rank on this device, in the thread of its loop."""
     on_cpu = device.type == "cpu"
@@ -284,6 +291,7 @@ def measure_steps(
         gpu=gpu_uuid(device) if device.type == "cuda" else None,
         alone=info.world_size == 1,
         own=ThreadWork() if on_cpu else None,
+        samples_per_step=samples_per_step,
     )
 
 

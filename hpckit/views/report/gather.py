@@ -33,7 +33,7 @@ from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
 from hpckit.views.report.curves import read_curves
 from hpckit.views.report.hardware import gpu_activity, used_gpus, used_ranks
-from hpckit.views.telemetry import node_usages
+from hpckit.views.telemetry import run_usage
 
 MOST_LANES = 100
 """The timeline has at most as many runs: those that did not end well first."""
@@ -97,7 +97,7 @@ def _seen(view: LaunchView, now: datetime) -> list[_Seen]:
             row=replace(
                 run_row(one, kept.get(one.record.index)), findings=known.get(one.record.index)
             ),
-            usages=node_usages(view.launch, one.record.index),
+            usages=run_usage(view.launch, one.record.index).nodes,
         )
         for one in view.runs
     ]

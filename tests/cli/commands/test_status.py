@@ -88,6 +88,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "scheduler",
         "runs",
         "failures",
+        "energy",
         "auto_resume_job",
         "total",
         "matching",

@@ -12,6 +12,15 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind, Resources
 from hpckit.model.states import RoundAction
+from hpckit.model.telemetry.json_form import encode_telemetry
+from hpckit.model.telemetry.vocabulary import (
+    GpuCounter,
+    GpuRow,
+    TelemetryRow,
+    TelemetrySegment,
+    TelemetryTotal,
+)
+from hpckit.record.store import append_line
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -125,3 +134,41 @@ def test_status_of_a_few_runs_has_verdicts_in_json(desk: Any, writer: Any) -> No
     told(desk, writer, *history, sweep=[(f"a={number}",) for number in range(51)], minute=1)
     assert verdicts(desk) == []
     assert [one["kind"] for one in verdicts(desk, "--goodput")] == ["restarts"]
+
+
+def test_status_of_a_few_runs_says_which_are_held_back(desk: Any, writer: Any) -> None:
+    """One line for all, so that nobody has to look at each run."""
+    history = again(1, first=1, last=9, number=0)
+    launch = told(desk, writer, *history, sweep=[(f"a={number}",) for number in range(3)])
+    second = writer(launch=launch, index=2)
+    second.start()
+    second.tell(events.StepReached(at=at(0.1), round=0, step=0), *history)
+    second.complete()
+    said = desk.say("status").out
+    assert "held back: restarts (.0, 2); `hpckit status RUN` says more" in said
+    assert "held back" not in desk.say("status", ".1").out
+
+
+def test_status_adds_up_the_energy_of_a_launch(desk: Any, writer: Any) -> None:
+    """Two runs, each with 3.6 MJ on one GPU for half an hour, and one without a GPU."""
+    launch = told(desk, writer, sweep=[(f"a={number}",) for number in range(3)])
+    for index in (1, 2):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        paths = launch.paths.run(index).attempt(1)
+        row = TelemetryRow(
+            start=START,
+            end=START + 30 * MINUTE,
+            gpus=(GpuRow(uuid="GPU-1", samples=1, counters={GpuCounter.energy_j: 3.6e6}),),
+        )
+        for record in (
+            TelemetrySegment(node="n1", start=START, row_s=1800.0),
+            TelemetryTotal(row=row),
+        ):
+            append_line(paths.telemetry("n1"), encode_telemetry(record))
+        attempt.complete()
+    assert "energy: 2 kWh" in desk.say("status").out
+    document = json.loads(desk.say("status", "--json").out)
+    assert (document["energy"]["kwh"], document["energy"]["gpu_hours"]) == (2, 1)
+    assert document["energy"]["j_per_step"] is None
+    assert [one["energy"] and one["energy"]["kwh"] for one in document["runs"]] == [None, 1, 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -50,6 +50,19 @@ class Day:
         return StepTimes(
             rank=3, send=self.reports.append, own=self, alone=alone, clock=lambda: self.at
         )
+
+
+def test_report_has_the_samples_of_its_steps() -> None:
+    """As many as `run.steps` was told for each; null if it was told nothing."""
+    day = Day()
+    told, untold = replace(day.times(), samples_per_step=32), day.times()
+    for step in range(11):
+        told.begin(step)
+        untold.begin(step)
+        day.work(0.1)
+    told.end()
+    untold.end()
+    assert [(one.steps, one.samples) for one in day.reports] == [(10, 320), (10, None)]
 
 
 def test_step_is_divided_into_data_saves_waiting_and_own_work() -> None:
@@ -279,5 +292,6 @@ def test_ranks_on_gpus_do_not_claim_to_know_their_own_work() -> None:
         num_nodes=1,
         source=RankSource.agent,
     )
-    assert measure_steps(info, torch.device("cpu"), lambda _: None).own is not None
-    assert measure_steps(info, torch.device("meta"), lambda _: None).own is None
+    for device, knows in (("cpu", True), ("meta", False)):
+        times = measure_steps(info, torch.device(device), lambda _: None, samples_per_step=0)
+        assert (times.own is not None) is knows

@@ -36,7 +36,12 @@ from hpckit.operations.next_step import reference
 from hpckit.operations.notices.tell import send_kept
 from hpckit.record.lookup import Selection, find_evidence
 from hpckit.report.account import launch_page, run_page
-from hpckit.report.diagnosis import usage_lines, verdict_lines
+from hpckit.report.diagnosis import (
+    energy_lines,
+    held_back_line,
+    usage_lines,
+    verdict_lines,
+)
 from hpckit.report.machine import foreign_object, status_document
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import sort_key, sort_rows
@@ -166,7 +171,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
     kept = _accounts(view, shown, now) if few or single or arguments.goodput else {}
     if arguments.goodput or arguments.json:
         shown = [replace(row, goodput=kept.get(row.index)) for row in shown]
-    if single or arguments.json:
+    if few or single or arguments.json:
         known = findings(view.launch, view.runs, kept)
         shown = [replace(row, findings=known.get(row.index)) for row in shown]
     auto_resume = None if view.auto_resume is None else view.auto_resume.job
@@ -186,6 +191,9 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         page += _goodput(shown, kept, single=single, whole=arguments.goodput)
         if single and shown:
             page += [*usage_lines(shown[0].findings), *verdict_lines(shown[0].findings)]
+        else:
+            page += energy_lines(row.findings.energy for row in shown if row.findings is not None)
+            page += held_back_line(shown)
         page += _age(view, now)
         show_page(page, context, paged=True)
     note_unshown(len(rows), len(shown), context)
