@@ -100,7 +100,7 @@ def test_auto_resume_job_stops_where_the_budget_does(sandbox: Any, project: Any)
 
 def test_auto_resume_job_and_resumes_at_once_submit_once(sandbox: Any, project: Any) -> None:
     """An auto-resume job and two resumes by hand at once: one submits, the others say so."""
-    # Else a job that loses its supervisor may be requeued, up to its budget, before anybody resumes.
+    # Else a job that loses its supervisor may be requeued, up to its budget, before.
     words = (*COMMAND, command(project), "recovery.requeue=false")
     done = project.hpckit("launch", "--wait", *words)
     assert done.returncode == 1, done.stderr
