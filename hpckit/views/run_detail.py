@@ -16,7 +16,8 @@ from hpckit.record.logs import LogFile, LogKind, other_logs
 from hpckit.record.store import tail
 from hpckit.report.escape import escaped_cell
 from hpckit.report.live_view.event_lines import event_words
-from hpckit.report.live_view.top import EventNote, RunActivity, TopDetail, event_lines, log_lines
+from hpckit.report.live_view.top import RunActivity, TopDetail
+from hpckit.report.live_view.top_detail import EventNote, event_lines, log_lines
 from hpckit.views.growing_file import GrowingFile
 from hpckit.views.metric_curve import MetricCurve, curve_key
 

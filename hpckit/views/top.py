@@ -13,15 +13,14 @@ from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch
 from hpckit.report.live_view.top import (
-    EventNote,
     RunActivity,
     TopDetail,
     TopFrame,
     head_lines,
     metric_names,
-    state_changes,
     top_rows,
 )
+from hpckit.report.live_view.top_detail import EventNote, state_changes
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.views.accounts import accounts
 from hpckit.views.launch_head import launch_head

@@ -20,20 +20,19 @@ from hpckit.report.live_view.top import (
     RunActivity,
     TopColumn,
     TopDetail,
-    TopOrder,
-    arranged,
-    event_lines,
-    filled_columns,
-    fitting_columns,
-    gpu_lines,
     gpu_now,
-    log_lines,
     mean_step_s,
     metric_names,
-    plot_title,
-    state_changes,
     top_rows,
 )
+from hpckit.report.live_view.top_detail import (
+    event_lines,
+    gpu_lines,
+    log_lines,
+    plot_title,
+    state_changes,
+)
+from hpckit.report.live_view.top_order import TopOrder, arranged, filled_columns, fitting_columns
 from hpckit.report.rows import RunRow
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

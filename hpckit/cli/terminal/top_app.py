@@ -29,14 +29,9 @@ from hpckit.cli.terminal.top_table import RunTable
 from hpckit.errors import HpckitError
 from hpckit.report.escape import escaped
 from hpckit.report.live_view.plot import plot_lines
-from hpckit.report.live_view.top import (
-    TopDetail,
-    TopFrame,
-    TopOrder,
-    arranged,
-    gpu_lines,
-    plot_title,
-)
+from hpckit.report.live_view.top import TopDetail, TopFrame
+from hpckit.report.live_view.top_detail import gpu_lines, plot_title
+from hpckit.report.live_view.top_order import TopOrder, arranged
 from hpckit.views.top import TopRequest
 
 LOOK_S = 2.0

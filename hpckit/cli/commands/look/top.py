@@ -21,7 +21,7 @@ from hpckit.errors import UsageError
 from hpckit.operations.cancel import cancel_runs, plan_cancellation
 from hpckit.operations.next_step import only_a_view
 from hpckit.record.lookup import Selection, find_evidence
-from hpckit.report.live_view.top import top_page
+from hpckit.report.live_view.top_detail import top_page
 from hpckit.report.selection import Filter
 from hpckit.views.launch_view import Ask, launch_view
 from hpckit.views.top import TopReader, TopRequest

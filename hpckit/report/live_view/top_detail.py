@@ -1,0 +1,151 @@
+"""One run in detail in `hpckit top`, and a page that shows all of one look. Pure.
+
+All texts are harmless on a terminal: control characters are escaped here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from hpckit.model.moment import local_clock
+from hpckit.model.states import RunState
+from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.report.escape import escaped, escaped_cell
+from hpckit.report.live_view.plot import plot_lines
+from hpckit.report.live_view.top import (
+    GpuNow,
+    RunActivity,
+    TopColumn,
+    TopDetail,
+    TopFrame,
+    share_text,
+)
+from hpckit.report.live_view.top_order import heading
+from hpckit.report.rows import LaunchHead, RunRow
+from hpckit.report.text import (
+    Page,
+    TextTable,
+    count_line,
+    head_line,
+    number,
+)
+
+_GIB = 1 << 30
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_PLOT_LINES = 5
+_ONCE_WIDTH = 76
+_ONCE_LINES = 10
+
+
+def plot_title(detail: TopDetail) -> str:
+    """Return the line above the curve: the metric, its latest value and its limits."""
+    if not detail.metric:
+        return "no metrics yet"
+    if detail.loading:
+        return f"{escaped_cell(detail.metric)}: reading"
+    if not detail.points:
+        return f"{escaped_cell(detail.metric)}: no numbers yet"
+    values = [value for _, value in detail.points]
+    last = detail.points[-1]
+    return (
+        f"{escaped_cell(detail.metric)} {number(last[1])} at step {number(last[0])}; "
+        f"{number(min(values))} to {number(max(values))}"
+    )
+
+
+def gpu_lines(activity: RunActivity) -> list[str]:
+    """Return a line for each GPU, then one for each rank: step time, and its share of waiting."""
+    lines = [_gpu_line(one) for one in activity.gpus]
+    lines += [_rank_line(one) for one in sorted(activity.ranks, key=lambda one: one.rank)]
+    return [escaped_cell(line) for line in lines] or ["nothing was measured yet"]
+
+
+def _gpu_line(gpu: GpuNow) -> str:
+    words = [f"GPU {'' if gpu.index is None else gpu.index}".rstrip()]
+    words += [f"{share_text(gpu.utilization):>4}"] if gpu.utilization is not None else []
+    if gpu.memory_bytes is not None:
+        whole = gpu.memory_total_bytes
+        of = f"/{whole / _GIB:.0f}" if whole else ""
+        words.append(f"{gpu.memory_bytes / _GIB:.0f}{of} GiB")
+    words += [f"{gpu.power_w:.0f} W"] if gpu.power_w is not None else []
+    words += [f"{gpu.temperature_c:.0f}°"] if gpu.temperature_c is not None else []
+    return " ".join([*words, gpu.node])
+
+
+def _rank_line(one: RankSteps) -> str:
+    words = [f"rank {one.rank}"]
+    if one.steps > 0:
+        words.append(f"{one.seconds / one.steps:.3g} s")
+    if one.data_s is not None and one.seconds > 0:
+        words.append(f"data {one.data_s / one.seconds:.0%}")
+    if one.waiting_s is not None and one.seconds > 0:
+        words.append(f"wait {one.waiting_s / one.seconds:.0%}")
+    return " ".join([*words, one.node])
+
+
+def log_lines(text: str, most: int) -> tuple[str, ...]:
+    """Return the last lines of a log; of a line that was drawn over, what stood there last."""
+    bare = _COLOUR.sub("", text).replace("\r\n", "\n")
+    lines = [line.rpartition("\r")[2] or line.rstrip("\r") for line in bare.split("\n")]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return tuple(escaped_cell(line.replace("\t", "    ")) for line in lines[-most:])
+
+
+EventNote = tuple[datetime, str]
+"""When something happened, and what."""
+
+
+def event_lines(notes: Iterable[EventNote], most: int) -> tuple[str, ...]:
+    """Return a line for each of the latest of these events, in order of time."""
+    latest = sorted(notes, key=lambda note: note[0])[-most:]
+    return tuple(
+        escaped_cell(f"{local_clock(at).rpartition(' ')[0]} {words}") for at, words in latest
+    )
+
+
+def state_changes(
+    before: Mapping[int, RunState], rows: Iterable[RunRow], at: datetime
+) -> list[EventNote]:
+    """Return what to say of each run whose state has changed since the previous look."""
+    return [
+        (at, f"run {row.index}: {before[row.index]} → {row.state}{_cause(row)}")
+        for row in rows
+        if row.index in before and before[row.index] is not row.state
+    ]
+
+
+def _cause(row: RunRow) -> str:
+    return "" if row.failure is None else f" ({row.failure.cause})"
+
+
+def top_page(head: LaunchHead, frame: TopFrame, shown: int, now: datetime) -> Page:
+    """Return one look as a page: what the application shows, below each other."""
+    rows = frame.rows[:shown]
+    kept = [name for name in TopColumn if any(row.cells[name] for row in rows)]
+    table = TextTable(
+        header=tuple(heading(name, frame.metric) for name in kept),
+        rows=tuple(tuple(row.cells[name] for name in kept) for row in rows),
+        spare=(TopColumn.goodput, TopColumn.power, TopColumn.step_time, TopColumn.gpu),
+        flexible=(TopColumn.overrides,),
+    )
+    page: list[TextTable | str] = [head_line(head, now), table]
+    page.append(count_line([row.state for row in frame.rows]))
+    if len(frame.rows) > len(rows):
+        page.append(f"runs {shown} to {len(frame.rows) - 1} are not shown")
+    return [*page, *(_detail_lines(frame.detail) if frame.detail is not None else [])]
+
+
+def _detail_lines(detail: TopDetail) -> list[str]:
+    plot = plot_lines(detail.points, _ONCE_WIDTH, _PLOT_LINES)
+    lines = ["", detail.title, plot_title(detail), *plot]
+    if detail.activity.gpus or detail.activity.ranks:
+        lines += ["", *gpu_lines(detail.activity)]
+    if detail.log:
+        last = detail.log[-_ONCE_LINES:]
+        lines += ["", escaped(detail.log_title), *(f"  {line}" for line in last)]
+    if detail.events:
+        lines += ["", "events", *(f"  {line}" for line in detail.events[-_ONCE_LINES:])]
+    return lines

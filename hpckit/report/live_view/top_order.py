@@ -1,0 +1,122 @@
+"""The order, the filter and the columns of the table of `hpckit top`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.errors import UsageError
+from hpckit.model.states import RunState
+from hpckit.report.escape import escaped_cell
+from hpckit.report.live_view.top import (
+    TopColumn,
+    TopRow,
+)
+from hpckit.report.selection import Filter, make_filter, ordered, rank
+
+_WIDTHS = {
+    TopColumn.run: 4,
+    TopColumn.state: 11,
+    TopColumn.step: 11,
+    TopColumn.step_time: 7,
+    TopColumn.metric: 9,
+    TopColumn.goodput: 7,
+    TopColumn.gpu: 5,
+    TopColumn.power: 6,
+}
+_LEAST_OVERRIDES, _MOST_OVERRIDES = 10, 40
+_IN_ORDER = (
+    *(TopColumn.run, TopColumn.state, TopColumn.step, TopColumn.metric, TopColumn.gpu),
+    *(TopColumn.step_time, TopColumn.power, TopColumn.goodput),
+)
+"""What a narrow terminal keeps longest, first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopOrder:
+    """What the table is sorted by."""
+
+    column: TopColumn = TopColumn.run
+    descending: bool = False
+
+    @property
+    def next(self) -> TopOrder:
+        """The next order when a user asks for another one: each column, in both directions."""
+        if not self.descending:
+            return TopOrder(column=self.column, descending=True)
+        columns = list(TopColumn)
+        return TopOrder(column=columns[(columns.index(self.column) + 1) % len(columns)])
+
+    @property
+    def words(self) -> str:
+        """The order in words."""
+        return f"{self.column}{', largest first' if self.descending else ''}"
+
+
+def arranged(rows: Iterable[TopRow], words: str, order: TopOrder) -> tuple[TopRow, ...]:
+    """Return the rows that match all words, in order.
+
+    `KEY=GLOB` is as in `--override`; another word has to be part of an override or of the state.
+    """
+    filters = [_word_filter(word) for word in words.split()]
+    found = [row for row in rows if all(_takes(one, row) for one in filters)]
+    if order.column is TopColumn.state:
+        places = {state.value: place for place, state in enumerate(RunState)}
+        return tuple(
+            ordered(found, lambda row: places[row.state.value], descending=order.descending)
+        )
+    return tuple(ordered(found, lambda row: _sortable(row, order), descending=order.descending))
+
+
+def _sortable(row: TopRow, order: TopOrder) -> Any:
+    value = row.values.get(order.column)
+    return None if rank(value)[1:] == (0.0, "nan") else value
+
+
+def _word_filter(word: str) -> Filter | str:
+    try:
+        return make_filter(overrides=[word])
+    except UsageError:
+        return word
+
+
+def _takes(wanted: Filter | str, row: TopRow) -> bool:
+    if isinstance(wanted, Filter):
+        return wanted.takes(row.state, row.overrides)
+    return any(wanted in text for text in (*row.overrides, row.state.value))
+
+
+def filled_columns(rows: Iterable[TopRow]) -> frozenset[TopColumn]:
+    """Return the columns in which any run has something."""
+    empty = set(TopColumn)
+    for row in rows:
+        empty -= {name for name in empty if row.cells[name]}
+        if not empty:
+            break
+    return frozenset(TopColumn) - empty
+
+
+def fitting_columns(
+    width: int, filled: frozenset[TopColumn] = frozenset(TopColumn)
+) -> tuple[tuple[TopColumn, int], ...]:
+    """Return those of the columns that fit into so many characters, with a blank behind each."""
+    left, kept = width, set[TopColumn]()
+    for column in _IN_ORDER:
+        if column not in filled:
+            continue
+        if _WIDTHS[column] + 1 <= left:
+            kept.add(column)
+            left -= _WIDTHS[column] + 1
+        else:
+            break
+    widths = dict(_WIDTHS)
+    if TopColumn.overrides in filled and left > _LEAST_OVERRIDES:
+        kept.add(TopColumn.overrides)
+        widths[TopColumn.overrides] = min(left - 1, _MOST_OVERRIDES)
+    return tuple((column, widths[column]) for column in TopColumn if column in kept)
+
+
+def heading(column: TopColumn, metric: str) -> str:
+    """Return the heading of a column: that of the metric is its name."""
+    return escaped_cell(metric) if column is TopColumn.metric and metric else column.value
