@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import (
@@ -48,14 +49,6 @@ def rows_of(attempt: AttemptPaths) -> list[TelemetryRow]:
 def kinds_of(attempt: AttemptPaths) -> list[TelemetryEventKind]:
     """Return the kinds of all events that were written."""
     return [one.kind for one in read_telemetry(attempt, NODE) if isinstance(one, TelemetryEvent)]
-
-
-def until(true: Callable[[], bool], limit_s: float = 20) -> None:
-    """Wait until something is true."""
-    deadline = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from hpckit.context import Context
 from hpckit.model import events
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.slow
 
 QUICK = ("experiment=command", "code.snapshot=false", "cluster=slurm")
 WAITS = "command=[sh,-c,'until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.1; done']"
-
-
-def until(reached: Callable[[], object]) -> None:
-    """Wait for something that is bound to come; the test's own time limit guards."""
-    while not reached():
-        time.sleep(0.1)
 
 
 def living(fake_slurm: Any) -> list[str]:

@@ -7,11 +7,11 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from hpckit.runtime.agent.prefork import ready_agent
 from hpckit.runtime.forked import Forked, fork
@@ -23,12 +23,6 @@ WHILE_PARENT_LIVES = "echo $$ > began; while kill -0 $PPID; do sleep 0.1; done 2
 def run(script: str, environ: dict[str, str] = PATH, cpus: tuple[int, ...] = ()) -> Forked:
     """Fork a process that runs a shell script, as one that imported a little would."""
     return fork(subprocess.call, ("sh", "-c", script), environ, cpus=cpus)
-
-
-def until(path: Path) -> None:
-    """Wait for a file; the test's own time limit guards."""
-    while not path.exists():
-        time.sleep(0.02)
 
 
 def parent_of(process: Forked) -> int:
@@ -60,7 +54,7 @@ def test_signals_end_the_one_they_are_sent_to(tmp_path: Path) -> None:
 
     async def told() -> int:
         process = run(WHILE_PARENT_LIVES)
-        until(tmp_path / "began")
+        until((tmp_path / "began").exists)
         forks = parent_of(process)
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
             os.kill(forks, number)
@@ -82,7 +76,7 @@ def test_process_is_awaited_where_the_one_that_forks_was_killed(tmp_path: Path) 
 
     async def orphaned() -> int:
         process = run("touch began; while [ ! -e go ]; do sleep 0.1; done; touch ended")
-        until(tmp_path / "began")
+        until((tmp_path / "began").exists)
         os.kill(parent_of(process), signal.SIGKILL)
         waiting = asyncio.ensure_future(process.wait())
         done, _ = await asyncio.wait({waiting}, timeout=1.5)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from hpckit.model import events
 from hpckit.record.attempts import read_attempts
@@ -33,12 +32,6 @@ case $1 in
 esac
 echo "$HPCKIT_RUN_INDEX" >> $here/ended
 """
-
-
-def until(reached: Callable[[], object]) -> None:
-    """Wait for something that is bound to come; the test's own time limit guards."""
-    while not reached():
-        time.sleep(0.2)
 
 
 def launch(shell: Any, *words: str, does: str) -> str:

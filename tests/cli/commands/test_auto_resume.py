@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from hpckit.errors import SchedulerRefusedError
 from hpckit.model import events
@@ -20,12 +19,6 @@ from hpckit.record.lock import exclusive
 pytestmark = pytest.mark.slow
 
 QUICK = ("experiment=command", "code.snapshot=false", "cluster=slurm")
-
-
-def until(reached: Callable[[], object]) -> None:
-    """Wait for something that is bound to come; the test's own time limit guards."""
-    while not reached():
-        time.sleep(0.1)
 
 
 def auto_resume_jobs(shell: Any) -> list[events.JobAdded]:

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from hpckit.cli.commands.act.chaos import run
 from hpckit.cli.main import verb_parser
@@ -110,12 +110,6 @@ def test_chaos_stops_and_continues(desk: Any, scene: Any) -> None:
     until(lambda: "State:\tT" in Path(f"/proc/{rank.pid}/status").read_text())
     desk.say("chaos", "cont")
     until(lambda: "State:\tT" not in Path(f"/proc/{rank.pid}/status").read_text())
-
-
-def until(reached: Callable[[], object]) -> None:
-    """Wait for something that is bound to come; the test's own time limit guards."""
-    while not reached():
-        time.sleep(0.05)
 
 
 def test_chaos_dry_run_does_nothing_but_look(desk: Any, scene: Any) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import until
 
 from hpckit.model.events import LocalStarted
 from hpckit.record.launches import load_launch, read_runs
@@ -18,12 +17,6 @@ from hpckit.record.process import alive
 pytestmark = pytest.mark.slow
 
 COMMAND = ("experiment=command", "cluster=local", "code.snapshot=false")
-
-
-def until(reached: Callable[[], object]) -> None:
-    """Wait for something that is bound to come; the test's own time limit guards."""
-    while not reached():
-        time.sleep(0.05)
 
 
 def states(shell: Any) -> list[str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from hpckit.errors import HeldError
 from hpckit.model import events
@@ -25,12 +24,6 @@ UNLESS_FIXED = "command=[sh,-c,'test -e $HPCKIT_PROJECT/fixed || test ${params.i
 QUICK = ("experiment=command", "code.snapshot=false")
 LOCAL = (*QUICK, "cluster=local")
 SLURM = (*QUICK, "cluster=slurm")
-
-
-def until(reached: Callable[[], object]) -> None:
-    """Wait for something that is bound to come; the test's own time limit guards."""
-    while not reached():
-        time.sleep(0.05)
 
 
 def sweep(shell: Any, *words: str, points: str = "0,1,2") -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from hpckit.errors import ConfigError
 from hpckit.model.fault import FaultTarget
@@ -70,12 +71,6 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-
-
-def until(reached: Callable[[], object]) -> None:
-    """Wait for something that is bound to come; the test's own time limit guards."""
-    while not reached():
-        time.sleep(0.02)
 
 
 def test_injector_without_faults_does_nothing(tmp_path: Path) -> None:
