@@ -97,7 +97,7 @@ class Session:
     def groups(self, parent: str = "") -> dict[str, tuple[str, ...]]:
         """Return every group below `parent` with its options, without Hydra's own."""
         found: dict[str, tuple[str, ...]] = {}
-        for name in self.loader.list_groups(parent):
+        for name in self._listed(parent, ObjectType.GROUP):
             group = f"{parent}/{name}" if parent else name
             if group.split("/")[0] in ("hydra", "_dummy_empty_config_"):
                 continue
@@ -107,8 +107,13 @@ class Session:
 
     def options(self, group: str) -> tuple[str, ...]:
         """Return the options of a group; for the empty one, the primary configurations."""
-        listed = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
-        return tuple(sorted(name for name in listed if not name.startswith("_")))
+        listed = self._listed(group, ObjectType.CONFIG)
+        return tuple(name for name in listed if not name.startswith("_"))
+
+    def _listed(self, group: str, kind: ObjectType) -> list[str]:
+        """List a group as Hydra's loader does, which copies all it holds for each answer."""
+        sources = [one for one in self.loader.get_sources() if one.is_group(group)]
+        return sorted({name for source in sources for name in source.list(group, kind)})
 
 
 @contextmanager

@@ -39,6 +39,8 @@ class Composer:
     """Composes the points of one sweep.
 
     `movable` maps the text before the `=` to the keys that are set in a shared composition.
+    `latest` is the point that was composed last, by its overrides: the first one is asked for
+    before all are listed, and then again.
     """
 
     session: Session
@@ -46,9 +48,18 @@ class Composer:
     movable: Mapping[str, str]
     shared: dict[tuple[tuple[str, ...], ...], SharedComposition] = field(default_factory=dict)
     parsed: dict[str, Any] = field(default_factory=dict)
+    latest: dict[tuple[str, ...], SweepPoint] = field(default_factory=dict)
 
     def point(self, overrides: Sequence[str]) -> SweepPoint:
         """Return the point with these overrides; raises ConfigError."""
+        key = tuple(overrides)
+        if key not in self.latest:
+            point = self._point(key)
+            self.latest.clear()
+            self.latest[key] = point
+        return self.latest[key]
+
+    def _point(self, overrides: tuple[str, ...]) -> SweepPoint:
         given: dict[str, str] = {}
         rest: list[str] = []
         for word in overrides:
@@ -63,7 +74,7 @@ class Composer:
         if found is None:
             found = self._composed(kind, overrides)
         config, settings = found
-        return SweepPoint(overrides=tuple(overrides), config=config, settings=settings)
+        return SweepPoint(overrides=overrides, config=config, settings=settings)
 
     def _composed(
         self, kind: tuple[tuple[str, ...], tuple[str, ...]], overrides: Sequence[str]

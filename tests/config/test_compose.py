@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from omegaconf import DictConfig
 
 from hpckit.config.compose import ComposeRequest, compose
+from hpckit.config.explain import load_config
 from hpckit.config.search_path import shipped_folder
+from hpckit.config.session import Session, open_session
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import from_plain
 
@@ -133,3 +137,38 @@ def test_compose_decides_nothing_from_the_working_directory_of_the_process(
     )
     (point,) = compose(request_for(config_dir=Path("mine")))
     assert point.settings.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "compositions"),
+    [((), 1), (("+params.i=1,2,3",), 1), (("recovery=never,patient",), 2)],
+)
+def test_compose_composes_no_point_twice(
+    words: tuple[str, ...],
+    compositions: int,
+    request_for: Requester,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first point, which says how to sweep, is not composed again as the first of all."""
+    loads: list[Sequence[str]] = []
+
+    def counted(session: Session, overrides: Sequence[str]) -> DictConfig:
+        loads.append(overrides)
+        return load_config(session, overrides)
+
+    monkeypatch.setattr("hpckit.config.sweep.load_config", counted)
+    words = ("experiment=command", "command=[true]", *words)
+    compose(request_for(*words, multirun=len(words) > 2))
+    assert len(loads) == compositions
+
+
+def test_groups_are_those_that_hydra_lists(request_for: Requester) -> None:
+    """The listing reads the sources itself, and finds what Hydra's own finds."""
+    with open_session(request_for()) as session:
+        found = session.groups()
+        assert "recovery" in found
+        for group, options in found.items():
+            listed = session.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
+            assert options == tuple(name for name in listed if not name.startswith("_"))
+        top = session.loader.list_groups("")
+        assert {name.split("/")[0] for name in found} == set(top) - {"hydra"}

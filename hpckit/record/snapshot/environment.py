@@ -130,7 +130,8 @@ def _packages() -> dict[str, str]:
     """Return name and version of installed packages; the first one found is the one imported."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
-        name = distribution.metadata["Name"]
+        metadata = distribution.metadata  # parsed anew each time it is asked for
+        name = metadata["Name"]
         if name:
-            found.setdefault(name, distribution.version)
+            found.setdefault(name, metadata["Version"])
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))

@@ -36,6 +36,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import allow_many_files, with_hint
 from hpckit.runtime.environ import environment, rank_info
 from hpckit.runtime.foreground import take_terminal
+from hpckit.runtime.imports import imports_to_keep
 from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
 from hpckit.runtime.rank.exit_status import ExitStatus, exit_code
 from hpckit.runtime.rank.user_function import call, load_function, loops_over_steps
@@ -102,10 +103,11 @@ class RankProcess:
 
     def _call(self, settings: LaunchConfig) -> None:
         """Import the user's function, initialise the process group, seed, and call it."""
-        function = load_function(str(settings.entry_point))
-        import torch  # noqa: PLC0415  # seconds; commands must not wait for it
+        with imports_to_keep():
+            function = load_function(str(settings.entry_point))
+            import torch  # noqa: PLC0415  # seconds; commands must not wait for it
 
-        from hpckit.runtime.rank import attach, process_group  # noqa: PLC0415  # likewise
+            from hpckit.runtime.rank import attach, process_group  # noqa: PLC0415  # likewise
 
         stacks.arm(Path(f"/proc/self/fd/{self.environ[stacks.VARIABLE]}"))
         shield_children()
