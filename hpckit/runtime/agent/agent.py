@@ -145,7 +145,12 @@ class Agent:
                     self._background(self.ranks.save_stacks(message.request))
             case messages.StopRound():
                 self._background(self._stop(message.grace_s))
-            case messages.StoreAddress() | messages.Notice() | messages.Prune():
+            case (
+                messages.StoreAddress()
+                | messages.Notice()
+                | messages.Prune()
+                | messages.StartProfile()
+            ):
                 if self.ranks is not None:
                     self.ranks.pass_on(message)
             case _:

@@ -227,6 +227,9 @@ class LocalRanks:
             case messages.StepsTimed():
                 steps = replace(message.steps, rank=rank, node=self.outlook.node)
                 self.reports.take(steps, self.order.round)
+            case messages.Profiled():
+                profile = replace(message.profile, rank=rank, node=self.outlook.node)
+                await self.tell(replace(message, round=self.order.round, profile=profile))
             case messages.Watched(on=True):
                 self.hangs.resumed(rank, time.monotonic())
             case messages.Watched():
@@ -386,10 +389,15 @@ class LocalRanks:
             return otherwise
 
     def pass_on(self, message: messages.Message) -> None:
-        """Forward a message of the supervisor to every rank."""
-        for line in self._lines.values():
+        """Forward a message of the supervisor to every rank, or to those that it names."""
+        for rank, line in self._lines.items():
+            if isinstance(message, messages.StartProfile) and not self._concerns(rank, message):
+                continue
             with contextlib.suppress(OSError):
                 line.send(messages.encode_message(message) + b"\n")
+
+    def _concerns(self, rank: int, order: messages.StartProfile) -> bool:
+        return order.round == self.order.round and rank in order.ranks
 
     async def stop(self, grace_s: float) -> None:
         """End all ranks and their children: SIGTERM, then SIGKILL after the grace period."""

@@ -33,6 +33,7 @@ from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.model.save_cost import SaveCost
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
+from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel.listen import LOOPBACK
 from hpckit.runtime.channel.rank_pipe import AgentLink, open_link
 from hpckit.runtime.checkpoint.writer import writers_ended
@@ -43,7 +44,9 @@ from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.exit_status import ExitStatus, failing_code, note_exits
 from hpckit.runtime.rank.fault_injector import open_injector
 from hpckit.runtime.rank.metric_reports import MetricReports
+from hpckit.runtime.rank.profile_tools import NSYS_VARIABLE
 from hpckit.runtime.rank.run import Run
+from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.stages import RunStage
 
 _WRITER_S = 10.0
@@ -84,6 +87,21 @@ def make_run(
         _measures_steps=settings.observe.measure_steps and settings.observe.interval_s > 0,
         _reporting=MetricReports(name=_judged_by(launch, settings)),
         _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
+        _profiler=_make_profiler(environ, info, settings),
+    )
+
+
+def _make_profiler(
+    environ: Mapping[str, str], info: RankInfo, settings: LaunchConfig
+) -> StepProfiler:
+    round_ = int(environ["HPCKIT_ROUND"])
+    return StepProfiler(
+        rank=info.rank,
+        round=round_,
+        paths=AttemptPaths(Path(environ["HPCKIT_ATTEMPT_DIR"])).round(round_),
+        planned=settings.observe.profile,
+        nsys=environ.get(NSYS_VARIABLE),
+        logger=make_logger(info),
     )
 
 

@@ -36,6 +36,7 @@ from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
 from hpckit.runtime.rank.metric_rows import MetricRows
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Position, StepBoundary
+from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
 from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved
 from hpckit.runtime.stages import EarlierRun, RunStage
@@ -93,6 +94,10 @@ class Run:
     _non_finite: int = 0
     _times: StepTimes = field(default_factory=StepTimes)
     _rows: MetricRows | None = None
+    _profiler: StepProfiler = field(default_factory=StepProfiler)
+
+    def __post_init__(self) -> None:
+        self._profiler.apart, self._profiler.tell = self.unwatched, self._tell
 
     def __repr__(self) -> str:
         place = f"rank {self.rank} of {self.world_size} on {self.device}"
@@ -190,9 +195,12 @@ class Run:
                 for step in loop.restore():
                     self.samples = loop.samples(step)
                     self._leave_if(loop.cross(step, veto=self._non_finite > 0))
+                    self._profiler.begin(step)
                     self._begin(step, total)
                     yield step
+                    self._profiler.end(step)
                 self._times.end()
+                self._profiler.finish()
                 self._tell(messages.Working(over=True))
                 done = max(total, loop.start.step)
                 self.samples = loop.samples(done)
@@ -210,7 +218,7 @@ class Run:
         return StepLoop(
             total=total,
             samples_per_step=samples_per_step,
-            boundary=StepBoundary(info=self.info, link=self._link),
+            boundary=StepBoundary(info=self.info, link=self._link, profile=self._profiler.hear),
             times=self._times,
             checkpoints=self._checkpoints() if self.registered else None,
             logger=self.logger,
@@ -226,6 +234,7 @@ class Run:
         if self._non_finite and farewell.kept is StateKept.unsaved:
             self._warn("its state was not saved, as its last loss was not finite")
         self._say(farewell)
+        self._profiler.leave()
         raise SystemExit(0 if farewell.reason is ExitReason.pruned else LEFT_CODE)
 
     def _vetoes_end(self) -> bool:
@@ -247,6 +256,7 @@ class Run:
                 raise never_saved(self.registered)
             self._say(ExitStatement(reason=ExitReason.returned))
             return
+        self._profiler.finish()
         self._loop.break_off(veto=self._vetoes_end())
         self._say(self._loop.farewell(ExitReason.returned))
 

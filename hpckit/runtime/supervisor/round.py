@@ -23,6 +23,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
 from hpckit.runtime.supervisor.hang_report import HangReport
+from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
 from hpckit.runtime.supervisor.stack_collection import StackCollection
@@ -38,6 +39,9 @@ _UNREAD_S = 0.2
 _NO_LONGER_S = 60.0
 _STACKS_S = 7.0
 """How long agents may take to save what a hung round was doing."""
+
+
+_Answer = messages.Hung | messages.StackSaved | messages.StacksSaved | messages.Profiled
 
 
 @dataclass(slots=True)
@@ -60,6 +64,7 @@ class Round:
     on_saved: Callable[[messages.Saved], None]
     judge: TrialPruner | None = None
     stragglers: StragglerWatch | None = None
+    profiles: Profiles | None = None
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
     _total: int | None = field(default=None, init=False)
@@ -80,7 +85,7 @@ class Round:
     def __post_init__(self) -> None:
         self._exits = RankExits(
             round=self.number,
-            world_size=self._world_size,
+            world_size=self.world_size,
             tasks_per_node=self._tasks_per_node,
             record=self.record,
         )
@@ -116,6 +121,25 @@ class Round:
             self._asked = True
             await self.agents.broadcast(messages.Notice())
 
+    @property
+    def not_profiled(self) -> str | None:
+        """Why its ranks cannot be profiled now; None if they can."""
+        if self.noticed.is_set() or self._asked:
+            return "it was asked to leave"
+        if not self._watching:
+            return "its ranks are being started, or have just ended"
+        if self.step is None:
+            return "none of its ranks has begun a step of run.steps(): profiles are of such steps"
+        return None
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether this rank has ended."""
+        return rank in self._exits
+
+    async def profile(self, order: messages.StartProfile) -> None:
+        """Pass an order for a profile on to the ranks."""
+        await self.agents.broadcast(order)
+
     async def collect_stacks(self, request: int, limit_s: float) -> StackCollection | None:
         """Have every rank say what it is doing; None if no ranks are watched at the moment."""
         if not self._watching:
@@ -149,7 +173,8 @@ class Round:
         return self.agents.settings.resources.tasks_per_node
 
     @property
-    def _world_size(self) -> int:
+    def world_size(self) -> int:
+        """How many ranks it has."""
         return self._tasks_per_node * len(self.members)
 
     async def _start(self) -> bool:
@@ -162,7 +187,7 @@ class Round:
             events.RoundStarted(
                 at=now(),
                 round=self.number,
-                world_size=self._world_size,
+                world_size=self.world_size,
                 nodes=tuple(peer.node for peer in self.members),
             )
         )
@@ -172,7 +197,7 @@ class Round:
                 node_rank=place,
                 first_rank=place * self._tasks_per_node,
                 local_world_size=self._tasks_per_node,
-                world_size=self._world_size,
+                world_size=self.world_size,
                 num_nodes=len(self.members),
                 master_addr=self._master_host(),
                 master_port=port,
@@ -263,10 +288,13 @@ class Round:
                 self.record(events.Warned(at=now(), message=message.message))
             case messages.NodeSteps() | messages.Reported():
                 await self._judge(sender, message)
-            case messages.Hung() | messages.StackSaved() | messages.StacksSaved() if (
-                message.round == self.number
-            ):
-                self._take_stacks(sender, message)
+            case (
+                messages.Hung()
+                | messages.StackSaved()
+                | messages.StacksSaved()
+                | messages.Profiled()
+            ) if message.round == self.number:
+                self._take_answer(sender, message)
             case messages.RankEnded() if message.round == self.number:
                 self._end_rank(message.exit)
             case AgentLost():
@@ -275,11 +303,12 @@ class Round:
                 pass
         return message
 
-    def _take_stacks(
-        self, sender: int, message: messages.Hung | messages.StackSaved | messages.StacksSaved
-    ) -> None:
+    def _take_answer(self, sender: int, message: _Answer) -> None:
         """Pass on what belongs to a hang, or to the request of a user."""
-        if isinstance(message, messages.Hung) or not message.request:
+        if isinstance(message, messages.Profiled):
+            if self.profiles is not None:
+                self.profiles.take(message)
+        elif isinstance(message, messages.Hung) or not message.request:
             self._hang.take(sender, message)
         elif self._requested is not None:
             self._requested.take(sender, message)
@@ -296,6 +325,8 @@ class Round:
 
     def _end_rank(self, exit_: RankExit) -> None:
         self._exits.take(exit_)
+        if self.profiles is not None:
+            self.profiles.ended(self.number, exit_.rank)
         if exit_.failed:
             self._failed_at = min(self._failed_at, time.monotonic())
         self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
