@@ -23,8 +23,6 @@ MOST_TOP = 50
 _STEP = "ProfilerStep#"
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 _KERNEL_OF_COMMUNICATION = re.compile(r"(nccl|rccl|mscclKernel)", re.IGNORECASE)
-    r"^(ncclDevKernel|ncclKernel|nccl|rccl|mscclKernel)", re.IGNORECASE
-)
 _COLLECTIVE = re.compile(r"^(c10d::|_?c10d_functional::|(gloo|nccl|mpi|ucc):)")
 _SECOND = 1e-6
 """One unit of a trace's times."""
@@ -126,7 +124,7 @@ def _call(event: Mapping[str, Any]) -> Call | None:
 
 def _time(event: Mapping[str, Any], key: str) -> float | None:
     """Return a time in microseconds; None if it is missing or beyond thousands of years."""
-    value = event.get(key)
+    value: Any = event.get(key)
     if type(value) in {int, float} and math.isfinite(value) and abs(value) < _LATEST:
         return float(value)
     return None

@@ -1,0 +1,128 @@
+"""A real attempt whose ranks are profiled while they train, and continue."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import stat
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.cli.main import main
+from hpckit.context import Context
+from hpckit.model.states import RunState
+from hpckit.record.launches import read_runs
+
+pytestmark = pytest.mark.training
+
+TRAIN = """
+import os, pathlib, time
+import torch, torch.distributed as dist
+
+FLAG = pathlib.Path(os.environ["FLAG"])
+
+def main(config, run):
+    weights = torch.randn(128, 128)
+    for step in run.steps(100000):
+        total = (weights @ weights).sum()
+        dist.all_reduce(total)
+        (FLAG.parent / f"here-{run.rank}").touch()
+        time.sleep(0.02)
+        if run.rank == 0:
+            go = torch.tensor([int(FLAG.exists())])
+        else:
+            go = torch.tensor([0])
+        dist.broadcast(go, 0)
+        if go.item():
+            break
+"""
+
+
+def said(*words: str, folder: Path) -> tuple[int, str, str]:
+    """Run `hpckit WORDS` here; return its exit code, output and remarks."""
+    out, err = io.StringIO(), io.StringIO()
+    context = Context(
+        environ=dict(os.environ),
+        cwd=folder,
+        stdout=out,
+        stderr=err,
+        now=lambda: datetime.now(UTC),
+        sleep=time.sleep,
+    )
+    return main(words, context), out.getvalue(), err.getvalue()
+
+
+def until_here(process: Any, folder: Path, ranks: int) -> None:
+    """Wait until these ranks have begun a step."""
+    deadline = time.monotonic() + 90
+    while not all((folder / f"here-{rank}").exists() for rank in range(ranks)):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)
+
+
+def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_path: Path) -> None:
+    """Two ranks over gloo: both traces are there, private and summed up; training goes on."""
+    flag = tmp_path / "flag"
+    launch = workshop.freeze(TRAIN, **ranks(2, env={"FLAG": str(flag)}))
+    run = f"{launch.folder}/runs/00000"
+    process = workshop.start(launch)
+    second: list[tuple[int, str, str]] = []
+    try:
+        until_here(process, tmp_path, 2)
+        code, _, remarks = said("profile", run, "--ranks", "5", folder=tmp_path)
+        assert (code, "has ranks 0-1" in remarks) == (2, True)
+        code, text, remarks = said("profile", run, "--steps", "4", "--ranks", "all", "--json",
+                                   folder=tmp_path)
+        assert code == 0, remarks
+        document = json.loads(text)
+        assert document["done"]
+        assert [one["rank"] for one in document["ranks"]] == [0, 1]
+        for one in document["ranks"]:
+            assert (one["steps"], one["problem"]) == (4, None)
+            found = one["summary"]
+            assert (found["steps"], found["on_gpu"]) == (4, False)
+            assert found["compute_s"] > 0
+            assert found["communication_s"] > 0
+            assert found["idle_s"] > 0.06, "four sleeps of 20 ms, but for what overlaps them"
+            names = [entry["name"] for entry in found["top"]]
+            assert "aten::mm" in names
+            assert any("allreduce" in name or "all_reduce" in name for name in names)
+            trace = Path(one["trace"])
+            assert stat.S_IMODE(trace.stat().st_mode) == 0o600
+            assert trace.stat().st_size == one["bytes"]
+            assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+            assert [path.name for path in trace.parent.iterdir() if path.name[0] == "."] == []
+        # A long one is under way: another one is refused meanwhile, with the reason.
+        long = threading.Thread(
+            target=lambda: second.append(
+                said("profile", run, "--steps", "1000", folder=tmp_path)
+            )
+        )
+        long.start()
+        time.sleep(1.0)
+        code, _, remarks = said("profile", run, "--steps", "1", folder=tmp_path)
+        assert (code, "a profile of rank 0 is under way" in remarks) == (2, True), remarks
+    finally:
+        flag.touch()
+        output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, output
+    long.join(90)
+    code, text, remarks = second[0]
+    assert code == 0, remarks
+    assert "its step loop was over after these steps" in text
+    (record,) = read_runs(launch)
+    assert record.state is RunState.completed
+    code, again, _ = said("profile", run, "--last", folder=tmp_path)
+    assert (code, again) == (0, text)
+    print(text)
+    assert max(len(line) for line in text.splitlines() if not line.startswith("/")) <= 80
+    code, _, remarks = said("profile", run, folder=tmp_path)
+    assert (code, "only a running run can be profiled" in remarks) == (2, True)
