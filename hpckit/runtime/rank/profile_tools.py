@@ -18,9 +18,6 @@ import torch
 from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.record.store import PRIVATE_FILE, make_folder
 
-NSYS_VARIABLE = "HPCKIT_NSYS"
-"""Names the file for nsys's report, in a rank that was started below nsys; else why it was not."""
-
 _LEVEL = 1
 """Of gzip: a trace becomes ten times smaller at 200 MB/s; better levels make training wait."""
 
@@ -154,7 +151,7 @@ def _check(code: Any) -> None:
 def recorder(tool: ProfileTool, trace: Path, nsys: str | None) -> ProfileRecorder:
     """Return what records a profile; raises ValueError if this rank has no such tool.
 
-    `nsys` is the value of `NSYS_VARIABLE`.
+    `nsys` is the value of `parent_watch.NSYS_VARIABLE`.
     """
     if tool is ProfileTool.torch:
         return TorchRecorder(trace)

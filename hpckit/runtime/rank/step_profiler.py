@@ -35,7 +35,7 @@ class _Running:
 class StepProfiler:
     """The profiles of one rank. `paths` is None if there is no folder for traces.
 
-    `nsys` is what the agent says about it (`profile_tools.NSYS_VARIABLE`). `apart` is a context for
+    `nsys` is what the agent says about it (`parent_watch.NSYS_VARIABLE`). `apart` is a context for
     work that is no part of a step.
     """
 
