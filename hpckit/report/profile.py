@@ -84,12 +84,11 @@ def _row(one: ShownRank) -> tuple[str, ...]:
 
 def _words(ranks: Sequence[ShownRank]) -> list[str]:
     """Return what the columns mean: they differ between GPUs and CPUs."""
-    on_gpu = any(one.summary is not None and one.summary.on_gpu for one in ranks)
-    busy = "kernels of the GPU" if on_gpu else "operators of all CPU threads"
-    return [
-        f"Shares of the time, by {busy}. Exposed: communication without compute.",
-        "Idle: the GPU had nothing to do." if on_gpu else "Idle: no operator ran.",
-    ]
+    if any(one.summary is not None and one.summary.on_gpu for one in ranks):
+        busy, idle = "by kernels of the GPU", "the GPU had nothing to do"
+    else:
+        busy, idle = "by operators of all CPU threads", "no operator ran"
+    return [f"Shares of the time, {busy}.", f"Exposed: not hidden by compute. Idle: {idle}."]
 
 
 def _detailed(ranks: Sequence[ShownRank]) -> Sequence[ShownRank]:

@@ -79,8 +79,9 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
         until_here(process, tmp_path, 2)
         code, _, remarks = said("profile", run, "--ranks", "5", folder=tmp_path)
         assert (code, "has ranks 0-1" in remarks) == (2, True)
-        code, text, remarks = said("profile", run, "--steps", "4", "--ranks", "all", "--json",
-                                   folder=tmp_path)
+        code, text, remarks = said(
+            "profile", run, "--steps", "4", "--ranks", "all", "--json", folder=tmp_path
+        )
         assert code == 0, remarks
         document = json.loads(text)
         assert document["done"]
@@ -102,9 +103,7 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
             assert [path.name for path in trace.parent.iterdir() if path.name[0] == "."] == []
         # A long one is under way: another one is refused meanwhile, with the reason.
         long = threading.Thread(
-            target=lambda: second.append(
-                said("profile", run, "--steps", "1000", folder=tmp_path)
-            )
+            target=lambda: second.append(said("profile", run, "--steps", "1000", folder=tmp_path))
         )
         long.start()
         time.sleep(1.0)
@@ -122,7 +121,6 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
     assert record.state is RunState.completed
     code, again, _ = said("profile", run, "--last", folder=tmp_path)
     assert (code, again) == (0, text)
-    print(text)
     assert max(len(line) for line in text.splitlines() if not line.startswith("/")) <= 80
     code, _, remarks = said("profile", run, folder=tmp_path)
     assert (code, "only a running run can be profiled" in remarks) == (2, True)

@@ -72,7 +72,7 @@ def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoRetu
 
 @dataclass(slots=True, kw_only=True)
 class RankProcess:
-    """The state of this process. `run` and `memory` are None until the user's function gets them."""
+    """The state of this process. `run` and `memory` are None until there is a device."""
 
     environ: Mapping[str, str]
     info: RankInfo

@@ -22,6 +22,10 @@ _LEVEL = 1
 """Of gzip: a trace becomes ten times smaller at 200 MB/s; better levels make training wait."""
 
 
+_OURS = 2
+"""Says, instead of True, that the profiler which runs is ours."""
+
+
 class ProfileRecorder(Protocol):
     """Records one profile. All calls come at step boundaries, in the thread of the steps."""
 
@@ -44,13 +48,22 @@ class ProfileRecorder(Protocol):
 
 @dataclass(slots=True)
 class TorchRecorder:
-    """Records with torch.profiler into a compressed Chrome trace."""
+    """Records with torch.profiler into a compressed Chrome trace.
+
+    A process has one profiler. If the user's code starts its own, ours gives way: to end ours would
+    end theirs, and to write its trace would crash the process (torch 2.13).
+    """
 
     trace: Path
     _profiler: Any = field(default=None, init=False)
+    _records: bool = field(default=False, init=False)
 
     def begin(self) -> None:
-        """Start the profiler; the first step below it is slower, and is warm-up."""
+        """Start the profiler; the first step below it is slower, and is warm-up.
+
+        Raises RuntimeError if the user's code has one running.
+        """
+        self._check_alone()
         tool = torch.profiler
         action = tool.ProfilerAction
         first = {0: action.WARMUP}
@@ -63,20 +76,38 @@ class TorchRecorder:
         self._profiler.start()
 
     def record(self) -> None:
-        """Begin to record, or mark that the next step begins."""
+        """Begin to record, or mark that the next step begins; raises RuntimeError as `begin`."""
+        self._check_alone()
         self._profiler.step()
+        if not self._records:
+            self._records = True
+            torch.autograd.profiler._is_profiler_enabled = _OURS  # type: ignore[assignment]  # noqa: SLF001  # as in `_check_alone`
 
     def end(self) -> int:
         """Stop the profiler, which writes the trace; return the size of the file."""
+        self._check_alone()
         profiler, self._profiler = self._profiler, None
         profiler.stop()
         return self.trace.stat().st_size
 
     def drop(self) -> None:
         """Stop the profiler, without a trace."""
-        profiler, self._profiler = self._profiler, None
-        profiler.on_trace_ready = None
-        profiler.stop()
+        if self._profiler is not None:
+            self._check_alone()
+            profiler, self._profiler = self._profiler, None
+            profiler.on_trace_ready = None
+            profiler.stop()
+
+    def _check_alone(self) -> None:
+        """Raise RuntimeError if the profiler that runs now is not ours; forget ours then.
+
+        torch notes that one runs in a variable, which every start and stop sets: a start of ours
+        has a value of its own.
+        """
+        running = torch.autograd.profiler._is_profiler_enabled  # noqa: SLF001  # torch has no other sign
+        if running != (_OURS if self._records else False):
+            self._profiler = None
+            raise RuntimeError("the run's own code has started a profiler")
 
     def _write(self, profiler: Any) -> None:
         """Write the trace so that it is there as a whole or not at all."""
@@ -120,13 +151,16 @@ class NsysRecorder:
     """Marks the window that the nsys around this process records."""
 
     report: Path
+    _begun: bool = field(default=False, init=False)
 
     def begin(self) -> None:
         """Do nothing: nsys is there from the start."""
 
     def record(self) -> None:
-        """Begin to record. A second call within a window changes nothing."""
-        _check(_runtime().cudaProfilerStart())
+        """Begin to record, or do nothing if that has begun."""
+        if not self._begun:
+            self._begun = True
+            _check(_runtime().cudaProfilerStart())
 
     def end(self) -> int:
         """End the window; nsys writes its report on its own."""
@@ -135,8 +169,9 @@ class NsysRecorder:
         return 0
 
     def drop(self) -> None:
-        """End the window; nsys keeps no secret of it."""
-        _check(_runtime().cudaProfilerStop())
+        """End the window, if it has begun; nsys writes what it has."""
+        if self._begun:
+            _check(_runtime().cudaProfilerStop())
 
 
 def _runtime() -> Any:

@@ -139,13 +139,14 @@ class Profiles:
     def take(self, message: messages.Profiled) -> None:
         """Note what came of a profile on one rank; planned ones begin without a request."""
         answer = self._open.get(message.id)
-        if answer is None and message.id == planned_id(message.round):
+        round_ = self.round()
+        if answer is None and round_ is not None and message.id == planned_id(message.round):
             answer = ProfileAnswer(
                 id=message.id,
                 at=now(),
                 round=message.round,
                 steps=self.planned.steps,
-                ranks=tuple(sorted(set(self.planned.ranks))),
+                ranks=tuple(sorted(set(self.planned.ranks) & set(range(round_.world_size)))),
                 tool=self.planned.tool,
             )
         if answer is not None:
