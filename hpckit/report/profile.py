@@ -13,6 +13,7 @@ from hpckit.model.profile.answer import ProfileAnswer, RankProfile
 from hpckit.model.profile.summary import TopEntry, TraceSummary
 from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.report.escape import escaped
 
 _TOP = 10
 _TOP_RANKS = 2
@@ -107,7 +108,7 @@ def _top(one: ShownRank, *, alone: bool) -> list[str]:
 
 
 def _entry(entry: TopEntry, wall_s: float) -> str:
-    name = _cut(" ".join(entry.name.split()), _NAME)
+    name = _cut(escaped(" ".join(entry.name.split())), _NAME)
     share = _share(entry.seconds, wall_s)
     return f"{name:{_NAME}}  {_span(entry.seconds):>9}  {share:>5}  {entry.count:>8}"
 

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from hpckit.cli.main import main
 from hpckit.context import Context
 from hpckit.model.states import RunState
+from hpckit.model.telemetry.settings import Observe, Profile
 from hpckit.record.launches import read_runs
 
 pytestmark = pytest.mark.training
@@ -124,3 +126,93 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
     assert max(len(line) for line in text.splitlines() if not line.startswith("/")) <= 80
     code, _, remarks = said("profile", run, folder=tmp_path)
     assert (code, "only a running run can be profiled" in remarks) == (2, True)
+
+
+ENDING = """
+import os, time
+import torch, torch.distributed as dist
+
+def main(config, run):
+    state = torch.nn.Linear(2, 2)
+    if {registers}:
+        run.state(model=state)
+    for step in run.steps(40):
+        total = torch.ones(8, 8) @ torch.ones(8, 8)
+        dist.all_reduce(total)
+        time.sleep(0.05)
+        if step == 12 and run.round == 0 and run.rank == 1:
+            {line}
+"""
+PLANNED = Observe(profile=Profile(at_step=8, steps=3, ranks=[0, 1]))
+
+
+def shown(launch: Any, folder: Path) -> Any:
+    """Return what `profile --last` says of the run."""
+    code, text, remarks = said(
+        "profile", f"{launch.folder}/runs/00000", "--last", "--json", folder=folder
+    )
+    assert code in {0, 1}, remarks
+    return json.loads(text)
+
+
+def test_planned_profile_is_made_without_anyone_asking(
+    workshop: Any, ranks: Any, tmp_path: Path
+) -> None:
+    """Steps 8 to 10 of both ranks; it does not count for the run's signature."""
+    code = ENDING.format(registers=False, line="pass")
+    done = workshop.attempt(code, **ranks(2, observe=PLANNED))
+    assert done.record.state is RunState.completed, done.output
+    found = shown(done.launch, tmp_path)
+    assert (found["id"], found["done"]) == ("planned-000", True)
+    for one in found["ranks"]:
+        assert (one["first_step"], one["steps"], one["problem"]) == (8, 3, None)
+        assert {entry["name"]: entry["count"] for entry in one["summary"]["top"]}["aten::mm"] == 3
+    unplanned = workshop.freeze(code, **ranks(2))
+    assert unplanned.runs[0].signature == done.launch.runs[0].signature
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("1 / 0", "division by zero"), ("os.kill(os.getpid(), 9)", "SIGKILL")],
+)
+def test_failure_within_a_profile_is_the_same_failure(
+    workshop: Any, ranks: Any, tmp_path: Path, line: str, word: str
+) -> None:
+    """It ends the run as without a profile, in no more time; the profile says it ended before."""
+    long = Observe(profile=Profile(at_step=8, steps=900, ranks=[0, 1]))
+    began = time.monotonic()
+    done = workshop.attempt(ENDING.format(registers=True, line=line), **ranks(2, observe=long))
+    assert time.monotonic() - began < 60
+    assert done.record.state is RunState.failed, done.output
+    assert word in done.record.failure.message
+    assert not list(tmp_path.rglob("*.trace.json.gz"))
+
+
+def test_notice_within_a_profile_saves_and_leaves(
+    workshop: Any, ranks: Any, tmp_path: Path
+) -> None:
+    """The state comes first: the profile is dropped, and says why."""
+    long = Observe(profile=Profile(at_step=8, steps=900, ranks=[0]))
+    line = "os.kill(os.getpid(), 15)"
+    done = workshop.attempt(ENDING.format(registers=True, line=line), **ranks(2, observe=long))
+    assert done.record.state is RunState.interrupted, done.output
+    assert list((done.launch.paths.run(0).checkpoints).iterdir())
+    found = shown(done.launch, tmp_path)
+    assert found["ranks"][0]["problem"] == "it was asked to leave before"
+
+
+def test_run_without_a_step_loop_is_told_why(workshop: Any, ranks: Any, tmp_path: Path) -> None:
+    """A command that only sleeps has no steps, of which hpckit knows."""
+    settings = ranks(1, command=["sleep", "60"], entry_point=None)
+    launch = workshop.freeze("", **settings)
+    process = workshop.start(launch)
+    try:
+        paths = launch.paths.run(0).attempt(1)
+        until(lambda: paths.round(0).log(0).exists())
+        code, _, remarks = said("profile", f"{launch.folder}/runs/00000", folder=tmp_path)
+        assert code == 2, remarks
+        assert "none of its ranks has begun a step of run.steps()" in remarks
+        assert "hpckit.attach()" in " ".join(remarks.split())
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
