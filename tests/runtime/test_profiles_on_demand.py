@@ -18,6 +18,7 @@ from waiting import until
 
 from hpckit.cli.main import main
 from hpckit.context import Context
+from hpckit.model.failure import Cause, ExitReason, StateKept
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.settings import Observe, Profile
 from hpckit.record.launches import read_runs
@@ -191,13 +192,18 @@ def test_failure_within_a_profile_is_the_same_failure(
 def test_notice_within_a_profile_saves_and_leaves(
     workshop: Any, ranks: Any, tmp_path: Path
 ) -> None:
-    """The state comes first: the profile is dropped, and says why."""
+    """As without a profile: the state comes first, and the profile is dropped, and says why."""
     long = Observe(profile=Profile(at_step=8, steps=900, ranks=[0]))
-    line = "os.kill(os.getpid(), 15)"
-    done = workshop.attempt(ENDING.format(registers=True, line=line), **ranks(2, observe=long))
-    assert done.record.state is RunState.interrupted, done.output
-    assert list((done.launch.paths.run(0).checkpoints).iterdir())
-    found = shown(done.launch, tmp_path)
+    code = ENDING.format(registers=True, line="os.kill(os.getpid(), 15)")
+    with_profile = workshop.attempt(code, **ranks(2, observe=long))
+    without = workshop.attempt(code, **ranks(2))
+    for done in (with_profile, without):
+        assert done.record.failure is not None, done.output
+        assert done.record.failure.cause is Cause.left
+        assert [(one.reason, one.kept) for one in done.exits()] == [
+            (ExitReason.left, StateKept.saved)
+        ] * 2
+    found = shown(with_profile.launch, tmp_path)
     assert found["ranks"][0]["problem"] == "it was asked to leave before"
 
 
