@@ -260,7 +260,10 @@ class LocalRanks:
     async def save_stacks(self, request: int = 0) -> None:
         """Send what every rank is doing to the supervisor; save it in files unless requested."""
         alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
-        pids = {rank: self._pid(rank, process.pid) for rank, process in alive.items()}
+        pids = {
+            rank: rank_pid(process.pid) if rank in self._under_nsys else process.pid
+            for rank, process in alive.items()
+        }
         # Own descriptors: a rank may end meanwhile, and the number of its file be reused.
         held = {rank: os.dup(self._answers[rank]) for rank in pids if rank in self._answers}
         try:
@@ -313,9 +316,6 @@ class LocalRanks:
         if record.failed and not record.stopped:
             with contextlib.suppress(OSError):  # the supervisor records the same
                 await aside(lambda: write_json(self.paths.exit_record(rank), to_plain(record)))
-
-    def _pid(self, rank: int, pid: int) -> int:
-        return rank_pid(pid) if rank in self._under_nsys else pid
 
     def _step(self, rank: int) -> int | None:
         """Return the current step of a rank; its messages are too rare to compare ranks by."""
@@ -373,13 +373,10 @@ class LocalRanks:
     def pass_on(self, message: messages.Message) -> None:
         """Forward a message of the supervisor to every rank, or to those that it names."""
         for rank, line in self._lines.items():
-            if isinstance(message, messages.StartProfile) and not self._concerns(rank, message):
+            if isinstance(message, messages.StartProfile) and rank not in message.ranks:
                 continue
             with contextlib.suppress(OSError):
                 line.send(messages.encode_message(message) + b"\n")
-
-    def _concerns(self, rank: int, order: messages.StartProfile) -> bool:
-        return order.round == self.order.round and rank in order.ranks
 
     async def stop(self, grace_s: float) -> None:
         """End all ranks and their children: SIGTERM, then SIGKILL after the grace period."""

@@ -16,9 +16,8 @@ from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.save_cost import SaveCost
 from hpckit.planning.recovery.decide import CheckpointLoad, RoundView
 from hpckit.planning.recovery.ends import first_failure
-from hpckit.planning.recovery.loss import NodeSilence, loss
+from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
 from hpckit.runtime.channel import messages
-from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
@@ -26,6 +25,7 @@ from hpckit.runtime.supervisor.hang_report import HangReport
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
+from hpckit.runtime.supervisor.round_start import RoundStart, master_host
 from hpckit.runtime.supervisor.stack_collection import StackCollection
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
@@ -191,33 +191,17 @@ class Round:
                 nodes=tuple(peer.node for peer in self.members),
             )
         )
-        for place, peer in enumerate(self.members):
-            order = messages.StartRound(
-                round=self.number,
-                node_rank=place,
-                first_rank=place * self._tasks_per_node,
-                local_world_size=self._tasks_per_node,
-                world_size=self.world_size,
-                num_nodes=len(self.members),
-                master_addr=self._master_host(),
-                master_port=port,
-                mtbf_hours=self.between_failures / timedelta(hours=1),
-                save_cost=self.save_cost,
-            )
-            await self.agents.send(peer.node_rank, order)
+        start = RoundStart(
+            number=self.number,
+            members=self.members,
+            tasks_per_node=self._tasks_per_node,
+            port=port,
+            between_failures=self.between_failures,
+            save_cost=self.save_cost,
+        )
+        for node_rank, order in start.orders():
+            await self.agents.send(node_rank, order)
         return True
-
-    def _master_host(self) -> str:
-        """Return the address by which the nodes of the round reach the node of rank 0.
-
-        The address from which its agent connects is the one that routes between nodes. An agent on
-        this host connects over loopback; then it is the address by which another agent reaches us.
-        """
-        first, *others = self.members
-        if not others:
-            return LOOPBACK
-        addresses = (first.channel.peer, *(peer.channel.here for peer in others))
-        return next((one for one in addresses if not is_loopback(one)), first.node)
 
     async def _reserved_port(self) -> int | None:
         """Return the port reserved on rank 0's node; None at a notice, or if the node is lost."""
@@ -275,7 +259,7 @@ class Round:
     async def _take(self, sender: int, message: messages.Message) -> messages.Message:
         match message:
             case messages.StoreBound():
-                host = self._master_host()
+                host = master_host(self.members)
                 await self.agents.broadcast(messages.StoreAddress(host=host, port=message.port))
             case messages.StepBegun():
                 self.usual_step = timedelta(seconds=message.usual_s)
@@ -432,7 +416,7 @@ class Round:
     def _loss(self) -> Failure | None:
         """Return the failure of agents that left, or were lost, if there is one."""
         if self.agents.given_up_s and self._exits.missing():
-            return self._given_up()
+            return given_up(self.agents.given_up_s, self.step)
         absence = NodeSilence(
             nodes=[peer.node for peer in self.members],
             tasks_per_node=self._tasks_per_node,
@@ -442,12 +426,3 @@ class Round:
             step=self.step,
         )
         return loss(absence, self._exits.in_order())
-
-    def _given_up(self) -> Failure:
-        return Failure(
-            cause=Cause.launcher_lost,
-            message=f"the supervisor was held up for {self.agents.given_up_s:.0f} s: "
-            "its agents took it for gone, ended their ranks and left",
-            step=self.step,
-            signature=Cause.launcher_lost,
-        )

@@ -114,12 +114,8 @@ class _Supervisor:
         stated = self.assignment.settings.resources.additional_parameters
         self.deadline = Deadline(lead=lead, warn=self._warn, signal=str(stated.get("signal") or ""))
         self.stragglers = StragglerWatch(record=self.journal.record, act=self._hear_stragglers)
-        self.profiles = Profiles(
-            paths=paths,
-            files=self.journal.files,
-            round=self._latest,
-            planned=self.assignment.settings.observe.profile,
-        )
+        planned, files = self.assignment.settings.observe.profile, self.journal.files
+        self.profiles = Profiles(paths=paths, files=files, round=self._latest, planned=planned)
         self.notices = Notices(
             assignment=self.assignment,
             deadline=self.deadline,
@@ -215,8 +211,8 @@ class _Supervisor:
 
     async def _answer_requests(self) -> None:
         """Answer requests of users: for the stacks of all ranks, and for profiles."""
-        paths, files = self.attempt.paths, self.journal.files
-        stacks = StackAnswers(paths=paths, files=files, round=self._latest)
+        files = self.journal.files
+        stacks = StackAnswers(paths=self.attempt.paths, files=files, round=self._latest)
         await RequestPoll(answering=(stacks, self.profiles)).run()
 
     def _latest(self) -> Round | None:

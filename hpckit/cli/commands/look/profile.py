@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait",
         action="store_true",
-        help="return once the ranks are asked; --last shows what came of it",
+        help="return once the ranks are asked; --last shows the profile later",
     )
     parser.add_argument(
         "--last", action="store_true", help="show the run's latest profile, and make none"
