@@ -7,6 +7,7 @@ import io
 import json
 import os
 import stat
+import sys
 import threading
 import time
 from datetime import UTC, datetime
@@ -222,3 +223,23 @@ def test_run_without_a_step_loop_is_told_why(workshop: Any, ranks: Any, tmp_path
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+ATTACHED = """
+import torch
+import hpckit
+
+run = hpckit.attach()
+for step in run.steps(20):
+    torch.ones(8, 8) @ torch.ones(8, 8)
+"""
+
+
+def test_script_that_attaches_is_profiled(workshop: Any, ranks: Any, tmp_path: Path) -> None:
+    """A command with a step loop is no other than a function."""
+    command = [sys.executable, "task.py"]
+    settings = ranks(2, command=command, entry_point=None, observe=PLANNED)
+    done = workshop.attempt(ATTACHED, **settings)
+    assert done.record.state is RunState.completed, done.output
+    found = shown(done.launch, tmp_path)
+    assert [(one["first_step"], one["steps"]) for one in found["ranks"]] == [(8, 3)] * 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hpckit.errors import ConfigError
 from hpckit.model.profile.answer import MOST_RANKS, MOST_STEPS
-from hpckit.model.telemetry.settings import Observe, Profile
+from hpckit.model.ranges import ranges
+from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
 
 SHORTEST_INTERVAL_S = 0.5
 """Each sample takes a lock of the driver that training needs, too."""
@@ -32,8 +33,20 @@ def check_observe(observe: Observe) -> None:
     _check_profile(observe.profile)
 
 
+def check_profile_ranks(profile: Profile, world_size: int) -> None:
+    """Raise ConfigError for a planned profile of ranks that the run does not have."""
+    planned = profile.at_step is not None or profile.tool is ProfileTool.nsys
+    unknown = [rank for rank in profile.ranks if rank >= world_size]
+    if planned and unknown:
+        raise ConfigError(
+            f"observe.profile.ranks names rank {ranges(unknown)}; the run has {world_size}, "
+            "numbered from 0",
+            hint=f"observe.profile.ranks=[0], or any below {world_size}",
+        )
+
+
 def _check_profile(profile: Profile) -> None:
-    """Raise ConfigError for a profile that cannot be made; ranks that a run lacks are left out."""
+    """Raise ConfigError for a profile that cannot be made."""
     if profile.at_step is not None and profile.at_step < 0:
         raise ConfigError(
             f"observe.profile.at_step is {profile.at_step}; steps count from 0",

@@ -6,7 +6,7 @@ import pytest
 
 from hpckit.errors import ConfigError
 from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
-from hpckit.planning.checks.observe_settings import check_observe
+from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,12 @@ def test_settings_that_cannot_be_followed_are_refused(observe: Observe, key: str
     """The key, its value and what is allowed are named."""
     with pytest.raises(ConfigError, match=key):
         check_observe(observe)
+
+
+def test_planned_profile_names_ranks_that_there_are() -> None:
+    """A plan, or nsys; the default of a run without either may name any."""
+    check_profile_ranks(Profile(at_step=3, ranks=[0, 1]), 2)
+    check_profile_ranks(Profile(ranks=[7]), 2)
+    for profile in (Profile(at_step=3, ranks=[1, 2]), Profile(tool=ProfileTool.nsys, ranks=[2])):
+        with pytest.raises(ConfigError, match="names rank 2; the run has 2, numbered from 0"):
+            check_profile_ranks(profile, 2)
