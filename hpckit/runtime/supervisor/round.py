@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -25,8 +24,8 @@ from hpckit.runtime.supervisor.hang_report import HangReport
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
+from hpckit.runtime.supervisor.round_requests import RoundRequests, RoundState
 from hpckit.runtime.supervisor.round_start import RoundStart, master_host
-from hpckit.runtime.supervisor.stack_collection import StackCollection
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
 _NOTICE_WAIT_S = 1.0
@@ -39,9 +38,6 @@ _UNREAD_S = 0.2
 _NO_LONGER_S = 60.0
 _STACKS_S = 7.0
 """How long agents may take to save what a hung round was doing."""
-
-
-_Answer = messages.Hung | messages.StackSaved | messages.StacksSaved | messages.Profiled
 
 
 @dataclass(slots=True)
@@ -75,7 +71,7 @@ class Round:
     _lost: dict[int, float] = field(default_factory=dict, init=False)
     """By the place of a lost member: the time since which nothing had come from it."""
     _hang: HangReport = field(default_factory=HangReport, init=False)
-    _requested: StackCollection | None = field(default=None, init=False)
+    requests: RoundRequests = field(init=False)
     _silent_s: float = field(default=0.0, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
     _asked: bool = field(default=False, init=False)
@@ -85,9 +81,19 @@ class Round:
     def __post_init__(self) -> None:
         self._exits = RankExits(
             round=self.number,
-            world_size=self.world_size,
+            world_size=self._world_size,
             tasks_per_node=self._tasks_per_node,
             record=self.record,
+        )
+        self.requests = RoundRequests(
+            number=self.number,
+            world_size=self._world_size,
+            agents=self.agents,
+            nodes={peer.node_rank: peer.node for peer in self.members},
+            state=self._state,
+            has_ended=self._exits.__contains__,
+            hang=self._hang,
+            profiles=self.profiles,
         )
 
     async def run(self) -> RoundView:
@@ -121,35 +127,9 @@ class Round:
             self._asked = True
             await self.agents.broadcast(messages.Notice())
 
-    @property
-    def not_profiled(self) -> str | None:
-        """Why its ranks cannot be profiled now; None if they can."""
-        if self.noticed.is_set() or self._asked:
-            return "it was asked to leave"
-        if not self._watching:
-            return "its ranks are being started, or have just ended"
-        if self.step is None:
-            return "none of its ranks has begun a step of run.steps(): profiles are of such steps"
-        return None
-
-    def has_ended(self, rank: int) -> bool:
-        """Whether this rank has ended."""
-        return rank in self._exits
-
-    async def profile(self, order: messages.StartProfile) -> None:
-        """Pass an order for a profile on to the ranks."""
-        await self.agents.broadcast(order)
-
-    async def collect_stacks(self, request: int, limit_s: float) -> StackCollection | None:
-        """Have every rank say what it is doing; None if no ranks are watched at the moment."""
-        if not self._watching:
-            return None
-        nodes = {peer.node_rank: peer.node for peer in self.members}
-        found = self._requested = StackCollection(request=request, round=self.number, nodes=nodes)
-        await self.agents.broadcast(messages.SaveStacks(request=request))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(found.complete.wait(), limit_s)
-        return found
+    def _state(self) -> RoundState:
+        leaving = self.noticed.is_set() or self._asked
+        return RoundState(watched=self._watching, leaving=leaving, step=self.step)
 
     def view(self) -> RoundView:
         """Return the current state of the round."""
@@ -173,8 +153,7 @@ class Round:
         return self.agents.settings.resources.tasks_per_node
 
     @property
-    def world_size(self) -> int:
-        """How many ranks it has."""
+    def _world_size(self) -> int:
         return self._tasks_per_node * len(self.members)
 
     async def _start(self) -> bool:
@@ -187,7 +166,7 @@ class Round:
             events.RoundStarted(
                 at=now(),
                 round=self.number,
-                world_size=self.world_size,
+                world_size=self._world_size,
                 nodes=tuple(peer.node for peer in self.members),
             )
         )
@@ -278,7 +257,7 @@ class Round:
                 | messages.StacksSaved()
                 | messages.Profiled()
             ) if message.round == self.number:
-                self._take_answer(sender, message)
+                self.requests.take(sender, message)
             case messages.RankEnded() if message.round == self.number:
                 self._end_rank(message.exit)
             case AgentLost():
@@ -286,16 +265,6 @@ class Round:
             case _:
                 pass
         return message
-
-    def _take_answer(self, sender: int, message: _Answer) -> None:
-        """Pass on what belongs to a hang, or to the request of a user."""
-        if isinstance(message, messages.Profiled):
-            if self.profiles is not None:
-                self.profiles.take(message)
-        elif isinstance(message, messages.Hung) or not message.request:
-            self._hang.take(sender, message)
-        elif self._requested is not None:
-            self._requested.take(sender, message)
 
     async def _judge(self, sender: int, message: messages.NodeSteps | messages.Reported) -> None:
         """Pass on what a run, or a rank, is judged by."""
@@ -309,8 +278,7 @@ class Round:
 
     def _end_rank(self, exit_: RankExit) -> None:
         self._exits.take(exit_)
-        if self.profiles is not None:
-            self.profiles.ended(self.number, exit_.rank)
+        self.requests.ended(exit_.rank)
         if exit_.failed:
             self._failed_at = min(self._failed_at, time.monotonic())
         self._cut_short = self._cut_short or self._asked or self.noticed.is_set()

@@ -59,6 +59,7 @@ from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
 from hpckit.runtime.supervisor.request_poll import RequestPoll
 from hpckit.runtime.supervisor.round import Round
+from hpckit.runtime.supervisor.round_requests import RoundRequests
 from hpckit.runtime.supervisor.stack_answers import StackAnswers
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.time_limit import TimeLimit
@@ -215,8 +216,8 @@ class _Supervisor:
         stacks = StackAnswers(paths=self.attempt.paths, files=files, round=self._latest)
         await RequestPoll(answering=(stacks, self.profiles)).run()
 
-    def _latest(self) -> Round | None:
-        return self.round
+    def _latest(self) -> RoundRequests | None:
+        return None if self.round is None else self.round.requests
 
     def _trains(self) -> bool:
         return self.round is not None and self.round.stepping

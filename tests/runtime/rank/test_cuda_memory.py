@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from hpckit.record.layout import RoundPaths
+from hpckit.model.failure import Cause, RankExit
+from hpckit.model.plain import from_plain
+from hpckit.model.rank import RankInfo, RankSource
+from hpckit.planning.recovery.classify import classify
+from hpckit.record.layout import AttemptPaths, RoundPaths
+from hpckit.record.store import make_folder
 from hpckit.runtime.rank import cuda_memory
 from hpckit.runtime.rank.cuda_memory import MOST_SNAPSHOTS, CudaMemory
+from hpckit.runtime.rank.process import RankProcess
 
 GIB = 10**9
 SNAPSHOT = {"segments": [{"address": 1}], "device_traces": [[]]}
@@ -131,3 +137,30 @@ def test_gpu_that_answers_nothing_hides_no_failure(
     found = memory(tmp_path, snapshot=True).note(out_of_memory())
     assert found == "how its memory was used is not known: RuntimeError"
     assert "is not recorded" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cuda")
+def test_exit_record_and_log_say_how_memory_was_used(tmp_path: Path, capsys: Any) -> None:
+    """The supervisor makes the failure of it that `status` shows; its cause stays what it was."""
+    environ = {"HPCKIT_ATTEMPT_DIR": str(tmp_path), "HPCKIT_ROUND": "0"}
+    info = RankInfo(
+        rank=3,
+        world_size=4,
+        local_rank=3,
+        local_world_size=4,
+        node_rank=0,
+        num_nodes=1,
+        source=RankSource.agent,
+        node="n1",
+    )
+    paths = AttemptPaths(tmp_path).round(0)
+    make_folder(paths.folder)
+    rank = RankProcess(environ=environ, info=info)
+    rank.memory = memory(paths.folder)
+    rank.record_end(out_of_memory())
+    record = from_plain(RankExit, json.loads(paths.exit_record(3).read_text()))
+    first, second = str(record.message).splitlines()
+    assert first == "CUDA out of memory. Tried to allocate 9.00 GiB"
+    assert second.startswith("GPU memory: of 80.0 GB")
+    assert classify(record) is Cause.cuda_oom
+    assert second in capsys.readouterr().err
