@@ -25,7 +25,7 @@ from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
 from hpckit.runtime.supervisor.round_requests import RoundRequests, RoundState
-from hpckit.runtime.supervisor.round_start import RoundStart, master_host
+from hpckit.runtime.supervisor.round_start import StartOrders, master_host
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
 _NOTICE_WAIT_S = 1.0
@@ -170,7 +170,7 @@ class Round:
                 nodes=tuple(peer.node for peer in self.members),
             )
         )
-        start = RoundStart(
+        start = StartOrders(
             number=self.number,
             members=self.members,
             tasks_per_node=self._tasks_per_node,

@@ -13,7 +13,7 @@ from hpckit.runtime.supervisor.agents import Peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundStart:
+class StartOrders:
     """What the members of a round are told; `port` is reserved on the first one."""
 
     number: int
