@@ -37,6 +37,10 @@ class ProfileRecorder(Protocol):
         """Begin to record: the step that follows is the first one."""
         ...
 
+    def hold(self) -> None:
+        """Stop, and write nothing yet; do not wait for a GPU."""
+        ...
+
     def end(self) -> int:
         """Stop, and write what was recorded; return its size in bytes, 0 if not known yet."""
         ...
@@ -57,6 +61,7 @@ class TorchRecorder:
     trace: Path
     _profiler: Any = field(default=None, init=False)
     _records: bool = field(default=False, init=False)
+    _held: Any = field(default=None, init=False)
 
     def begin(self) -> None:
         """Start the profiler; the first step below it is slower, and is warm-up.
@@ -83,11 +88,28 @@ class TorchRecorder:
             self._records = True
             torch.autograd.profiler._is_profiler_enabled = _OURS  # type: ignore[assignment]  # noqa: SLF001  # as in `_check_alone`
 
-    def end(self) -> int:
-        """Stop the profiler, which writes the trace; return the size of the file."""
+    def hold(self) -> None:
+        """Stop the profiler, and keep what it has recorded.
+
+        torch would wait for the GPU: kernels that wait for ranks which have failed never end.
+        """
         self._check_alone()
         profiler, self._profiler = self._profiler, None
+        profiler.on_trace_ready = None
+        if profiler.profiler is not None:
+            profiler.profiler.use_device = None
         profiler.stop()
+        self._held = profiler
+
+    def end(self) -> int:
+        """Stop the profiler, and write the trace; return the size of the file."""
+        if self._held is None:
+            self._check_alone()
+            profiler, self._profiler = self._profiler, None
+            profiler.stop()
+        else:
+            held, self._held = self._held, None
+            self._write(held)
         return self.trace.stat().st_size
 
     def drop(self) -> None:
@@ -162,15 +184,21 @@ class NsysRecorder:
             self._begun = True
             _check(_runtime().cudaProfilerStart())
 
+    def hold(self) -> None:
+        """End the window now."""
+        self.drop()
+
     def end(self) -> int:
         """End the window; nsys writes its report on its own."""
-        torch.cuda.synchronize()
-        _check(_runtime().cudaProfilerStop())
+        if self._begun:
+            torch.cuda.synchronize()
+        self.drop()
         return 0
 
     def drop(self) -> None:
         """End the window, if it has begun; nsys writes what it has."""
         if self._begun:
+            self._begun = False
             _check(_runtime().cudaProfilerStop())
 
 

@@ -186,6 +186,7 @@ class Run:
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
         self.expect_steps()
+        self._profiler.finish()
         if self.is_main and self._begins_again() and not (self.registered or start):
             self._warn("began again at step 0: no state is registered with run.state()")
         if self._measures_steps:
@@ -208,6 +209,7 @@ class Run:
                 self.samples = loop.samples(done)
                 loop.end(done, veto=self._vetoes_end())
         finally:
+            self._profiler.hold()
             self._stepping = False
             self._times.forget()
             self._tell(messages.Working(over=True))

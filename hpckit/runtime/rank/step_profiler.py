@@ -29,6 +29,7 @@ class _Running:
     recorder: ProfileRecorder
     first: int | None = None
     done: int = 0
+    held: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +85,16 @@ class StepProfiler:
         running.done = step - running.first + 1
         if running.done >= running.order.steps:
             self._guard(self._finish, step)
+
+    def hold(self) -> None:
+        """Stop recording, as the step loop was left: by `break`, or by an exception.
+
+        What was recorded is written by `finish`, which does not come after an exception.
+        """
+        running = self._running
+        if running is not None and not running.held:
+            running.held = True
+            self._guard(lambda _step: running.recorder.hold(), 0)
 
     def finish(self) -> None:
         """Write what was recorded, as the step loop is over; no step will come."""

@@ -39,6 +39,10 @@ class FakeTool:
         """Record a step."""
         self._say("record")
 
+    def hold(self) -> None:
+        """Hold."""
+        self._say("hold")
+
     def end(self) -> int:
         """End."""
         self._say("end")
@@ -247,6 +251,32 @@ def test_user_may_start_a_profiler_at_any_step_of_ours(
     ours = start > 6  # ours were steps 5 and 6
     assert (one.profile.problem is None) == ours
     assert RoundPaths(tmp_path).trace(one.id, 0).exists() == ours
+
+
+def test_loop_that_is_left_records_no_more_and_is_written_later(tmp_path: Path) -> None:
+    """What follows the loop is no step, and a profiler of the user's own may come between."""
+    told: list[messages.Profiled] = []
+    profiler = StepProfiler(paths=RoundPaths(tmp_path), tell=told.append)  # type: ignore[arg-type]
+    profiler.hear(order(9))
+    for step in range(4):
+        profiler.begin(step)
+        torch.ones(8) + 1
+        if step < 3:
+            profiler.end(step)
+    profiler.hold()
+    profiler.hold()
+    torch.ones(8) * 3
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
+        torch.ones(8) * 3
+    assert not tmp_path.joinpath("profile-20260101T000000Z-a").exists()
+    profiler.finish()
+    names = {
+        one.name for one in summarise(read_trace(RoundPaths(tmp_path).trace(told[0].id, 0))).top
+    }
+    assert "aten::add" in names
+    assert "aten::mul" not in names
+    assert told[0].profile.steps == 2
+    assert {one.key: one.count for one in theirs.key_averages()}["aten::mul"] == 1
 
 
 @dataclass
