@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,36 @@ def until_here(process: Any, folder: Path, ranks: int) -> None:
         time.sleep(0.1)
 
 
+def until_recorded(log: Path, touched: Path) -> None:
+    """Wait until a rank that touches a file at each step has recorded some of a long profile."""
+    until(lambda: "profiling 1000 steps" in log.read_text())
+    for _ in range(3):
+        before = touched.stat().st_mtime_ns
+        until(partial(_is_newer, touched, before))
+
+
+def _is_newer(file: Path, mark: int) -> bool:
+    return file.stat().st_mtime_ns > mark
+
+
+def check_rank(one: Any) -> None:
+    """Check one of two ranks over gloo: its numbers, and its trace, whole and private."""
+    assert (one["steps"], one["problem"]) == (4, None)
+    found = one["summary"]
+    assert (found["steps"], found["on_gpu"]) == (4, False)
+    assert found["compute_s"] > 0
+    assert found["communication_s"] > 0
+    assert found["idle_s"] > 0.06, "four sleeps of 20 ms, but for what overlaps them"
+    names = [entry["name"] for entry in found["top"]]
+    assert "aten::mm" in names
+    assert any("allreduce" in name or "all_reduce" in name for name in names)
+    trace = Path(one["trace"])
+    assert stat.S_IMODE(trace.stat().st_mode) == 0o600
+    assert trace.stat().st_size == one["bytes"]
+    assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert [path.name for path in trace.parent.iterdir() if path.name[0] == "."] == []
+
+
 def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_path: Path) -> None:
     """Two ranks over gloo: both traces are there, private and summed up; training goes on."""
     flag = tmp_path / "flag"
@@ -91,20 +122,7 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
         assert document["done"]
         assert [one["rank"] for one in document["ranks"]] == [0, 1]
         for one in document["ranks"]:
-            assert (one["steps"], one["problem"]) == (4, None)
-            found = one["summary"]
-            assert (found["steps"], found["on_gpu"]) == (4, False)
-            assert found["compute_s"] > 0
-            assert found["communication_s"] > 0
-            assert found["idle_s"] > 0.06, "four sleeps of 20 ms, but for what overlaps them"
-            names = [entry["name"] for entry in found["top"]]
-            assert "aten::mm" in names
-            assert any("allreduce" in name or "all_reduce" in name for name in names)
-            trace = Path(one["trace"])
-            assert stat.S_IMODE(trace.stat().st_mode) == 0o600
-            assert trace.stat().st_size == one["bytes"]
-            assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-            assert [path.name for path in trace.parent.iterdir() if path.name[0] == "."] == []
+            check_rank(one)
         # A long one is under way: another one is refused meanwhile, with the reason.
         long = threading.Thread(
             target=lambda: second.append(said("profile", run, "--steps", "1000", folder=tmp_path))
@@ -113,6 +131,7 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
         time.sleep(1.0)
         code, _, remarks = said("profile", run, "--steps", "1", folder=tmp_path)
         assert (code, "a profile of rank 0 is under way" in remarks) == (2, True), remarks
+        until_recorded(launch.paths.run(0).attempt(1).round(0).log(0), tmp_path / "here-0")
     finally:
         flag.touch()
         output, _ = process.communicate(timeout=90)
