@@ -98,10 +98,18 @@ def _listed(names: Any) -> str:
 
 
 def _table(kind: type[Any], prefix: str) -> Iterator[str]:
+    yield "\n".join(
+        ["| key | type | default | meaning |", "|---|---|---|---|", *_rows(kind, prefix)]
+    )
+
+
+def _rows(kind: type[Any], prefix: str) -> Iterator[str]:
+    """Yield a row for each key; a section has those of its own sections, too."""
     hints, words = typing.get_type_hints(kind), docstrings(kind)
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(kind):
         hint, key = hints[field.name], f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(hint) and prefix:
+            yield from _rows(hint, f"{key}.")
         if dataclasses.is_dataclass(hint) or key == "stages":
             continue
         if field.name not in words:
@@ -109,8 +117,7 @@ def _table(kind: type[Any], prefix: str) -> Iterator[str]:
         meaning = words[field.name] + _allowed(hint)
         if key in SLURM_ONLY:
             meaning += " **Slurm only.**"
-        rows.append(_row(f"`{key}`", _type(hint), _default(field, key), meaning))
-    yield "\n".join(rows)
+        yield _row(f"`{key}`", _type(hint), _default(field, key), meaning)
 
 
 def _row(*cells: str) -> str:

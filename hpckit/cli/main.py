@@ -49,6 +49,7 @@ VERB_GROUPS = {
         "report": "one HTML file about runs: verdicts, failures, timeline, curves, sweep, GPUs",
         "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
         "stacks": "what every rank of a running run is doing now: their Python stacks",
+        "profile": "where the time of a running run's steps goes: kernels, communication, idle",
     },
     "act": {
         "cancel": "stop runs, waiting or running",
@@ -98,6 +99,7 @@ _MEANT = {
     **dict.fromkeys(("info", "describe", "config"), "show"),
     "compare": "diff",
     **dict.fromkeys(("stack", "dump", "py-spy", "pystack", "traceback"), "stacks"),
+    **dict.fromkeys(("profiler", "prof", "nsys", "kineto", "perf"), "profile"),
     **dict.fromkeys(("tensorboard", "wandb", "mlflow", "metrics", "trace"), "export"),
     **dict.fromkeys(("html", "summary", "plot", "dashboard"), "report"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),

@@ -41,6 +41,26 @@ class RoundPaths:
         """The file in which NCCL says, on rank 0, which network it uses."""
         return self.folder / "nccl-rank-00000.log"
 
+    def profile(self, name: str) -> Path:
+        """Return the folder for the traces of a profile."""
+        return self.folder / f"profile-{name}"
+
+    def trace(self, name: str, rank: int) -> Path:
+        """Return the file for a rank's trace of a profile: the Chrome trace format, compressed."""
+        return self.profile(name) / f"rank-{rank:05d}.trace.json.gz"
+
+    def nsys_report(self, rank: int) -> Path:
+        """Return the file for nsys's report about a rank that was started below it."""
+        return self.of(rank) / f"rank-{rank:05d}.nsys-rep"
+
+    def memory(self, rank: int) -> Path:
+        """Return the file for the GPU memory in use when it ran out, in figures."""
+        return self.of(rank) / f"rank-{rank:05d}.memory.json"
+
+    def memory_snapshot(self, rank: int) -> Path:
+        """Return the file for a snapshot of the GPU memory when it ran out."""
+        return self.of(rank) / f"rank-{rank:05d}.memory.pickle"
+
     def exit_record(self, rank: int) -> Path:
         """Return the file for the exception that ended a failed rank."""
         return self.of(rank) / f"rank-{rank:05d}.exit.json"
@@ -109,6 +129,20 @@ class AttemptPaths:
     def stacks_answer(self) -> Path:
         """The supervisor's answer to the latest of these requests."""
         return self.folder / "stacks.json"
+
+    @property
+    def profile_requests(self) -> Path:
+        """The requests for profiles, one per line."""
+        return self.folder / "profile.requests.jsonl"
+
+    @property
+    def profiles(self) -> Path:
+        """The folder of the supervisor's answers to these requests."""
+        return self.folder / "profiles"
+
+    def profile_answer(self, name: str) -> Path:
+        """Return the answer to the request with this name."""
+        return self.profiles / f"{name}.json"
 
     @property
     def reserve(self) -> Path:

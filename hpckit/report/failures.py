@@ -30,6 +30,7 @@ _OWN_FRAME = re.compile(
     r'\s*File "(?!<frozen)(?!.*[/\\](?:site|dist)-packages[/\\])(?!.*[/\\]lib[/\\]python3)'
 )
 """A frame outside installed packages and Python's own library."""
+_MEMORY = re.compile(r"^GPU memory: .*$", re.MULTILINE)
 _NO_FILE = re.compile(r"No such file or directory: '([^/'][^']*)'")
 
 
@@ -98,7 +99,8 @@ def _text(group: FailureGroup) -> str:
     if len(group.rows) > 1:
         head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
     traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
-    log = f"{_missing_file_hint(failure)}  whole log: hpckit logs {example.run}"
+    hints = f"{_missing_file_hint(failure)}{_memory_hint(failure)}"
+    log = f"{hints}  whole log: hpckit logs {example.run}"
     return "\n".join([*head, *traceback, log])
 
 
@@ -116,6 +118,13 @@ def _missing_file_hint(failure: Failure) -> str:
         f"  {shortened(missing[1], _SHORT)} is looked for in the run's own folder, which has what "
         "git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
     )
+
+
+def _memory_hint(failure: Failure) -> str:
+    """Return the line about GPU memory that ran out: the message is often cut before it."""
+    found = _MEMORY.search(failure.message)
+    shown = found is None or found.end() <= MESSAGE_CHARACTERS
+    return "" if shown or found is None else f"  {found[0]}\n"
 
 
 def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ SURFACE = {
     "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
     "top": {"LAUNCH|RUN", "--once", "--output-dir"},
     "stacks": {"LAUNCH|RUN", "--rank", "--json", "--output-dir"},
+    "profile": {"LAUNCH|RUN", "--steps", "--ranks", "--tool", "--no-wait", "--last", "--json"}
+    | {"--output-dir"},
     "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
     "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
     "completion": {"SHELL"},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast, get_type_hints
 
 import pytest
 
@@ -28,11 +28,18 @@ def keys() -> set[str]:
     """Return every key that hpckit reads, dotted; sections are not keys."""
     sections = typed_sections()
     root = {one.name for one in dataclasses.fields(LaunchConfig)} - set(sections)
-    return root | {
-        f"{section}.{one.name}"
-        for section, kind in sections.items()
-        for one in dataclasses.fields(kind)
-    }
+    return root | {key for section, kind in sections.items() for key in keys_of(kind, section)}
+
+
+def keys_of(kind: Any, section: str) -> Iterator[str]:
+    """Yield the keys of a section, and of those within it."""
+    hints = get_type_hints(kind)
+    for one in dataclasses.fields(kind):
+        key = f"{section}.{one.name}"
+        if dataclasses.is_dataclass(hints[one.name]):
+            yield from keys_of(hints[one.name], key)
+        else:
+            yield key
 
 
 def test_page_is_what_the_generator_makes(reference: Callable[[], str]) -> None:

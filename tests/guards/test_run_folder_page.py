@@ -10,6 +10,7 @@ import pytest
 
 from hpckit.model.events import Event
 from hpckit.model.failure import Failure, RankExit
+from hpckit.model.profile.answer import ProfileAnswer, RankProfile
 from hpckit.model.telemetry.vocabulary import (
     ClockReason,
     GpuCounter,
@@ -35,7 +36,7 @@ def test_page_explains_every_event_with_its_fields(kind: type[Event]) -> None:
     assert missing == ["at"]
 
 
-@pytest.mark.parametrize("kind", [Failure, RankExit])
+@pytest.mark.parametrize("kind", [Failure, RankExit, ProfileAnswer, RankProfile])
 def test_page_names_every_field_of_an_end(kind: type) -> None:
     """A failure and an exit record are explained to the last field."""
     assert [field.name for field in fields(kind) if f"`{field.name}`" not in PAGE] == []
@@ -63,6 +64,10 @@ def test_page_shows_every_path_of_the_layout() -> None:
         launch.secrets,
         attempt.last_metrics,
         *(attempt.reserve, attempt.stacks_requests, attempt.stacks_answer),
+        *(attempt.profile_requests, attempt.profiles, attempt.round(0).trace("NAME", 0)),
+        *(attempt.round(0).profile("NAME"), attempt.profile_answer("NAME")),
+        *(attempt.round(0).nsys_report(0), attempt.round(0).memory(0)),
+        attempt.round(0).memory_snapshot(0),
         attempt.old_telemetry,
         *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),
         *(attempt.round(0).exit_record(0), attempt.round(0).stacks(0)),

@@ -123,3 +123,15 @@ def test_failures_say_where_a_relative_path_is_looked_for(path: str, hinted: boo
     lost = Failure(cause=Cause.exception, message=message, signature="a")
     text = "\n".join(failure_texts(rows(lost)))
     assert ("runtime.cwd=project" in text) is hinted
+
+
+def test_gpu_memory_is_named_where_the_message_is_cut_before_it() -> None:
+    """And not twice where it is not."""
+    words = "GPU memory: of 80.0 GB, this rank had allocated 70.0 GB"
+    for middle, lines in (("", 1), ("x" * 2000, 2)):
+        full = replace(
+            BOOM, cause=Cause.cuda_oom, message=f"OutOfMemoryError: no\n{middle}\n{words}"
+        )
+        text = "\n".join(failure_texts(rows(full)))
+        assert text.count(words) == 1
+        assert (f"\n  {words}\n" in text) == (lines == 2)

@@ -5,7 +5,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ProfileTool(StrEnum):
+    """What records a profile."""
+
+    torch = "torch"
+    """torch's own profiler; hpckit sums its traces up"""
+    nsys = "nsys"
+    """Nsight Systems: the chosen ranks start below `nsys profile`, if the node has it"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """Profiles that are planned; `hpckit profile` asks for one at any time."""
+
+    at_step: int | None = None
+    """Profile the steps from this one on, in each round that comes to it. Null: none is planned."""
+    steps: int = 5
+    """How many steps a planned profile has."""
+    ranks: list[int] = field(default_factory=lambda: [0])
+    """The ranks that are profiled, 64 at most. With `tool: nsys` these start below nsys."""
+    tool: ProfileTool = ProfileTool.torch
+    """What records the profile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,3 +56,8 @@ class Observe:
     max_mb: float = 60.0
     """Megabytes of all telemetry of a node in a run. Older rows are merged into coarser ones, the
     sooner the less there is."""
+    profile: Profile = field(default_factory=Profile)
+    memory_snapshot: bool = False
+    """Remember where GPU memory was allocated, and write that down when it runs out: a snapshot for
+    pytorch.org/memory_viz. It costs some microseconds at each allocation. How much memory was
+    used is written in any case."""

@@ -9,13 +9,9 @@ from hpckit.errors import RunError
 from hpckit.model.failure import StacksAnswer
 from hpckit.model.run import RunRecord
 from hpckit.record.lookup import Selection
+from hpckit.runtime.requests import LOOK_S, WAIT_S
 from hpckit.runtime.stacks_request import read_answer, request_stacks
 from hpckit.views.running_run import running_run
-
-WAIT_S = 30.0
-"""The supervisor looks every few seconds, its agents have some seconds, and files take a moment."""
-
-_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +42,6 @@ def ask_stacks(selection: Selection, context: Context) -> RunStacks:
                 hint="`hpckit status` says whether the run has ended; a supervisor of an earlier "
                 "hpckit does not answer",
             )
-        context.sleep(_LOOK_S)
-        waited_s += _LOOK_S
+        context.sleep(LOOK_S)
+        waited_s += LOOK_S
     return RunStacks(record=record, answer=answer)

@@ -15,7 +15,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.command import command_words
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.plan import SweepPoint
-from hpckit.planning.checks.observe_settings import check_observe
+from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
 from hpckit.planning.checks.recovery_settings import check_recovery
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
 from hpckit.planning.notices.settings import check_notify
@@ -68,6 +68,8 @@ def check_settings(settings: LaunchConfig) -> None:
             )
     _check_seed(settings.seed)
     check_observe(settings.observe)
+    size = settings.resources.nodes * settings.resources.tasks_per_node
+    check_profile_ranks(settings.observe.profile, size)
     _check_prices(settings.cluster)
     check_tracker(settings.tracker)
     check_notify(settings)

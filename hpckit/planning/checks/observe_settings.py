@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from hpckit.errors import ConfigError
-from hpckit.model.telemetry.settings import Observe
+from hpckit.model.profile.answer import MOST_RANKS, MOST_STEPS
+from hpckit.model.ranges import ranges
+from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
 
 SHORTEST_INTERVAL_S = 0.5
 """Each sample takes a lock of the driver that training needs, too."""
@@ -27,4 +29,37 @@ def check_observe(observe: Observe) -> None:
         raise ConfigError(
             f"observe.max_mb is {observe.max_mb:g}; it has to be more than 0",
             hint="observe=off writes no telemetry",
+        )
+    _check_profile(observe.profile)
+
+
+def check_profile_ranks(profile: Profile, world_size: int) -> None:
+    """Raise ConfigError for a planned profile of ranks that the run does not have."""
+    planned = profile.at_step is not None or profile.tool is ProfileTool.nsys
+    unknown = [rank for rank in profile.ranks if rank >= world_size]
+    if planned and unknown:
+        raise ConfigError(
+            f"observe.profile.ranks names rank {ranges(unknown)}; the run has {world_size}, "
+            "numbered from 0",
+            hint=f"observe.profile.ranks=[0], or any below {world_size}",
+        )
+
+
+def _check_profile(profile: Profile) -> None:
+    """Raise ConfigError for a profile that cannot be made."""
+    if profile.at_step is not None and profile.at_step < 0:
+        raise ConfigError(
+            f"observe.profile.at_step is {profile.at_step}; steps count from 0",
+            hint="observe.profile.at_step=100, or null for no profile",
+        )
+    if not 0 < profile.steps <= MOST_STEPS:
+        raise ConfigError(
+            f"observe.profile.steps is {profile.steps}; a profile has 1 to {MOST_STEPS} steps",
+            hint="5 steps show what each step does; traces grow by megabytes a step",
+        )
+    ranks = set(profile.ranks)
+    if not 0 < len(ranks) <= MOST_RANKS or min(ranks) < 0:
+        raise ConfigError(
+            f"observe.profile.ranks is {profile.ranks}; it names 1 to {MOST_RANKS} ranks, from 0",
+            hint="observe.profile.ranks=[0,3]",
         )

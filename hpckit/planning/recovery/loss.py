@@ -98,3 +98,14 @@ def _failed_first(absence: NodeSilence, exits: Sequence[RankExit]) -> bool:
     if failure is None or failure.cause in _FELT:
         return False
     return absence.failed_at < min(absence.lost.values(), default=math.inf)
+
+
+def given_up(silent_s: float, step: int | None) -> Failure:
+    """Return the failure of a supervisor that was silent so long that its agents left."""
+    return Failure(
+        cause=Cause.launcher_lost,
+        message=f"the supervisor was held up for {silent_s:.0f} s: "
+        "its agents took it for gone, ended their ranks and left",
+        step=step,
+        signature=Cause.launcher_lost,
+    )

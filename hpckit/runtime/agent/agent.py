@@ -32,7 +32,8 @@ from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
-from hpckit.runtime.agent.local_ranks import LocalRanks, RankOutlook
+from hpckit.runtime.agent.local_ranks import LocalRanks
+from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.silence import SilenceTimer
 from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import messages, tcp
@@ -145,7 +146,12 @@ class Agent:
                     self._background(self.ranks.save_stacks(message.request))
             case messages.StopRound():
                 self._background(self._stop(message.grace_s))
-            case messages.StoreAddress() | messages.Notice() | messages.Prune():
+            case (
+                messages.StoreAddress()
+                | messages.Notice()
+                | messages.Prune()
+                | messages.StartProfile()
+            ):
                 if self.ranks is not None:
                     self.ranks.pass_on(message)
             case _:

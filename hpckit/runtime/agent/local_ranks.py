@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -20,30 +19,27 @@ from pathlib import Path
 from typing import TypeVar
 
 from hpckit.errors import ChannelError
-from hpckit.model.failure import Cause, RankExit, RankStack, signal_name
-from hpckit.model.launch import LaunchConfig
+from hpckit.model.failure import RankExit, RankStack, signal_name
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.model.plan import SecretVariables
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.recovery.classify import with_log
 from hpckit.planning.recovery.ends import with_farewell
 from hpckit.planning.tracker import rank_variables_of_tracker
-from hpckit.record.launches import Launch
-from hpckit.record.layout import AttemptPaths, RoundPaths, RunPaths
+from hpckit.record.layout import RoundPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
 from hpckit.runtime import stacks
 from hpckit.runtime.agent.disk_room import of_full_disk, without_room
 from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
+from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
 from hpckit.runtime.agent.oom import OomKills, read_kills
+from hpckit.runtime.agent.rank_outlook import RankOutlook
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import messages, rank_pipe
-from hpckit.runtime.channel.pace import BEAT_S, pace_s
 from hpckit.runtime.channel.tcp import LINE_LIMIT
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import TERMINAL, environment, rank_variables
 from hpckit.runtime.foreground import RELAY_S
-from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.threads import aside
 
 _TELL_S = 0.5
@@ -59,40 +55,6 @@ _READ_S = 3.0
 
 T = TypeVar("T")
 Tell = Callable[[messages.Message], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOutlook:
-    """What every rank of this node needs to know of its run."""
-
-    launch: Launch
-    run: RunPaths
-    attempt: AttemptPaths
-    settings: LaunchConfig
-    secrets: SecretVariables
-    node: str
-    info: RankInfo
-
-    def pace_s(self, least_s: float = BEAT_S) -> float:
-        """Return the interval between this node's messages to the supervisor, in seconds."""
-        limit_s = self.settings.runtime.node_timeout_s
-        return pace_s(self.info.world_size, limit_s, least_s=least_s)
-
-    def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
-        """Return the environment that all ranks of this node share."""
-        index, cost = int(self.run.folder.name), order.save_cost
-        # Without it, gloo listens on the address of the host's name, which other hosts reach.
-        defaults = {"GLOO_SOCKET_IFNAME": "lo"} if order.num_nodes == 1 else {}
-        return {
-            **defaults,
-            **run_variables(self.launch, index, self.settings, self.secrets, environ),
-            "TORCHELASTIC_RUN_ID": self.run.folder.name,
-            "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
-            "HPCKIT_ATTEMPT_DIR": str(self.attempt.folder),
-            "HPCKIT_ROUND": str(order.round),
-            "HPCKIT_MTBF_HOURS": str(order.mtbf_hours),
-            "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
-        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +78,8 @@ class LocalRanks:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _stopping: bool = field(default=False, init=False)
     _sent: set[tuple[int, str]] = field(default_factory=set, init=False)
+    _under_nsys: set[int] = field(default_factory=set, init=False)
+    _without_nsys: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         limits = self.outlook.settings.runtime
@@ -190,13 +154,15 @@ class LocalRanks:
             # The process that shows the terminal also writes the log.
             os.close(log)
             log = os.open(terminal, os.O_RDWR | os.O_NOCTTY)
+        start = await self._below_nsys(info.rank, variables)
         try:
             process = await asyncio.create_subprocess_exec(
+                *start.words,
                 *(sys.executable, "-P", "-m", "hpckit.runtime.rank.process"),
                 stdin=asyncio.subprocess.DEVNULL if terminal is None else log,
                 stdout=log,
                 stderr=log,
-                env={**variables, **handed},
+                env={**variables, **handed, **start.variables},
                 pass_fds=(theirs.fileno(), board, answers),
                 start_new_session=True,
             )
@@ -207,6 +173,17 @@ class LocalRanks:
         self.processes[info.rank], self._lines[info.rank] = process, ours
         listening = asyncio.ensure_future(self._listen(info.rank, ours))
         self._tasks += [listening, asyncio.ensure_future(self._watch(info.rank, listening))]
+
+    async def _below_nsys(self, rank: int, variables: Mapping[str, str]) -> RankStart:
+        """Return how to start a rank; warn, once, if it should be below nsys and cannot."""
+        settings, node = self.outlook.settings, self.outlook.node
+        start = await aside(lambda: rank_start(settings, self.paths, rank, variables, node))
+        if start.problem and not self._without_nsys:
+            await self.tell(messages.Warn(message=start.problem))
+        self._without_nsys = self._without_nsys or bool(start.problem)
+        if start.words:
+            self._under_nsys.add(rank)
+        return start
 
     async def _listen(self, rank: int, line: socket.socket) -> None:
         """Pass on a rank's messages. Forged or broken lines end the listening, not the agent."""
@@ -227,6 +204,9 @@ class LocalRanks:
             case messages.StepsTimed():
                 steps = replace(message.steps, rank=rank, node=self.outlook.node)
                 self.reports.take(steps, self.order.round)
+            case messages.Profiled():
+                profile = replace(message.profile, rank=rank, node=self.outlook.node)
+                await self.tell(replace(message, round=self.order.round, profile=profile))
             case messages.Watched(on=True):
                 self.hangs.resumed(rank, time.monotonic())
             case messages.Watched():
@@ -280,7 +260,10 @@ class LocalRanks:
     async def save_stacks(self, request: int = 0) -> None:
         """Send what every rank is doing to the supervisor; save it in files unless requested."""
         alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
-        pids = {rank: process.pid for rank, process in alive.items()}
+        pids = {
+            rank: rank_pid(process.pid) if rank in self._under_nsys else process.pid
+            for rank, process in alive.items()
+        }
         # Own descriptors: a rank may end meanwhile, and the number of its file be reused.
         held = {rank: os.dup(self._answers[rank]) for rank in pids if rank in self._answers}
         try:
@@ -317,6 +300,8 @@ class LocalRanks:
     async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
         code = await self.processes[rank].wait()
         ended_at = now()
+        if rank in self._under_nsys:
+            code = rank_code(code, rank_pipe.read_farewell(self._boards[rank]))
         self.hangs.ended(rank)
         self._end_children(rank)
         # Its final events came before its end; what still holds the line open is not the rank.
@@ -386,8 +371,10 @@ class LocalRanks:
             return otherwise
 
     def pass_on(self, message: messages.Message) -> None:
-        """Forward a message of the supervisor to every rank."""
-        for line in self._lines.values():
+        """Forward a message of the supervisor to every rank, or to those that it names."""
+        for rank, line in self._lines.items():
+            if isinstance(message, messages.StartProfile) and rank not in message.ranks:
+                continue
             with contextlib.suppress(OSError):
                 line.send(messages.encode_message(message) + b"\n")
 
@@ -406,5 +393,6 @@ class LocalRanks:
             if process.returncode is not None:
                 continue  # its number may belong to another process by now
             self._sent.add((rank, number.name))
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
+            for group in groups(process.pid) if rank in self._under_nsys else (process.pid,):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, number)

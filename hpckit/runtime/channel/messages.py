@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from hpckit.errors import ChannelError
 from hpckit.model.failure import RankExit, RankStack
 from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.profile.answer import RankProfile
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
+from hpckit.model.telemetry.settings import ProfileTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +246,29 @@ class StacksSaved(Message):
 
     round: int
     request: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartProfile(Message):
+    """Supervisor → agents → these ranks: profile this many steps, from your next boundary on.
+
+    `id` names the profile: its traces, and its answer.
+    """
+
+    id: str
+    round: int
+    steps: int
+    ranks: tuple[int, ...]
+    tool: ProfileTool = ProfileTool.torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled(Message):
+    """Rank → its agent → supervisor: the profile `id` is written, or will not be."""
+
+    id: str
+    round: int
+    profile: RankProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

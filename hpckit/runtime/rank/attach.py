@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.model.save_cost import SaveCost
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
+from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel.listen import LOOPBACK
 from hpckit.runtime.channel.rank_pipe import AgentLink, open_link
 from hpckit.runtime.checkpoint.writer import writers_ended
@@ -40,10 +42,13 @@ from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.rank import process_group
 from hpckit.runtime.rank.child_signals import shield_children
 from hpckit.runtime.rank.config import Config
+from hpckit.runtime.rank.cuda_memory import CudaMemory
 from hpckit.runtime.rank.exit_status import ExitStatus, failing_code, note_exits
 from hpckit.runtime.rank.fault_injector import open_injector
 from hpckit.runtime.rank.metric_reports import MetricReports
+from hpckit.runtime.rank.parent_watch import NSYS_VARIABLE
 from hpckit.runtime.rank.run import Run
+from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.stages import RunStage
 
 _WRITER_S = 10.0
@@ -84,6 +89,21 @@ def make_run(
         _measures_steps=settings.observe.measure_steps and settings.observe.interval_s > 0,
         _reporting=MetricReports(name=_judged_by(launch, settings)),
         _injector=open_injector(settings.chaos, paths.chaos_marks, info.rank),
+        _profiler=_make_profiler(environ, info, settings),
+    )
+
+
+def _make_profiler(
+    environ: Mapping[str, str], info: RankInfo, settings: LaunchConfig
+) -> StepProfiler:
+    round_ = int(environ["HPCKIT_ROUND"])
+    return StepProfiler(
+        rank=info.rank,
+        round=round_,
+        paths=AttemptPaths(Path(environ["HPCKIT_ATTEMPT_DIR"])).round(round_),
+        planned=settings.observe.profile,
+        nsys=environ.get(NSYS_VARIABLE),
+        logger=make_logger(info),
     )
 
 
@@ -134,7 +154,9 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
     info = rank_info(environ)
     if info.source is RankSource.agent:
         run = _attach_to_agent(environ, info)
+        memory = _remember_memory(environ, run)
     else:
+        memory = None
         kept = None if checkpoint_dir is None else Path(checkpoint_dir).absolute()
         run = _attach_alone(environ, info, timeout_s, kept)
     run.promise()
@@ -142,11 +164,11 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
     atexit.register(_detach, run)
     leaving = ExitStatus()
     # Runs before atexit: a save needs thread pools, which are closed by then (CPython 3.9 on).
-    threading._register_atexit(_finish, run, os.getpid(), leaving)  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
+    threading._register_atexit(_finish, run, memory, leaving, os.getpid())  # type: ignore[attr-defined]  # noqa: SLF001  # there is no public name
     return run
 
 
-def _finish(run: Run, pid: int, leaving: ExitStatus) -> None:
+def _finish(run: Run, memory: CudaMemory | None, leaving: ExitStatus, pid: int) -> None:
     """Report the end of the script unless it failed; does nothing in a child that it forked.
 
     The step in which it failed is not done, so it must not be saved as if it were.
@@ -157,6 +179,10 @@ def _finish(run: Run, pid: int, leaving: ExitStatus) -> None:
         leaving.code = code or 0
         return
     if code is not None:
+        raised = getattr(sys, "last_value", None)
+        words = "" if memory is None or raised is None else memory.note(raised)
+        if words:
+            sys.stderr.write(f"hpckit: {words}\n")
         if not writers_ended(_WRITER_S):
             leaving.code = code
         return
@@ -209,6 +235,21 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
         store = _store(environ, info, timeout)
         process_group.initialise(info, run.device, store, timeout)
     return run
+
+
+def _remember_memory(environ: Mapping[str, str], run: Run) -> CudaMemory:
+    """Return what notes how GPU memory is used; it remembers its history if asked to."""
+    settings, _ = load_settings(
+        load_launch(Path(environ["HPCKIT_LAUNCH_DIR"])), int(environ["HPCKIT_RUN_INDEX"])
+    )
+    memory = CudaMemory(
+        paths=AttemptPaths(run.attempt_folder).round(run.round),
+        rank=run.rank,
+        device=run.device,
+        snapshot=settings.observe.memory_snapshot,
+    )
+    memory.remember()
+    return memory
 
 
 def _store(environ: Mapping[str, str], info: RankInfo, timeout: timedelta) -> Store:

@@ -8,9 +8,7 @@ means, but leaves an exit record of what was raised.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -39,20 +37,16 @@ from hpckit.runtime.foreground import take_terminal
 from hpckit.runtime.imports import imports_to_keep
 from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
 from hpckit.runtime.rank.exit_status import ExitStatus, exit_code
+from hpckit.runtime.rank.parent_watch import die_with_agent
 from hpckit.runtime.rank.user_function import call, load_function, loops_over_steps
 
 if TYPE_CHECKING:
+    from hpckit.runtime.rank.cuda_memory import CudaMemory
     from hpckit.runtime.rank.run import Run
 
 COMMAND_NOT_FOUND = 127
 COMMAND_NOT_EXECUTABLE = 126
-_PR_SET_PDEATHSIG = 1
 _TRACEBACK_CHARACTERS = 20_000
-
-
-def die_with_agent() -> None:
-    """Ask the kernel to end this process when its agent dies (Linux; kept across exec)."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def enter_code(launch: Launch, index: int, kind: WorkingFolder) -> None:
@@ -79,11 +73,12 @@ def become_command(settings: LaunchConfig, environ: Mapping[str, str]) -> NoRetu
 
 @dataclass(slots=True, kw_only=True)
 class RankProcess:
-    """The state of this process. `run` is None until the user's function gets its Run."""
+    """The state of this process. `run` and `memory` are None until there is a device."""
 
     environ: Mapping[str, str]
     info: RankInfo
     run: Run | None = None
+    memory: CudaMemory | None = None
     process: int = field(default_factory=os.getpid)
 
     @property
@@ -107,7 +102,11 @@ class RankProcess:
             function = load_function(str(settings.entry_point))
             import torch  # noqa: PLC0415  # seconds; commands must not wait for it
 
-            from hpckit.runtime.rank import attach, process_group  # noqa: PLC0415  # likewise
+            from hpckit.runtime.rank import (  # noqa: PLC0415  # likewise
+                attach,
+                cuda_memory,
+                process_group,
+            )
 
         stacks.arm(Path(f"/proc/self/fd/{self.environ[stacks.VARIABLE]}"))
         shield_children()
@@ -121,6 +120,13 @@ class RankProcess:
             asked=settings.resources.gpus_per_node,
         )
         self.run = attach.make_run(self.environ, self.info, device, link)
+        self.memory = cuda_memory.CudaMemory(
+            paths=self._round(),
+            rank=self.info.rank,
+            device=device,
+            snapshot=settings.observe.memory_snapshot,
+        )
+        self.memory.remember()
         timeout = timedelta(seconds=settings.runtime.rendezvous_timeout_s)
         rendezvous = process_group.AgentRendezvous(link)
         store = process_group.make_store(self.info, rendezvous, timeout)
@@ -141,6 +147,9 @@ class RankProcess:
         if not self.is_self:
             return
         told = traceback.TracebackException(type(error), error, _of_user(error.__traceback__))
+        memory = "" if self.memory is None else self.memory.note(error)
+        if memory:
+            sys.stderr.write(f"hpckit: {memory}\n")
         record = RankExit(
             rank=self.info.rank,
             node=self.info.node,
@@ -148,7 +157,7 @@ class RankProcess:
             reason=ExitReason.raised,
             step=None if self.run is None else self.run.step,
             exception=type(error).__name__,
-            message=with_hint(str(told)[:_TRACEBACK_CHARACTERS]),
+            message="\n".join(filter(None, (with_hint(str(told)[:_TRACEBACK_CHARACTERS]), memory))),
             # Our own errors say what to do; their frames would only hide it.
             traceback=None
             if isinstance(error, HpckitError)
@@ -178,11 +187,11 @@ def _is_ours(trace: TracebackType) -> bool:
 
 def main() -> int:
     """Run this rank and return its exit code. The user's own SystemExit keeps its code."""
-    die_with_agent()
+    environ = environment()
+    die_with_agent(environ)
     take_terminal()
     allow_many_files()
     leaving = ExitStatus()
-    environ = environment()
     rank = RankProcess(environ=environ, info=rank_info(environ))
     try:
         rank.work()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from hpckit.errors import NonFiniteLossError, UsageError
+from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.launch import Checkpoint
 from hpckit.model.rank import RankInfo
@@ -33,10 +33,12 @@ from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
+from hpckit.runtime.rank.loss_watch import LossWatch
 from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
 from hpckit.runtime.rank.metric_rows import MetricRows
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Position, StepBoundary
+from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
 from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved
 from hpckit.runtime.stages import EarlierRun, RunStage
@@ -91,9 +93,14 @@ class Run:
     _reporting: MetricReports = field(default_factory=MetricReports)
     _measures_steps: bool = False
     _told_at: float = 0.0
-    _non_finite: int = 0
+    _losses: LossWatch = field(default_factory=LossWatch)
     _times: StepTimes = field(default_factory=StepTimes)
     _rows: MetricRows | None = None
+    _profiler: StepProfiler = field(default_factory=StepProfiler)
+
+    def __post_init__(self) -> None:
+        self._losses.patience = self.nan_patience
+        self._profiler.apart, self._profiler.tell = self.unwatched, self._tell
 
     def __repr__(self) -> str:
         place = f"rank {self.rank} of {self.world_size} on {self.device}"
@@ -181,6 +188,7 @@ class Run:
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
         self.expect_steps()
+        self._profiler.finish()
         if self.is_main and self._begins_again() and not (self.registered or start):
             self._warn("began again at step 0: no state is registered with run.state()")
         if self._measures_steps:
@@ -193,15 +201,19 @@ class Run:
             with loop.boundary.hearing():
                 for step in loop.restore():
                     self.samples = loop.samples(step)
-                    self._leave_if(loop.cross(step, veto=self._non_finite > 0))
+                    self._leave_if(loop.cross(step, veto=self._losses.bad > 0))
+                    self._profiler.begin(step)
                     self._begin(step, total)
                     yield step
+                    self._profiler.end(step)
                 self._times.end()
+                self._profiler.finish()
                 self._tell(messages.Working(over=True))
                 done = max(total, loop.start.step)
                 self.samples = loop.samples(done)
                 loop.end(done, veto=self._vetoes_end())
         finally:
+            self._profiler.hold()
             self._stepping = False
             self._times.forget()
             self._tell(messages.Working(over=True))
@@ -214,7 +226,7 @@ class Run:
         return StepLoop(
             total=total,
             samples_per_step=samples_per_step,
-            boundary=StepBoundary(info=self.info, link=self._link),
+            boundary=StepBoundary(info=self.info, link=self._link, profile=self._profiler.hear),
             times=self._times,
             checkpoints=self._checkpoints() if self.registered else None,
             logger=self.logger,
@@ -227,16 +239,17 @@ class Run:
         if farewell is None:
             return
         self._times.end()
-        if self._non_finite and farewell.kept is StateKept.unsaved:
+        if self._losses.bad and farewell.kept is StateKept.unsaved:
             self._warn("its state was not saved, as its last loss was not finite")
         self._say(farewell)
+        self._profiler.leave()
         raise SystemExit(0 if farewell.reason is ExitReason.pruned else LEFT_CODE)
 
     def _vetoes_end(self) -> bool:
         """Whether to skip saving the last state because the last loss was not finite."""
-        if self._non_finite and not self.nan_patience:
+        if self._losses.bad and not self.nan_patience:
             self._warn("its last state is saved although its last loss was not finite")
-        return self._non_finite > 0 and self.nan_patience > 0
+        return self._losses.bad > 0 and self.nan_patience > 0
 
     def finish(self) -> None:
         """Report that the user's code has finished; end and save a loop that it broke out of.
@@ -251,6 +264,7 @@ class Run:
                 raise never_saved(self.registered)
             self._say(ExitStatement(reason=ExitReason.returned))
             return
+        self._profiler.finish()
         self._loop.break_off(veto=self._vetoes_end())
         self._say(self._loop.farewell(ExitReason.returned))
 
@@ -409,7 +423,7 @@ class Run:
         if report is not None:
             self._tell(report)
         if "loss" in values:
-            self._judge(values["loss"])
+            self._losses.judge(values["loss"], self.step)
 
     def _show_life(self) -> None:
         """Count what is logged outside a step loop as a sign of life."""
@@ -417,12 +431,3 @@ class Run:
         if self._expecting and not self._stepping and at - self._told_at >= _STEP_INTERVAL_S:
             self._tell(messages.Working(over=self._loop is not None))
             self._told_at = at
-
-    def _judge(self, loss: object) -> None:
-        """Count losses that are not finite (already texts here); raise once there are too many."""
-        self._non_finite = self._non_finite + 1 if isinstance(loss, str) else 0
-        if self.nan_patience and self._non_finite >= self.nan_patience:
-            raise NonFiniteLossError(
-                f"the loss was {loss} {self._non_finite} times in a row, last at step {self.step}",
-                hint="lower the learning rate, clip gradients, or raise recovery.nan_patience",
-            )

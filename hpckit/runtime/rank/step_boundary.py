@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -54,11 +54,13 @@ class Agreement:
 class StepBoundary:
     """The step boundaries of one rank.
 
-    All ranks create theirs at the same time, because it makes its own group.
+    All ranks create theirs at the same time, because it makes its own group. `profile` gets the
+    requests for profiles.
     """
 
     info: RankInfo
     link: AgentLink | None
+    profile: Callable[[messages.StartProfile], None] | None = None
     told_by: ToldBy | None = None
     signal: str | None = None
     pruned: bool = False
@@ -161,6 +163,8 @@ class StepBoundary:
                 self.told_by = self.told_by or ToldBy.supervisor
             elif isinstance(message, messages.Prune):
                 self.pruned = True
+            elif isinstance(message, messages.StartProfile) and self.profile is not None:
+                self.profile(message)
 
     def _distance(self, step: int) -> int:
         """Return in how many steps to agree again, from this rank's own speed; 1 at first."""

@@ -45,6 +45,9 @@ class RankExits:
     def __len__(self) -> int:
         return len(self._exits)
 
+    def __contains__(self, rank: int) -> bool:
+        return rank in self._exits
+
     def take(self, exit_: RankExit) -> None:
         """Add the record of a rank that has ended."""
         self._exits[exit_.rank] = exit_

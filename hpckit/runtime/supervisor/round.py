@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -16,16 +15,17 @@ from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.save_cost import SaveCost
 from hpckit.planning.recovery.decide import CheckpointLoad, RoundView
 from hpckit.planning.recovery.ends import first_failure
-from hpckit.planning.recovery.loss import NodeSilence, loss
+from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
 from hpckit.runtime.channel import messages
-from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
 from hpckit.runtime.supervisor.hang_report import HangReport
+from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
-from hpckit.runtime.supervisor.stack_collection import StackCollection
+from hpckit.runtime.supervisor.round_requests import RoundRequests, RoundState
+from hpckit.runtime.supervisor.round_start import StartOrders, master_host
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 
 _NOTICE_WAIT_S = 1.0
@@ -60,6 +60,7 @@ class Round:
     on_saved: Callable[[messages.Saved], None]
     judge: TrialPruner | None = None
     stragglers: StragglerWatch | None = None
+    profiles: Profiles | None = None
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
     _total: int | None = field(default=None, init=False)
@@ -70,7 +71,7 @@ class Round:
     _lost: dict[int, float] = field(default_factory=dict, init=False)
     """By the place of a lost member: the time since which nothing had come from it."""
     _hang: HangReport = field(default_factory=HangReport, init=False)
-    _requested: StackCollection | None = field(default=None, init=False)
+    requests: RoundRequests = field(init=False)
     _silent_s: float = field(default=0.0, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
     _asked: bool = field(default=False, init=False)
@@ -83,6 +84,16 @@ class Round:
             world_size=self._world_size,
             tasks_per_node=self._tasks_per_node,
             record=self.record,
+        )
+        self.requests = RoundRequests(
+            number=self.number,
+            world_size=self._world_size,
+            agents=self.agents,
+            nodes={peer.node_rank: peer.node for peer in self.members},
+            state=self._state,
+            has_ended=self._exits.__contains__,
+            hang=self._hang,
+            profiles=self.profiles,
         )
 
     async def run(self) -> RoundView:
@@ -116,16 +127,9 @@ class Round:
             self._asked = True
             await self.agents.broadcast(messages.Notice())
 
-    async def collect_stacks(self, request: int, limit_s: float) -> StackCollection | None:
-        """Have every rank say what it is doing; None if no ranks are watched at the moment."""
-        if not self._watching:
-            return None
-        nodes = {peer.node_rank: peer.node for peer in self.members}
-        found = self._requested = StackCollection(request=request, round=self.number, nodes=nodes)
-        await self.agents.broadcast(messages.SaveStacks(request=request))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(found.complete.wait(), limit_s)
-        return found
+    def _state(self) -> RoundState:
+        leaving = self.noticed.is_set() or self._asked
+        return RoundState(watched=self._watching, leaving=leaving, step=self.step)
 
     def view(self) -> RoundView:
         """Return the current state of the round."""
@@ -166,33 +170,17 @@ class Round:
                 nodes=tuple(peer.node for peer in self.members),
             )
         )
-        for place, peer in enumerate(self.members):
-            order = messages.StartRound(
-                round=self.number,
-                node_rank=place,
-                first_rank=place * self._tasks_per_node,
-                local_world_size=self._tasks_per_node,
-                world_size=self._world_size,
-                num_nodes=len(self.members),
-                master_addr=self._master_host(),
-                master_port=port,
-                mtbf_hours=self.between_failures / timedelta(hours=1),
-                save_cost=self.save_cost,
-            )
-            await self.agents.send(peer.node_rank, order)
+        start = StartOrders(
+            number=self.number,
+            members=self.members,
+            tasks_per_node=self._tasks_per_node,
+            port=port,
+            between_failures=self.between_failures,
+            save_cost=self.save_cost,
+        )
+        for node_rank, order in start.orders():
+            await self.agents.send(node_rank, order)
         return True
-
-    def _master_host(self) -> str:
-        """Return the address by which the nodes of the round reach the node of rank 0.
-
-        The address from which its agent connects is the one that routes between nodes. An agent on
-        this host connects over loopback; then it is the address by which another agent reaches us.
-        """
-        first, *others = self.members
-        if not others:
-            return LOOPBACK
-        addresses = (first.channel.peer, *(peer.channel.here for peer in others))
-        return next((one for one in addresses if not is_loopback(one)), first.node)
 
     async def _reserved_port(self) -> int | None:
         """Return the port reserved on rank 0's node; None at a notice, or if the node is lost."""
@@ -250,7 +238,7 @@ class Round:
     async def _take(self, sender: int, message: messages.Message) -> messages.Message:
         match message:
             case messages.StoreBound():
-                host = self._master_host()
+                host = master_host(self.members)
                 await self.agents.broadcast(messages.StoreAddress(host=host, port=message.port))
             case messages.StepBegun():
                 self.usual_step = timedelta(seconds=message.usual_s)
@@ -263,10 +251,13 @@ class Round:
                 self.record(events.Warned(at=now(), message=message.message))
             case messages.NodeSteps() | messages.Reported():
                 await self._judge(sender, message)
-            case messages.Hung() | messages.StackSaved() | messages.StacksSaved() if (
-                message.round == self.number
-            ):
-                self._take_stacks(sender, message)
+            case (
+                messages.Hung()
+                | messages.StackSaved()
+                | messages.StacksSaved()
+                | messages.Profiled()
+            ) if message.round == self.number:
+                self.requests.take(sender, message)
             case messages.RankEnded() if message.round == self.number:
                 self._end_rank(message.exit)
             case AgentLost():
@@ -274,15 +265,6 @@ class Round:
             case _:
                 pass
         return message
-
-    def _take_stacks(
-        self, sender: int, message: messages.Hung | messages.StackSaved | messages.StacksSaved
-    ) -> None:
-        """Pass on what belongs to a hang, or to the request of a user."""
-        if isinstance(message, messages.Hung) or not message.request:
-            self._hang.take(sender, message)
-        elif self._requested is not None:
-            self._requested.take(sender, message)
 
     async def _judge(self, sender: int, message: messages.NodeSteps | messages.Reported) -> None:
         """Pass on what a run, or a rank, is judged by."""
@@ -296,6 +278,7 @@ class Round:
 
     def _end_rank(self, exit_: RankExit) -> None:
         self._exits.take(exit_)
+        self.requests.ended(exit_.rank)
         if exit_.failed:
             self._failed_at = min(self._failed_at, time.monotonic())
         self._cut_short = self._cut_short or self._asked or self.noticed.is_set()
@@ -401,7 +384,7 @@ class Round:
     def _loss(self) -> Failure | None:
         """Return the failure of agents that left, or were lost, if there is one."""
         if self.agents.given_up_s and self._exits.missing():
-            return self._given_up()
+            return given_up(self.agents.given_up_s, self.step)
         absence = NodeSilence(
             nodes=[peer.node for peer in self.members],
             tasks_per_node=self._tasks_per_node,
@@ -411,12 +394,3 @@ class Round:
             step=self.step,
         )
         return loss(absence, self._exits.in_order())
-
-    def _given_up(self) -> Failure:
-        return Failure(
-            cause=Cause.launcher_lost,
-            message=f"the supervisor was held up for {self.agents.given_up_s:.0f} s: "
-            "its agents took it for gone, ended their ranks and left",
-            step=self.step,
-            signature=Cause.launcher_lost,
-        )

@@ -54,10 +54,13 @@ from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
 from hpckit.runtime.supervisor.patience import own_failure_cause
+from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import judge_of
+from hpckit.runtime.supervisor.request_poll import RequestPoll
 from hpckit.runtime.supervisor.round import Round
-from hpckit.runtime.supervisor.stacks_poll import StacksPoll
+from hpckit.runtime.supervisor.round_requests import RoundRequests
+from hpckit.runtime.supervisor.stack_answers import StackAnswers
 from hpckit.runtime.supervisor.straggler_watch import StragglerWatch
 from hpckit.runtime.supervisor.time_limit import TimeLimit
 from hpckit.runtime.threads import aside
@@ -98,6 +101,7 @@ class _Supervisor:
     drains: DrainNews = field(default_factory=DrainNews, init=False)
     slow: Mapping[str, str] = field(default_factory=dict, init=False)
     stragglers: StragglerWatch = field(init=False)
+    profiles: Profiles = field(init=False)
 
     def __post_init__(self) -> None:
         paths = self.attempt.paths
@@ -111,6 +115,8 @@ class _Supervisor:
         stated = self.assignment.settings.resources.additional_parameters
         self.deadline = Deadline(lead=lead, warn=self._warn, signal=str(stated.get("signal") or ""))
         self.stragglers = StragglerWatch(record=self.journal.record, act=self._hear_stragglers)
+        planned, files = self.assignment.settings.observe.profile, self.journal.files
+        self.profiles = Profiles(paths=paths, files=files, round=self._latest, planned=planned)
         self.notices = Notices(
             assignment=self.assignment,
             deadline=self.deadline,
@@ -205,12 +211,13 @@ class _Supervisor:
         await poll.run()
 
     async def _answer_requests(self) -> None:
-        """Answer requests of users for the stacks of all ranks."""
-        poll = StacksPoll(paths=self.attempt.paths, files=self.journal.files, round=self._latest)
-        await poll.run()
+        """Answer requests of users: for the stacks of all ranks, and for profiles."""
+        files = self.journal.files
+        stacks = StackAnswers(paths=self.attempt.paths, files=files, round=self._latest)
+        await RequestPoll(answering=(stacks, self.profiles)).run()
 
-    def _latest(self) -> Round | None:
-        return self.round
+    def _latest(self) -> RoundRequests | None:
+        return None if self.round is None else self.round.requests
 
     def _trains(self) -> bool:
         return self.round is not None and self.round.stepping
@@ -305,8 +312,11 @@ class _Supervisor:
             self._saved,
             judge_of(self.attempt.launch, self.attempt.index, self.assignment.settings),
             self.stragglers,
+            self.profiles,
         )
-        view = await self._with_agents_back(await self.round.run(), agents)
+        ran = await self.round.run()
+        self.profiles.over(number)
+        view = await self._with_agents_back(ran, agents)
         await self.notices.learn_why()
         return await self._decided(view)
 

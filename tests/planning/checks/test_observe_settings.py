@@ -5,13 +5,19 @@ from __future__ import annotations
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.telemetry.settings import Observe
-from hpckit.planning.checks.observe_settings import check_observe
+from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
+from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
 
 
 @pytest.mark.parametrize(
     "observe",
-    [Observe(), Observe(interval_s=0), Observe(interval_s=0.5, row_s=0.5), Observe(max_mb=1)],
+    [
+        Observe(),
+        Observe(interval_s=0),
+        Observe(interval_s=0.5, row_s=0.5),
+        Observe(max_mb=1),
+        Observe(profile=Profile(at_step=0, steps=1, ranks=[7, 0], tool=ProfileTool.nsys)),
+    ],
 )
 def test_sensible_settings_are_taken(observe: Observe) -> None:
     """From every half second to not at all."""
@@ -25,9 +31,24 @@ def test_sensible_settings_are_taken(observe: Observe) -> None:
         (Observe(interval_s=-1), "observe.interval_s"),
         (Observe(row_s=2), "observe.row_s"),
         (Observe(max_mb=0), "observe.max_mb"),
+        (Observe(profile=Profile(at_step=-1)), "observe.profile.at_step is -1"),
+        (Observe(profile=Profile(steps=0)), "observe.profile.steps is 0"),
+        (Observe(profile=Profile(steps=1001)), "observe.profile.steps is 1001"),
+        (Observe(profile=Profile(ranks=[])), "observe.profile.ranks"),
+        (Observe(profile=Profile(ranks=[-1])), "observe.profile.ranks"),
+        (Observe(profile=Profile(ranks=list(range(65)))), "observe.profile.ranks"),
     ],
 )
 def test_settings_that_cannot_be_followed_are_refused(observe: Observe, key: str) -> None:
     """The key, its value and what is allowed are named."""
     with pytest.raises(ConfigError, match=key):
         check_observe(observe)
+
+
+def test_planned_profile_names_ranks_that_there_are() -> None:
+    """A plan, or nsys; the default of a run without either may name any."""
+    check_profile_ranks(Profile(at_step=3, ranks=[0, 1]), 2)
+    check_profile_ranks(Profile(ranks=[7]), 2)
+    for profile in (Profile(at_step=3, ranks=[1, 2]), Profile(tool=ProfileTool.nsys, ranks=[2])):
+        with pytest.raises(ConfigError, match="names rank 2; the run has 2, numbered from 0"):
+            check_profile_ranks(profile, 2)

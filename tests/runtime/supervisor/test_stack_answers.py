@@ -11,9 +11,11 @@ from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel import messages
 from hpckit.runtime.file_thread import FileThread
-from hpckit.runtime.stacks_request import latest_request, read_answer, request_stacks
+from hpckit.runtime.requests import latest_request
+from hpckit.runtime.stacks_request import read_answer, request_stacks
+from hpckit.runtime.supervisor.request_poll import RequestPoll
+from hpckit.runtime.supervisor.stack_answers import StackAnswers
 from hpckit.runtime.supervisor.stack_collection import StackCollection
-from hpckit.runtime.supervisor.stacks_poll import StacksPoll
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 STACK = RankStack(rank=0, node="n1", state="S", step=1, text="x")
@@ -40,7 +42,8 @@ async def answered(
     paths: AttemptPaths, round_: HalfSilentRound | None, request: int
 ) -> StacksAnswer:
     """Poll until this request is answered."""
-    poll = StacksPoll(paths=paths, files=FileThread(), round=lambda: round_, interval_s=0.01)
+    answers = StackAnswers(paths=paths, files=FileThread(), round=lambda: round_)
+    poll = RequestPoll(answering=(answers,), interval_s=0.01)
     task = asyncio.create_task(poll.run())
     try:
         async with asyncio.timeout(10):
@@ -57,11 +60,11 @@ async def answered(
 def test_request_is_answered_once_with_the_silent_node(tmp_path: Path) -> None:
     """Without a request nothing is asked; the size of the file is the number of the request."""
     paths, round_ = AttemptPaths(tmp_path), HalfSilentRound()
-    assert latest_request(paths) == 0
+    assert latest_request(paths.stacks_requests) == 0
     assert paths.stacks_requests.exists(), "made by the supervisor: over NFS, absence is cached"
     first = request_stacks(paths, AT)
     second = request_stacks(paths, AT)
-    assert 0 < first < second == latest_request(paths)
+    assert 0 < first < second == latest_request(paths.stacks_requests)
     answer = asyncio.run(answered(paths, round_, second))
     assert (answer.request, answer.round, answer.stacks) == (second, 3, (STACK,))
     assert answer.silent == ("n2",)

@@ -1,25 +1,20 @@
-"""Looks now and then whether a user wants to know what the ranks are doing, and answers.
-
-The files are read and written by threads: a file system that does not answer delays the answer,
-and nothing else.
-"""
+"""Answers requests of users for what the ranks are doing."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from hpckit.model.failure import StacksAnswer
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.clock import now
 from hpckit.runtime.file_thread import FileThread
-from hpckit.runtime.stacks_request import POLL_S, latest_request, write_answer
+from hpckit.runtime.stacks_request import write_answer
 from hpckit.runtime.supervisor.stack_collection import StackCollection
-from hpckit.runtime.threads import aside
 
 _COLLECT_S = 8.0
 """How long agents may take: a little longer than an agent waits for its ranks."""
@@ -34,24 +29,22 @@ class Collecting(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StacksPoll:
+class StackAnswers:
     """Where requests come from and answers go; `round` returns the latest round, if any."""
 
     paths: AttemptPaths
     files: FileThread
     round: Callable[[], Collecting | None]
-    interval_s: float = POLL_S
 
-    async def run(self) -> None:
-        """Poll until cancelled."""
-        answered = 0
-        while True:
-            await asyncio.sleep(self.interval_s)
-            request = await aside(lambda: latest_request(self.paths))
-            if request > answered:
-                answered = request
-                answer = await self._answer(request)
-                self.files.put_latest(self.paths.stacks_answer.name, partial(self._write, answer))
+    @property
+    def requests(self) -> Path:
+        """The file of requests."""
+        return self.paths.stacks_requests
+
+    async def answer(self, request: int) -> None:
+        """Collect the stacks and write them down."""
+        answer = await self._answer(request)
+        self.files.put_latest(self.paths.stacks_answer.name, partial(self._write, answer))
 
     async def _answer(self, request: int) -> StacksAnswer:
         current = self.round()

@@ -1,0 +1,265 @@
+"""Asks the supervisor of a running run for a profile, waits for it, and sums its traces up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.errors import NotFoundError, RunError, UsageError
+from hpckit.model.counted import counted
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.plain import to_plain
+from hpckit.model.profile.answer import (
+    MOST_RANKS,
+    MOST_STEPS,
+    ProfileAnswer,
+    ProfileRequest,
+    RankProfile,
+)
+from hpckit.model.profile.summary import TraceSummary
+from hpckit.model.ranges import parse_ranges, ranges
+from hpckit.model.run import RunRecord
+from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.planning.profile.summary import summarise
+from hpckit.record.launches import latest_attempt, load_settings, read_runs
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.lookup import Selection
+from hpckit.record.process import this_host
+from hpckit.record.profile.answers import latest_profile, read_profile_answer
+from hpckit.record.profile.trace_file import TraceTooLargeError, read_trace
+from hpckit.runtime.requests import LOOK_S, WAIT_S, ask
+from hpckit.views.running_run import running_run
+
+_STILL_S = 30.0
+"""How often a wait looks whether the run is still running: that asks Slurm."""
+_DIGITS = re.compile(r"[^0-9a-zA-Z]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOrder:
+    """What a user wants: `ranks` as typed, such as `0,3` or `all`."""
+
+    steps: int
+    ranks: str
+    tool: ProfileTool
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledRank:
+    """A rank's part of a profile: its file, if there is one, and its summary or why it has none."""
+
+    result: RankProfile
+    file: Path | None = None
+    summary: TraceSummary | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProfile:
+    """A profile of a run, and where its traces are."""
+
+    record: RunRecord
+    attempt: int
+    answer: ProfileAnswer
+    ranks: tuple[ProfiledRank, ...]
+
+
+def profile_run(selection: Selection, order: ProfileOrder, context: Context) -> RunProfile:
+    """Have ranks of the selected run profiled, and wait for it if the order says so.
+
+    The run continues. Raises UsageError if it is not running or cannot be profiled as asked,
+    RunError if its supervisor does not answer.
+    """
+    launch = selection.launch
+    record = running_run(selection, context, "profiled").record
+    settings, _ = load_settings(launch, record.index)
+    wanted = _wanted(order, settings, record.id)
+    paths = launch.paths.run(record.index).attempt(record.attempt)
+    request = ProfileRequest(
+        id=_name(context.now(), context.token()),
+        at=context.now(),
+        host=this_host(),
+        steps=order.steps,
+        ranks=wanted,
+        tool=order.tool,
+    )
+    try:
+        ask(paths.profile_requests, to_plain(request))
+    except OSError as error:
+        raise RunError(f"cannot write {paths.profile_requests}: {error.strerror}") from error
+    answer = _accepted(paths, request.id, record.id, context)
+    if answer.refused is not None:
+        raise UsageError(
+            f"run {record.id} was not profiled: {answer.refused}", hint=_hint(settings)
+        )
+    if order.wait and not answer.done:
+        of = f"{counted(len(answer.ranks), 'rank')} ({ranges(answer.ranks)})"
+        steps = counted(order.steps, "step")
+        context.note(f"profiling {steps} of {of} after one to warm up; Ctrl-C ends this wait only")
+        answer = _ended(paths, answer, selection, record, context)
+    return _summed_up(record, record.attempt, paths, answer)
+
+
+def last_profile(selection: Selection) -> RunProfile:
+    """Return the latest profile of the selected run, which may have ended, or be planned.
+
+    Raises NotFoundError if it has none, UsageError if several runs are meant.
+    """
+    launch, index = selection.launch, selection.index
+    if index is None and len(launch.runs) > 1:
+        raise UsageError(
+            f"launch {launch.id} has {len(launch.runs)} runs",
+            hint=f"name one, such as {launch.runs[0].id}",
+        )
+    index = 0 if index is None else index
+    record = read_runs(launch, [index])[0]
+    run = launch.paths.run(index)
+    for attempt in range(latest_attempt(run.attempts), 0, -1):
+        paths = run.attempt(attempt)
+        answer = latest_profile(paths)
+        if answer is not None:
+            return _summed_up(record, attempt, paths, answer)
+    raise NotFoundError(
+        f"run {record.id} has no profile",
+        hint=f"hpckit profile {record.id} makes one while it runs; observe.profile.at_step plans "
+        "one before",
+    )
+
+
+def _name(at: datetime, token: str) -> str:
+    """Return a name for a request that no other has."""
+    return f"{at:%Y%m%dT%H%M%SZ}-{_DIGITS.sub('', token)[:32] or '0'}"
+
+
+def _wanted(order: ProfileOrder, settings: LaunchConfig, run: str) -> tuple[int, ...]:
+    """Return the ranks that are meant, none for all; raises UsageError for what cannot be."""
+    if not 0 < order.steps <= MOST_STEPS:
+        raise UsageError(
+            f"--steps is {order.steps}; a profile has 1 to {MOST_STEPS} steps",
+            hint="5 steps show what each step does; traces grow by megabytes a step",
+        )
+    size = settings.resources.nodes * settings.resources.tasks_per_node
+    ranks = _parsed(order.ranks, size, run)
+    if len(ranks or range(size)) > MOST_RANKS:
+        raise UsageError(
+            f"--ranks {order.ranks} are {len(ranks or range(size))} ranks; a profile has at most "
+            f"{MOST_RANKS}",
+            hint="ranks do the same: --ranks 0 and a slow one say most",
+        )
+    if order.tool is ProfileTool.nsys:
+        _check_nsys(settings, ranks or tuple(range(size)), run)
+    return ranks
+
+
+def _parsed(text: str, size: int, run: str) -> tuple[int, ...]:
+    if text.strip() == "all":
+        return ()
+    try:
+        return tuple(sorted(parse_ranges(text, size)))
+    except ValueError as error:
+        has = "rank 0" if size == 1 else f"ranks 0-{size - 1}"
+        raise UsageError(
+            f"--ranks {text}: {error}; run {run} has {has}",
+            hint="for example --ranks 0,3 or --ranks 0-3 or --ranks all",
+        ) from error
+
+
+def _check_nsys(settings: LaunchConfig, ranks: Sequence[int], run: str) -> None:
+    """Raise UsageError if these ranks were not started below nsys."""
+    planned = settings.observe.profile
+    below = set(planned.ranks) if planned.tool is ProfileTool.nsys else set[int]()
+    if missing := [rank for rank in ranks if rank not in below]:
+        raise UsageError(
+            f"run {run} did not start rank {ranges(missing)} below nsys, which has to be there "
+            "from the start",
+            hint="launch with observe.profile.tool=nsys and observe.profile.ranks=["
+            f"{','.join(map(str, ranks))}], or leave --tool nsys out",
+        )
+
+
+def _hint(settings: LaunchConfig) -> str:
+    if settings.command is None:
+        return "`hpckit status` says how it stands; try again once it trains"
+    return (
+        "the run is a command: it can be profiled while it loops over `run.steps()` of "
+        "`hpckit.attach()`, because only there hpckit knows where a step begins"
+    )
+
+
+def _accepted(paths: AttemptPaths, name: str, run: str, context: Context) -> ProfileAnswer:
+    """Return the first answer to the request; raises RunError if none comes."""
+    waited_s = 0.0
+    while (answer := read_profile_answer(paths, name)) is None:
+        if waited_s >= WAIT_S:
+            raise RunError(
+                f"the supervisor of run {run} did not answer within {WAIT_S:.0f} s",
+                hint="`hpckit status` says whether the run has ended; a supervisor of an earlier "
+                "hpckit does not answer",
+            )
+        context.sleep(LOOK_S)
+        waited_s += LOOK_S
+    return answer
+
+
+def _ended(
+    paths: AttemptPaths,
+    answer: ProfileAnswer,
+    selection: Selection,
+    record: RunRecord,
+    context: Context,
+) -> ProfileAnswer:
+    """Return the answer once it is complete, or once the run has ended without completing it."""
+    waited_s = 0.0
+    while not answer.done:
+        context.sleep(LOOK_S)
+        waited_s += LOOK_S
+        answer = read_profile_answer(paths, answer.id) or answer
+        if (
+            not answer.done
+            and waited_s % _STILL_S < LOOK_S
+            and not _runs(selection, record, context)
+        ):
+            return read_profile_answer(paths, answer.id) or answer
+    return answer
+
+
+def _runs(selection: Selection, record: RunRecord, context: Context) -> bool:
+    """Return whether the attempt that was asked still runs."""
+    try:
+        now = running_run(replace(selection, index=record.index), context, "profiled")
+    except UsageError:
+        return False
+    return now.record.attempt == record.attempt
+
+
+def _summed_up(
+    record: RunRecord, attempt: int, paths: AttemptPaths, answer: ProfileAnswer
+) -> RunProfile:
+    known = {one.rank: one for one in answer.results}
+    missing = "it has not reported yet" if not answer.done else "it reported nothing"
+    results = [known.get(rank, RankProfile(rank=rank, problem=missing)) for rank in answer.ranks]
+    ranks = tuple(_of_rank(one, paths, answer) for one in results)
+    return RunProfile(record=record, attempt=attempt, answer=answer, ranks=ranks)
+
+
+def _of_rank(result: RankProfile, paths: AttemptPaths, answer: ProfileAnswer) -> ProfiledRank:
+    if not result.steps or answer.round is None:
+        return ProfiledRank(result=result, problem=result.problem)
+    round_ = paths.round(answer.round)
+    if answer.tool is ProfileTool.nsys:
+        return ProfiledRank(result=result, file=round_.nsys_report(result.rank))
+    file = round_.trace(answer.id, result.rank)
+    try:
+        summary = summarise(read_trace(file))
+    except TraceTooLargeError as error:
+        problem = f"the trace is not summed up: {error}; profile fewer steps, or open it"
+        return ProfiledRank(result=result, file=file, problem=problem)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        return ProfiledRank(result=result, file=file, problem=f"cannot read {file}: {why}")
+    return ProfiledRank(result=result, file=file, summary=summary, problem=result.problem)

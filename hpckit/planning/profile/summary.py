@@ -1,0 +1,163 @@
+"""Sums up the trace of one rank: compute, communication, overlap, copies, idle, the top. Pure.
+
+Reads events of the Chrome trace format as torch's profiler writes them (`ts` and `dur` in
+microseconds). On a GPU its kernels count, whatever stream they ran on; on CPUs the operators of all
+threads, and the collectives of gloo.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpckit.model.profile.summary import TopEntry, TraceSummary
+from hpckit.planning.profile.intervals import Interval, intersection, length, union
+from hpckit.planning.profile.nesting import Call, own_times
+
+MOST_TOP = 50
+"""Entries that are kept of the top."""
+
+_STEP = "ProfilerStep#"
+_COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
+_KERNEL_OF_COMMUNICATION = re.compile(r"(nccl|rccl|mscclKernel)", re.IGNORECASE)
+_COLLECTIVE = re.compile(r"^(c10d::|_?c10d_functional::|(gloo|nccl|mpi|ucc):)")
+_SECOND = 1e-6
+"""One unit of a trace's times."""
+_LATEST = 1e18
+
+
+class TraceError(ValueError):
+    """Raised for a trace that holds nothing to sum up."""
+
+
+@dataclass(slots=True)
+class _Totals:
+    """The count and the seconds under each name."""
+
+    of: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def add(self, name: str, seconds: float) -> None:
+        count, before = self.of.get(name, (0, 0.0))
+        self.of[name] = (count + 1, before + seconds)
+
+    def top(self) -> tuple[TopEntry, ...]:
+        ordered = sorted(self.of.items(), key=lambda item: (-item[1][1], item[0]))
+        return tuple(
+            TopEntry(name=name, count=count, seconds=seconds)
+            for name, (count, seconds) in ordered[:MOST_TOP]
+        )
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What counts of a trace, by its kind."""
+
+    steps: list[Interval] = field(default_factory=list)
+    kernels: list[Call] = field(default_factory=list)
+    copies: list[Call] = field(default_factory=list)
+    threads: dict[object, list[Call]] = field(default_factory=dict)
+    events: int = 0
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Add an event; those without a usable time are left out."""
+        call = _call(event)
+        if call is None:
+            return
+        category = event.get("cat")
+        if call.name.startswith(_STEP):
+            if category == "user_annotation":
+                self.steps.append((call.begin, call.end))
+        elif category == "kernel":
+            call.communicates = bool(_KERNEL_OF_COMMUNICATION.match(call.name))
+            self.kernels.append(call)
+        elif category in _COPIES:
+            self.copies.append(call)
+        elif category == "cpu_op" or (category == "user_annotation" and call.communicates):
+            track = (str(event.get("pid")), str(event.get("tid")))
+            self.threads.setdefault(track, []).append(call)
+        else:
+            return
+        self.events += 1
+
+
+def summarise(events: Iterable[Mapping[str, Any]]) -> TraceSummary:
+    """Return the summary of a trace's events; raises TraceError if it has none that count."""
+    trace = _Trace()
+    for event in events:
+        trace.take(event)
+    on_gpu = bool(trace.kernels)
+    ran = trace.kernels + trace.copies if on_gpu else [one for _, one in _all(trace.threads)]
+    window = _window(trace.steps, ran if on_gpu or not trace.steps else ())
+    if window is None:
+        raise TraceError("the trace has neither kernels nor operators")
+    totals = _Totals()
+    compute, communication = _on_gpu(trace, totals) if on_gpu else _on_cpu(trace, totals)
+    copies = [(one.begin, one.end) for one in trace.copies] if on_gpu else []
+    parts = [intersection(union(part), [window]) for part in (compute, communication, copies)]
+    busy = union(interval for part in parts for interval in part)
+    wall = window[1] - window[0]
+    return TraceSummary(
+        on_gpu=on_gpu,
+        steps=len(trace.steps),
+        wall_s=wall * _SECOND,
+        compute_s=length(parts[0]) * _SECOND,
+        communication_s=length(parts[1]) * _SECOND,
+        overlap_s=length(intersection(parts[0], parts[1])) * _SECOND,
+        copy_s=length(parts[2]) * _SECOND,
+        idle_s=max(wall - length(busy), 0.0) * _SECOND,
+        events=trace.events,
+        top=totals.top(),
+    )
+
+
+def _call(event: Mapping[str, Any]) -> Call | None:
+    name, begin, took = event.get("name"), _time(event, "ts"), _time(event, "dur")
+    if event.get("ph") != "X" or not isinstance(name, str) or begin is None or took is None:
+        return None
+    if took < 0:
+        return None
+    return Call(begin, begin + took, name, bool(_COLLECTIVE.match(name)))
+
+
+def _time(event: Mapping[str, Any], key: str) -> float | None:
+    """Return a time in microseconds; None if it is missing or beyond thousands of years."""
+    value: Any = event.get(key)
+    if type(value) in {int, float} and math.isfinite(value) and abs(value) < _LATEST:
+        return float(value)
+    return None
+
+
+def _all(threads: Mapping[object, list[Call]]) -> Iterator[tuple[object, Call]]:
+    for track, calls in threads.items():
+        yield from ((track, call) for call in calls)
+
+
+def _window(steps: list[Interval], ran: Iterable[Call]) -> Interval | None:
+    """Return the time from the first step to the end of the last one, and of what it started."""
+    begins = [begin for begin, _ in steps] or [call.begin for call in ran]
+    if not begins:
+        return None
+    ends = [end for _, end in steps] + [call.end for call in ran]
+    return min(begins), max(ends)
+
+
+def _on_gpu(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interval]]:
+    compute: list[Interval] = []
+    communication: list[Interval] = []
+    for call in trace.kernels:
+        (communication if call.communicates else compute).append((call.begin, call.end))
+        totals.add(call.name, (call.end - call.begin) * _SECOND)
+    return compute, communication
+
+
+def _on_cpu(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interval]]:
+    compute: list[Interval] = []
+    communication: list[Interval] = []
+    for calls in trace.threads.values():
+        for one in own_times(calls):
+            (communication if one.call.communicates else compute).extend(one.own)
+            totals.add(one.call.name, length(one.own) * _SECOND)
+    return compute, communication

@@ -1,0 +1,172 @@
+"""Profiles as text: where the time of each rank's window went, and what took most of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpckit.model.counted import counted
+from hpckit.model.moment import local_second
+from hpckit.model.plain import to_plain
+from hpckit.model.profile.answer import ProfileAnswer, RankProfile
+from hpckit.model.profile.summary import TopEntry, TraceSummary
+from hpckit.model.ranges import ranges
+from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.report.escape import escaped
+
+_TOP = 10
+_TOP_RANKS = 2
+"""With more ranks, only that of the slowest is shown in full."""
+_NAME = 46
+_NODE = 16
+
+_HEADER = ("rank", "node", "steps", "a step", "compute", "comm.", "exposed", "copies", "idle")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRank:
+    """One rank of a profile: its file and summary, as far as there are any."""
+
+    result: RankProfile
+    file: str | None = None
+    summary: TraceSummary | None = None
+    problem: str | None = None
+
+
+def profile_text(run: str, attempt: int, answer: ProfileAnswer, ranks: Sequence[ShownRank]) -> str:
+    """Return a profile as text, in 80 columns but for paths."""
+    place = f"run {run}, attempt {attempt}, round {answer.round}"
+    if not answer.done and not any(one.result.steps for one in ranks):
+        what = f"{counted(answer.steps, 'step')} of rank {ranges(answer.ranks)}"
+        return f"{place}: {what} will be profiled; `hpckit profile {run} --last` shows them"
+    lines = [f"{place}, {local_second(answer.at)}"]
+    summed = [one for one in ranks if one.summary is not None]
+    if summed:
+        lines += ["", *_table(summed), "", *_words(summed)]
+    for one in _detailed(summed):
+        lines += ["", *_top(one, alone=len(summed) == 1)]
+    problems = [f"rank {one.result.rank}: {one.problem}" for one in ranks if one.problem]
+    lines += ["", *problems] if problems else []
+    return "\n".join([*lines, *_files(answer, ranks)])
+
+
+def _table(ranks: Sequence[ShownRank]) -> list[str]:
+    rows = [_HEADER, *(_row(one) for one in ranks)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADER))]
+    return [
+        "  ".join(
+            cell.ljust(width) if place == 1 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _row(one: ShownRank) -> tuple[str, ...]:
+    summary, result = one.summary, one.result
+    assert summary is not None, "only ranks with a summary have a row"  # noqa: S101
+    first = 0 if result.first_step is None else result.first_step
+    parts = (
+        summary.compute_s,
+        summary.communication_s,
+        summary.exposed_s,
+        summary.copy_s,
+        summary.idle_s,
+    )
+    return (
+        str(result.rank),
+        _cut(result.node, _NODE),
+        ranges(range(first, first + result.steps)),
+        _span(summary.wall_s / max(result.steps, 1)),
+        *(_share(part, summary.wall_s) for part in parts),
+    )
+
+
+def _words(ranks: Sequence[ShownRank]) -> list[str]:
+    """Return what the columns mean: they differ between GPUs and CPUs."""
+    if any(one.summary is not None and one.summary.on_gpu for one in ranks):
+        busy, idle = "by kernels of the GPU", "the GPU had nothing to do"
+    else:
+        busy, idle = "by operators of all CPU threads", "no operator ran"
+    return [f"Shares of the time, {busy}.", f"Exposed: not hidden by compute. Idle: {idle}."]
+
+
+def _detailed(ranks: Sequence[ShownRank]) -> Sequence[ShownRank]:
+    if len(ranks) <= _TOP_RANKS:
+        return ranks
+    return [max(ranks, key=lambda one: 0.0 if one.summary is None else one.summary.wall_s)]
+
+
+def _top(one: ShownRank, *, alone: bool) -> list[str]:
+    summary = one.summary
+    assert summary is not None, "only ranks with a summary have a top"  # noqa: S101
+    what = "kernels" if summary.on_gpu else "operators, own time"
+    whose = "" if alone else f" of rank {one.result.rank}"
+    head = f"{'top ' + what + whose:{_NAME}}  {'total':>9}  {'share':>5}  {'calls':>8}"
+    return [head, *(_entry(entry, summary.wall_s) for entry in summary.top[:_TOP])]
+
+
+def _entry(entry: TopEntry, wall_s: float) -> str:
+    name = _cut(escaped(" ".join(entry.name.split())), _NAME)
+    share = _share(entry.seconds, wall_s)
+    return f"{name:{_NAME}}  {_span(entry.seconds):>9}  {share:>5}  {entry.count:>8}"
+
+
+def _files(answer: ProfileAnswer, ranks: Sequence[ShownRank]) -> list[str]:
+    files = [one.file for one in ranks if one.file is not None]
+    if not files:
+        return []
+    hint = "ui.perfetto.dev opens traces: Open trace file"
+    if answer.tool is ProfileTool.nsys:
+        hint = "nsys writes its report on its own; `nsys stats FILE` and Nsight Systems read it"
+    return ["", *files, hint]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole > 0 else "-"
+
+
+def _span(seconds: float) -> str:
+    """Return seconds in a unit that suits: `1.24 s`, `83.1 ms`, `412 us`."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    if seconds >= 1e-3:  # noqa: PLR2004  # a millisecond
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.0f} us"
+
+
+def profile_object(
+    run: str, attempt: int, answer: ProfileAnswer, ranks: Sequence[ShownRank]
+) -> dict[str, Any]:
+    """Return a profile for programs."""
+    return {
+        "run": run,
+        "attempt": attempt,
+        "round": answer.round,
+        "at": to_plain(answer.at),
+        "id": answer.id,
+        "tool": answer.tool.value,
+        "done": answer.done,
+        "ranks": [
+            {
+                "rank": one.result.rank,
+                "node": one.result.node or None,
+                "first_step": one.result.first_step,
+                "steps": one.result.steps,
+                "trace": one.file,
+                "bytes": one.result.size,
+                "problem": one.problem,
+                "summary": None if one.summary is None else _summary_object(one.summary),
+            }
+            for one in ranks
+        ],
+    }
+
+
+def _summary_object(summary: TraceSummary) -> dict[str, Any]:
+    return {**to_plain(summary), "exposed_s": summary.exposed_s}

@@ -1,0 +1,226 @@
+"""Profiles of this rank's steps: begun and ended at step boundaries, when asked to or planned.
+
+Nothing in it may stop training: what goes wrong is told to the supervisor, and written to the log.
+Without a profile it costs a comparison a step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from hpckit.model.profile.answer import RankProfile, planned_id
+from hpckit.model.telemetry.settings import Profile, ProfileTool
+from hpckit.record.layout import RoundPaths
+from hpckit.runtime.channel import messages
+from hpckit.runtime.rank.profile_tools import ProfileRecorder, recorder
+
+_OVER = "its step loop was over before"
+_LEFT = "it was asked to leave before"
+
+
+@dataclass(slots=True)
+class _Running:
+    """A profile under way. `first` is the first step that counts, None while it warms up."""
+
+    order: messages.StartProfile
+    recorder: ProfileRecorder
+    first: int | None = None
+    done: int = 0
+    held: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class StepProfiler:
+    """The profiles of one rank. `paths` is None if there is no folder for traces.
+
+    `nsys` is what the agent says about it (`parent_watch.NSYS_VARIABLE`). `apart` is a context for
+    work that is no part of a step.
+    """
+
+    rank: int = 0
+    round: int = 0
+    paths: RoundPaths | None = None
+    planned: Profile = field(default_factory=Profile)
+    nsys: str | None = None
+    tell: Callable[[messages.Message], None] = lambda _message: None
+    apart: Callable[[], AbstractContextManager[None]] = nullcontext
+    logger: logging.Logger | None = None
+    _asked: messages.StartProfile | None = field(default=None, init=False)
+    _running: _Running | None = field(default=None, init=False)
+    _planned_at: int = field(default=-1, init=False)
+    _windows: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.planned.at_step is not None and self.rank in self.planned.ranks:
+            self._planned_at = self.planned.at_step
+
+    def hear(self, order: messages.StartProfile) -> None:
+        """Note a request; it begins at the next boundary."""
+        if self._running is not None or self._asked is not None:
+            self._report(order, problem="another profile is under way on it")
+        else:
+            self._asked = order
+
+    def begin(self, step: int) -> None:
+        """Begin what is due before this step."""
+        if self._running is not None:
+            self._guard(self._mark, step)
+            return
+        # One step before is the warm-up; a loop that begins at that step warms up in it.
+        if self._asked is None and self._planned_at >= 0 and self._planned_at - 1 <= step:
+            if step <= self._planned_at:
+                self._asked = self._of_plan()
+            self._planned_at = -1
+        if self._asked is not None:
+            self._guard(self._start, step)
+
+    def end(self, step: int) -> None:
+        """End what has lasted long enough, after this step."""
+        running = self._running
+        if running is None or running.first is None:
+            return
+        running.done = step - running.first + 1
+        if running.done >= running.order.steps:
+            self._guard(self._finish, step)
+
+    def hold(self) -> None:
+        """Stop recording, as the step loop was left: by `break`, or by an exception.
+
+        What was recorded is written by `finish`, which does not come after an exception.
+        """
+        running = self._running
+        if running is not None and not running.held:
+            running.held = True
+            self._guard(lambda _step: running.recorder.hold(), 0)
+
+    def finish(self) -> None:
+        """Write what was recorded, as the step loop is over; no step will come."""
+        if self._asked is not None:
+            order, self._asked = self._asked, None
+            self._report(order, problem=_OVER)
+        if self._running is not None:
+            if self._running.done:
+                self._guard(self._finish, self._running.done)
+            else:
+                self._drop(_OVER)
+
+    def leave(self) -> None:
+        """Drop what was recorded: the rank was asked to leave, and has no time to write it."""
+        if self._asked is not None:
+            order, self._asked = self._asked, None
+            self._report(order, problem=_LEFT)
+        if self._running is not None:
+            self._drop(_LEFT)
+
+    def _of_plan(self) -> messages.StartProfile:
+        return messages.StartProfile(
+            id=planned_id(self.round),
+            round=self.round,
+            steps=self.planned.steps,
+            ranks=tuple(self.planned.ranks),
+            tool=self.planned.tool,
+        )
+
+    def _start(self, step: int) -> None:
+        order, self._asked = self._asked, None
+        assert order is not None, "called for an order"  # noqa: S101
+        try:
+            tool = self._recorder(order)
+        except ValueError as error:
+            self._report(order, problem=str(error))
+            return
+        self._windows += order.tool is ProfileTool.nsys
+        self._running = _Running(order, tool)
+        self._log("profiling %d steps after step=%d", order.steps, step)
+        tool.begin()
+
+    def _recorder(self, order: messages.StartProfile) -> ProfileRecorder:
+        """Return what records; raises ValueError if nothing can."""
+        if self.paths is None:
+            raise ValueError("the run has no folder for traces")
+        if order.tool is ProfileTool.nsys and self._windows:
+            raise ValueError("nsys records one window of each start of a rank, and has done so")
+        return recorder(order.tool, self.paths.trace(order.id, self.rank), self.nsys)
+
+    def _mark(self, step: int) -> None:
+        running = self._running
+        if running is None:
+            return
+        if running.first is None:
+            running.first = step
+        running.recorder.record()
+
+    def _finish(self, _step: int) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        try:
+            size = running.recorder.end()
+        except Exception as error:  # noqa: BLE001  # as in `_guard`
+            self._fail(running.order, error)
+            return
+        short = running.done < running.order.steps
+        self._log("profiled steps=%d from step=%d", running.done, running.first)
+        self._report(
+            running.order,
+            first_step=running.first,
+            steps=running.done,
+            size=size,
+            problem="its step loop was over after these steps" if short else None,
+        )
+
+    def _drop(self, why: str) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        try:
+            running.recorder.drop()
+        except Exception as error:  # noqa: BLE001  # as in `_guard`
+            self._log("the profiler did not stop: %s", error)
+        self._report(running.order, problem=why)
+
+    def _guard(self, work: Callable[[int], None], step: int) -> None:
+        """Do work that is no part of a step; whatever a profiler raises ends the profile alone."""
+        order = self._running.order if self._running is not None else self._asked
+        try:
+            with self.apart():
+                work(step)
+        except Exception as error:  # noqa: BLE001  # torch, CUDA, the disk: training continues
+            running, self._running, self._asked = self._running, None, None
+            if running is not None:
+                self._stop(running)
+            if order is not None:
+                self._fail(order, error)
+
+    def _stop(self, running: _Running) -> None:
+        try:
+            running.recorder.drop()
+        except Exception as error:  # noqa: BLE001  # it had not even begun, perhaps
+            self._log("the profiler did not stop: %s", error)
+
+    def _fail(self, order: messages.StartProfile, error: Exception) -> None:
+        text = " ".join(str(error).split()) or "no reason given"
+        self._report(order, problem=f"{type(error).__name__}: {text[:300]}")
+
+    def _report(
+        self,
+        order: messages.StartProfile,
+        *,
+        first_step: int | None = None,
+        steps: int = 0,
+        size: int = 0,
+        problem: str | None = None,
+    ) -> None:
+        if problem is not None:
+            self._log("profile: %s", problem)
+        told = RankProfile(
+            rank=self.rank, first_step=first_step, steps=steps, size=size, problem=problem
+        )
+        self.tell(messages.Profiled(id=order.id, round=order.round, profile=told))
+
+    def _log(self, text: str, *values: object) -> None:
+        if self.logger is not None:
+            self.logger.info(text, *values)

@@ -1,0 +1,195 @@
+"""Profiles that users ask for: passes requests on to the ranks, and writes down what came of them.
+
+One profile at a time; another request is refused meanwhile. What a round has not reported when it
+ends has not been profiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from hpckit.model.plain import from_plain
+from hpckit.model.profile.answer import (
+    MOST_RANKS,
+    MOST_STEPS,
+    ProfileAnswer,
+    ProfileRequest,
+    RankProfile,
+    is_profile_id,
+    planned_id,
+)
+from hpckit.model.ranges import ranges
+from hpckit.model.telemetry.settings import Profile
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.profile.answers import write_profile_answer
+from hpckit.record.store import read_rows
+from hpckit.runtime.channel import messages
+from hpckit.runtime.clock import now
+from hpckit.runtime.file_thread import FileThread
+from hpckit.runtime.threads import aside
+
+_ENDED = "the rank ended before"
+
+
+class Profiling(Protocol):
+    """A round whose ranks can be profiled."""
+
+    @property
+    def number(self) -> int:
+        """Which round it is."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks it has."""
+        ...
+
+    @property
+    def not_profiled(self) -> str | None:
+        """Why its ranks cannot be profiled now; None if they can."""
+        ...
+
+    def has_ended(self, rank: int) -> bool:
+        """Whether this rank has ended."""
+        ...
+
+    async def profile(self, order: messages.StartProfile) -> None:
+        """Pass an order on to the ranks."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Profiles:
+    """Where requests come from and answers go; `round` returns the latest round, if any."""
+
+    paths: AttemptPaths
+    files: FileThread
+    round: Callable[[], Profiling | None]
+    planned: Profile = field(default_factory=Profile)
+    _read: int = field(default=0, init=False)
+    _open: dict[str, ProfileAnswer] = field(default_factory=dict, init=False)
+
+    @property
+    def requests(self) -> Path:
+        """The file of requests."""
+        return self.paths.profile_requests
+
+    async def answer(self, request: int) -> None:
+        """Answer the requests that came since the last time, in their order."""
+        start, self._read = self._read, request
+        for one in await aside(lambda: self._requested(start)):
+            await self._answer(one)
+
+    def _requested(self, start: int) -> list[ProfileRequest]:
+        found: list[ProfileRequest] = []
+        with contextlib.suppress(OSError):
+            for row, _ in read_rows(self.requests, start=start):
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    found.append(from_plain(ProfileRequest, row))
+        return [one for one in found if is_profile_id(one.id)]
+
+    async def _answer(self, request: ProfileRequest) -> None:
+        round_ = self.round()
+        asked = ProfileAnswer(
+            id=request.id,
+            at=now(),
+            round=None if round_ is None else round_.number,
+            steps=request.steps,
+            ranks=_ranks(request.ranks, round_),
+            tool=request.tool,
+        )
+        why = self._refusal(asked, round_)
+        if why is not None or round_ is None:
+            self._write(replace(asked, round=None, refused=why, done=True))
+            return
+        self._open[asked.id] = asked
+        self._write(asked)
+        order = messages.StartProfile(
+            id=asked.id,
+            round=round_.number,
+            steps=asked.steps,
+            ranks=asked.ranks,
+            tool=asked.tool,
+        )
+        await round_.profile(order)
+        for rank in asked.ranks:
+            if round_.has_ended(rank):
+                self.ended(round_.number, rank)
+
+    def _refusal(self, asked: ProfileAnswer, round_: Profiling | None) -> str | None:
+        """Return why a request cannot be followed; None if it can."""
+        if round_ is None:
+            return "its ranks are being started"
+        if round_.not_profiled is not None:
+            return round_.not_profiled
+        if not 0 < asked.steps <= MOST_STEPS or not 0 < len(asked.ranks) <= MOST_RANKS:
+            return f"a profile has 1 to {MOST_STEPS} steps, and 1 to {MOST_RANKS} ranks"
+        if unknown := [rank for rank in asked.ranks if not 0 <= rank < round_.world_size]:
+            return f"it has no rank {ranges(unknown)} now; it has 0-{round_.world_size - 1}"
+        if self._open:
+            other = next(iter(self._open.values()))
+            return f"a profile of rank {ranges(other.ranks)} is under way"
+        return None
+
+    def take(self, message: messages.Profiled) -> None:
+        """Note what came of a profile on one rank; planned ones begin without a request."""
+        answer = self._open.get(message.id)
+        round_ = self.round()
+        if answer is None and round_ is not None and message.id == planned_id(message.round):
+            answer = ProfileAnswer(
+                id=message.id,
+                at=now(),
+                round=message.round,
+                steps=self.planned.steps,
+                ranks=tuple(sorted(set(self.planned.ranks) & set(range(round_.world_size)))),
+                tool=self.planned.tool,
+            )
+        if answer is not None:
+            self._note(answer, message.profile)
+
+    def ended(self, round_: int, rank: int) -> None:
+        """Note that a rank has ended: what it has not reported does not come any more."""
+        for answer in list(self._open.values()):
+            if answer.round == round_ and rank in _missing(answer):
+                self._note(answer, RankProfile(rank=rank, problem=_ENDED))
+
+    def over(self, round_: int) -> None:
+        """Note that a round has ended."""
+        for answer in list(self._open.values()):
+            if answer.round == round_:
+                for rank in _missing(answer):
+                    self.ended(round_, rank)
+
+    def _note(self, answer: ProfileAnswer, result: RankProfile) -> None:
+        if result.rank not in answer.ranks:
+            return
+        others = (one for one in answer.results if one.rank != result.rank)
+        results = tuple(sorted((*others, result), key=lambda one: one.rank))
+        answer = replace(answer, results=results, done=len(results) == len(answer.ranks))
+        self._open[answer.id] = answer
+        if answer.done:
+            del self._open[answer.id]
+        self._write(answer)
+
+    def _write(self, answer: ProfileAnswer) -> None:
+        self.files.put_latest(f"profile {answer.id}", partial(self._try_to_write, answer))
+
+    def _try_to_write(self, answer: ProfileAnswer) -> None:
+        with contextlib.suppress(OSError):  # whoever asked is told that no answer came
+            write_profile_answer(self.paths, answer)
+
+
+def _ranks(asked: Iterable[int], round_: Profiling | None) -> tuple[int, ...]:
+    """Return the ranks that are meant: all of them if none is named."""
+    every = range(0 if round_ is None else round_.world_size)
+    return tuple(sorted(set(asked))) or tuple(every)
+
+
+def _missing(answer: ProfileAnswer) -> list[int]:
+    known = {one.rank for one in answer.results}
+    return [rank for rank in answer.ranks if rank not in known]

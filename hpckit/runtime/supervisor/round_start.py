@@ -1,0 +1,56 @@
+"""The orders that start a round: which ranks each node has, and where rank 0's store listens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from hpckit.model.save_cost import SaveCost
+from hpckit.runtime.channel import messages
+from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
+from hpckit.runtime.supervisor.agents import Peer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOrders:
+    """What the members of a round are told; `port` is reserved on the first one."""
+
+    number: int
+    members: Sequence[Peer]
+    tasks_per_node: int
+    port: int
+    between_failures: timedelta
+    save_cost: SaveCost | None
+
+    def orders(self) -> Iterator[tuple[int, messages.StartRound]]:
+        """Yield the node rank of each member, and its order."""
+        for place, peer in enumerate(self.members):
+            yield (
+                peer.node_rank,
+                messages.StartRound(
+                    round=self.number,
+                    node_rank=place,
+                    first_rank=place * self.tasks_per_node,
+                    local_world_size=self.tasks_per_node,
+                    world_size=self.tasks_per_node * len(self.members),
+                    num_nodes=len(self.members),
+                    master_addr=master_host(self.members),
+                    master_port=self.port,
+                    mtbf_hours=self.between_failures / timedelta(hours=1),
+                    save_cost=self.save_cost,
+                ),
+            )
+
+
+def master_host(members: Sequence[Peer]) -> str:
+    """Return the address by which the nodes of a round reach the node of rank 0.
+
+    The address from which its agent connects is the one that routes between nodes. An agent on
+    this host connects over loopback; then it is the address by which another agent reaches us.
+    """
+    first, *others = members
+    if not others:
+        return LOOPBACK
+    addresses = (first.channel.peer, *(peer.channel.here for peer in others))
+    return next((one for one in addresses if not is_loopback(one)), first.node)

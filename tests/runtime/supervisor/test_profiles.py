@@ -1,0 +1,201 @@
+"""Requests for profiles, as the supervisor answers them: once each, one at a time, to the end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.model.plain import to_plain
+from hpckit.model.profile.answer import ProfileAnswer, ProfileRequest, RankProfile, planned_id
+from hpckit.model.telemetry.settings import Profile
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.profile.answers import latest_profile, read_profile_answer
+from hpckit.record.store import append_line
+from hpckit.runtime.channel import messages
+from hpckit.runtime.file_thread import FileThread
+from hpckit.runtime.supervisor.profiles import Profiles
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+NAME = "20260101T000000Z-ab12"
+REQUEST = ProfileRequest(id=NAME, at=AT, host="here", steps=3, ranks=(0, 2))
+
+
+@dataclass
+class FourRanks:
+    """A round of four ranks."""
+
+    number: int = 5
+    world_size: int = 4
+    not_profiled: str | None = None
+    gone: set[int] = field(default_factory=set)
+    orders: list[messages.StartProfile] = field(default_factory=list)
+
+    def has_ended(self, rank: int) -> bool:
+        """Look it up."""
+        return rank in self.gone
+
+    async def profile(self, order: messages.StartProfile) -> None:
+        """Keep the order."""
+        self.orders.append(order)
+
+
+@dataclass
+class Desk:
+    """A supervisor's side, and the files that a verb sees."""
+
+    paths: AttemptPaths
+    round: FourRanks | None
+    profiles: Profiles
+
+    async def ask(self, request: ProfileRequest) -> ProfileAnswer:
+        """Ask as a verb does; return what is answered first."""
+        size = append_line(self.paths.profile_requests, to_plain(request))
+        await self.profiles.answer(size)
+        return await self.answer(request.id)
+
+    async def answer(self, name: str) -> ProfileAnswer:
+        """Return the present answer to a request."""
+        await self.profiles.files.settled(10)
+        found = read_profile_answer(self.paths, name)
+        assert found is not None
+        return found
+
+    def report(self, rank: int, name: str = NAME, **values: Any) -> None:
+        """Let a rank report."""
+        told = RankProfile(**{"rank": rank, "node": "n", "first_step": 7, "steps": 3, **values})
+        self.profiles.take(messages.Profiled(id=name, round=5, profile=told))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """Return one whose round trains."""
+    round_ = FourRanks()
+    paths = AttemptPaths(tmp_path)
+    profiles = Profiles(
+        paths=paths,
+        files=FileThread(),
+        round=lambda: made.round,
+        planned=Profile(at_step=5, ranks=[1, 0, 9]),
+    )
+    made = Desk(paths, round_, profiles)
+    return made
+
+
+def test_request_goes_to_its_ranks_and_is_done_when_all_have_reported(desk: Desk) -> None:
+    """Reports of other ranks and of other profiles change nothing."""
+
+    async def scene() -> None:
+        answer = await desk.ask(REQUEST)
+        assert (answer.done, answer.refused, answer.round) == (False, None, 5)
+        assert desk.round is not None
+        (order,) = desk.round.orders
+        assert (order.id, order.round, order.steps, order.ranks) == (NAME, 5, 3, (0, 2))
+        desk.report(2)
+        desk.report(1)
+        desk.report(0, "20260101T000000Z-other")
+        answer = await desk.answer(NAME)
+        assert (answer.done, [one.rank for one in answer.results]) == (False, [2])
+        desk.report(0, steps=0, problem="no")
+        answer = await desk.answer(NAME)
+        assert (answer.done, [one.problem for one in answer.results]) == (True, ["no", None])
+
+    asyncio.run(scene())
+    assert latest_profile(desk.paths) is not None
+
+
+def test_another_request_is_refused_while_one_is_under_way(desk: Desk) -> None:
+    """It says why; once the first is done, the next is taken."""
+    second = replace(REQUEST, id="20260101T000001Z-cd34")
+
+    async def scene() -> None:
+        await desk.ask(REQUEST)
+        answer = await desk.ask(second)
+        assert (answer.done, answer.round) == (True, None)
+        assert answer.refused == "a profile of rank 0, 2 is under way"
+        desk.report(0)
+        desk.report(2)
+        third = replace(second, id="20260101T000002Z-ef56", ranks=())
+        answer = await desk.ask(third)
+        assert (answer.refused, answer.ranks) == (None, (0, 1, 2, 3))
+
+    asyncio.run(scene())
+    assert getattr(latest_profile(desk.paths), "id", "") == "20260101T000002Z-ef56"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"ranks": (0, 4, 5)}, "it has no rank 4-5 now; it has 0-3"),
+        ({"ranks": (-1,)}, "it has no rank -1 now"),
+        ({"steps": 0}, "1 to 1000 steps"),
+        ({"steps": 10**9}, "1 to 1000 steps"),
+    ],
+)
+def test_request_that_cannot_be_followed_is_refused(
+    desk: Desk, change: dict[str, Any], why: str
+) -> None:
+    """The verb checks the same before; a round may be smaller than the run was planned."""
+    answer = asyncio.run(desk.ask(replace(REQUEST, **change)))
+    assert why in str(answer.refused)
+    assert desk.round is not None
+    assert desk.round.orders == []
+
+
+def test_round_that_cannot_be_profiled_says_why(desk: Desk) -> None:
+    """Between two rounds there is none at all."""
+    assert desk.round is not None
+    desk.round.not_profiled = "no step loop"
+    assert asyncio.run(desk.ask(REQUEST)).refused == "no step loop"
+    desk.round = None
+    again = replace(REQUEST, id="20260101T000003Z-a")
+    assert asyncio.run(desk.ask(again)).refused == "its ranks are being started"
+
+
+def test_ranks_that_end_before_are_no_reason_to_wait(desk: Desk) -> None:
+    """One that had ended already, one that ends, and those of a round that is over."""
+
+    async def scene() -> None:
+        assert desk.round is not None
+        desk.round.gone.add(3)
+        answer = await desk.ask(replace(REQUEST, ranks=()))
+        assert [(one.rank, one.problem) for one in answer.results] == [(3, "the rank ended before")]
+        desk.profiles.ended(4, 1)  # an earlier round
+        desk.profiles.ended(5, 2)
+        desk.report(0)
+        assert not (await desk.answer(NAME)).done
+        desk.profiles.over(5)
+        answer = await desk.answer(NAME)
+        assert answer.done
+        assert [one.problem is None for one in answer.results] == [True, False, False, False]
+
+    asyncio.run(scene())
+
+
+def test_planned_profile_is_answered_without_a_request(desk: Desk) -> None:
+    """Of the ranks that the round has."""
+    name = planned_id(5)
+
+    async def scene() -> None:
+        desk.report(1, name)
+        answer = await desk.answer(name)
+        assert (answer.ranks, answer.done) == ((0, 1), False)
+        desk.report(0, name)
+        assert (await desk.answer(name)).done
+
+    asyncio.run(scene())
+
+
+def test_lines_that_are_no_requests_are_passed_over(desk: Desk) -> None:
+    """Such as one whose name would leave the folder."""
+    for line in ({}, {"id": 3}, {**to_plain(REQUEST), "id": "../../etc"}):
+        append_line(desk.paths.profile_requests, line)
+    answer = asyncio.run(desk.ask(REQUEST))
+    assert answer.refused is None
+    assert desk.round is not None
+    assert len(desk.round.orders) == 1
+    assert [path.name for path in desk.paths.profiles.iterdir()] == [f"{NAME}.json"]
