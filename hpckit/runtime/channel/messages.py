@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpckit.errors import ChannelError
+from hpckit.model.diagnosis.collectives import RankCollectives
 from hpckit.model.failure import RankExit, RankStack
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.save_cost import SaveCost
@@ -244,6 +245,14 @@ class StacksSaved(Message):
 
     round: int
     request: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivesTold(Message):
+    """Agent → supervisor: what one of its ranks says of its collectives."""
+
+    round: int
+    collectives: RankCollectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
