@@ -94,7 +94,7 @@ class _HeatMap:
     id: str
     label: str
     title: str
-    of: str
+    of: str | tuple[tuple[float, str], ...]
     low: float
     high: float
     form: str
@@ -115,7 +115,7 @@ _WARM = _HeatMap(
     id="chart-gpu-temperature",
     label="how warm each GPU was over time",
     title="°C",
-    of="Inferno",
+    of=((0, "#313695"), (0.5, "#fee090"), (1, "#a50026")),
     low=20,
     high=95,
     form=".0f",
