@@ -17,6 +17,7 @@ from hpckit.model.states import RoundAction, RunState
 from hpckit.model.telemetry.json_form import encode_telemetry
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import (
+    ClockReason,
     GaugeSpread,
     GpuCounter,
     GpuDevice,
@@ -201,6 +202,7 @@ def _row(node: str, begin: datetime, end: datetime, samples: int, busy: float) -
         GpuGauge.busy_share: busy,
         GpuGauge.memory_used_bytes: 61e9,
         GpuGauge.power_w: 150 + 500 * busy,
+        GpuGauge.temperature_c: 30 + 50 * busy,
     }
     spreads = {
         name: GaugeSpread(min=0.5 * one, mean=one, max=one, p95=one, count=samples)
@@ -217,6 +219,7 @@ def _row(node: str, begin: datetime, end: datetime, samples: int, busy: float) -
                 samples=samples,
                 gauges=spreads,
                 counters={GpuCounter.energy_j: seconds * (150 + 500 * busy)},
+                reasons={ClockReason.software_thermal: 0.25} if node == "n1" else {},
             )
             for index in range(2)
         ),

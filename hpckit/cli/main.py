@@ -47,6 +47,7 @@ VERB_GROUPS = {
         "diff": "what differs between two runs, or two launches",
         "results": "a table of final metrics over a sweep",
         "report": "one HTML file about runs: verdicts, failures, timeline, curves, sweep, GPUs",
+        "plot": "curves of runs as a figure for a paper or a slide: PDF, SVG or PNG",
         "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
         "stacks": "what every rank of a running run is doing now: their Python stacks",
         "profile": "where the time of a running run's steps goes: kernels, communication, idle",
@@ -98,10 +99,11 @@ _MEANT = {
     **dict.fromkeys(("log", "tail"), "logs"),
     **dict.fromkeys(("info", "describe", "config"), "show"),
     "compare": "diff",
+    **dict.fromkeys(("curves", "figure", "chart"), "plot"),
     **dict.fromkeys(("stack", "dump", "py-spy", "pystack", "traceback"), "stacks"),
     **dict.fromkeys(("profiler", "prof", "nsys", "kineto", "perf"), "profile"),
     **dict.fromkeys(("tensorboard", "wandb", "mlflow", "metrics", "trace"), "export"),
-    **dict.fromkeys(("html", "summary", "plot", "dashboard"), "report"),
+    **dict.fromkeys(("html", "summary", "dashboard"), "report"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """Names that other tools use for hpckit's verbs."""

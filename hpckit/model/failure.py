@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.states import RecordedEnum
 
 FROZEN_FOLDER_EXIT = 66
@@ -205,7 +206,8 @@ class Failure:
     """A classified failure: cause, place, step, and the message of the process that failed.
 
     `signature` is the same for the same failure on any rank, node or step. `checkpoint` names the
-    checkpoint that was being loaded, if it is to blame and others are left.
+    checkpoint that was being loaded, if it is to blame and others are left. `collective` is where
+    ranks waited for others, if they said so.
     """
 
     cause: Cause
@@ -216,6 +218,7 @@ class Failure:
     traceback: str | None = None
     signature: str = ""
     checkpoint: str | None = None
+    collective: CollectiveWait | None = None
 
 
 def signal_name(number: int) -> str:

@@ -17,6 +17,10 @@ RANKS_PER_FOLDER = 256
 """Creating thousands of files in one folder at once is slow on a parallel file system."""
 
 
+NCCL_TRACE = "nccl-trace-rank-"
+"""What the names of torch's own dumps begin with; torch adds the rank."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoundPaths:
     """One round: the ranks' logs and exit records."""
@@ -35,6 +39,14 @@ class RoundPaths:
     def stacks(self, rank: int) -> Path:
         """Return the file for a rank's stacks, written when the rank seems to hang."""
         return self.of(rank) / f"rank-{rank:05d}.stacks.txt"
+
+    def collectives(self, rank: int) -> Path:
+        """Return the file for what a rank said of its collectives when it stood still."""
+        return self.of(rank) / f"rank-{rank:05d}.collectives.json"
+
+    def nccl_trace(self, rank: int) -> Path:
+        """Return the file into which torch dumps a rank's flight recorder at a time-out of NCCL."""
+        return self.of(rank) / f"{NCCL_TRACE}{rank}"
 
     @property
     def nccl_log(self) -> Path:

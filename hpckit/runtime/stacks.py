@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 from collections.abc import Mapping
 from datetime import timedelta
@@ -40,6 +41,12 @@ _SETTLED_S = 0.2
 """A dump that has not grown for this long counts as complete: it has no end mark."""
 _MOST_BYTES = 256 * 1024
 """Kept of one dump, from its end: the main thread comes last."""
+
+_OWN_THREAD = re.compile(
+    r'^Thread 0x[0-9a-f]+.*\n  File "[^"\n]*/hpckit/runtime/rank/recorder\.py".*\n(?:  .*\n)*\n?',
+    re.MULTILINE,
+)
+"""The thread in which a rank waits for its agent's questions: it is of no use to the reader."""
 
 _files: list[TextIO] = []
 """Keeps the dump file open: faulthandler holds its descriptor only."""
@@ -83,7 +90,8 @@ async def dump(
     # A stopped process will not answer: do not let it use up the wait of all.
     running = [rank for rank in sizes if _state(Path("/proc") / str(pids[rank]))[:1] != "T"]
     await _settled({files[rank]: sizes[rank] for rank in running}, wait)
-    return {rank: _since(files[rank], sizes[rank]) if rank in sizes else "" for rank in pids}
+    texts = {rank: _since(files[rank], sizes[rank]) if rank in sizes else "" for rank in pids}
+    return {rank: _OWN_THREAD.sub("", text) for rank, text in texts.items()}
 
 
 async def _settled(before: Mapping[Path, int], wait: timedelta) -> None:

@@ -37,6 +37,8 @@ SURFACE = {
     "export": {"KIND", "LAUNCH|RUN", "--to", "--follow", "--undone", "--output-dir"},
     "report": {"LAUNCH|RUN", "--to", "--markdown", "--json", "--junit", "--refresh", "--fresh"}
     | {"--output-dir"},
+    "plot": {"LAUNCH|RUN", "--to", "--metric", "--x", "--smooth", "--log", "--style", "--width"}
+    | {"--height", "--fresh", "--output-dir"},
     "diff": {"LAUNCH|RUN", "--code", "--fresh", "--json", "--output-dir"},
     "top": {"LAUNCH|RUN", "--once", "--output-dir"},
     "stacks": {"LAUNCH|RUN", "--rank", "--json", "--output-dir"},

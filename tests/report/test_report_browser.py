@@ -109,13 +109,40 @@ def test_browser_draws_all_charts_offline(
     assert reader.page.locator("img").count() == 0
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_browser_shows_curves_over_time_at_a_press(
+    desk: Desk, browser: Any, width: int, scheme: str
+) -> None:
+    """Buttons change the axis of all curves at once, under the page's own policy."""
+    troubled_launch(desk)
+    file = report(desk)
+    options: dict[str, Any] = {"viewport": {"width": width, "height": 900}}
+    reader = Reader(browser, file, color_scheme=scheme, **options)
+    page = reader.page
+    title = page.locator("#chart-curve-0 .xtitle")
+    lines = page.locator("#chart-curve-0 path.js-line")
+    assert (title.text_content(), lines.count()) == ("step", 3)
+    for words, shown in (
+        ("wall time", ("wall time (min)", 3)),
+        ("productive time", ("productive time (min)", 1)),
+        ("steps", ("step", 3)),
+    ):
+        page.locator("#curve-axis").get_by_role("button", name=words, exact=True).click()
+        wait_until(lambda: (title.text_content(), lines.count()) == shown, page)  # noqa: B023
+        assert page.locator("#curve-axis button[aria-pressed=true]").text_content() == words
+        assert reader.width() == 0
+    reader.check(file)
+
+
 def test_browser_draws_the_undone_steps_and_the_account(desk: Desk, browser: Any) -> None:
     """The dotted line, the bars of each part, and the heat map are really there."""
     troubled_launch(desk)
     page = Reader(browser, report(desk), viewport={"width": 1280, "height": 900}).page
     assert page.locator("#chart-curve-0 path.js-line").count() == 3
     assert page.locator("#chart-timeline .bars .point path").count() > 20
-    assert page.locator("#chart-gpu-busy .hm image").count() == 1
+    for name in ("busy", "temperature", "slowed"):
+        assert page.locator(f"#chart-gpu-{name} .hm image").count() == 1
     buttons = page.locator(".modebar-btn").evaluate_all("all => all.map(one => one.dataset.title)")
     assert buttons
     assert not [title for title in buttons if title and ("hare" in title or "loud" in title)]

@@ -1,8 +1,9 @@
 """Finds the rank that causes a hang. Pure.
 
 It reads what all ranks were doing. One rank that stands still blocks all others, which then wait
-for it in a collective. So the guilty rank is the one that the kernel has stopped, or that is a step
-behind, or the only one that does not wait for others.
+for it in a collective. So the guilty rank is the one that the kernel has stopped, or that has not
+entered the collective in which the others wait, or that is a step behind, or the only one that does
+not wait for others.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.failure import Cause, Failure, RankStack
 
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line \d+ in (?P<name>.*)$', re.MULTILINE)
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _TORCH = re.compile(r"[/\\]torch[/\\]")
+_LIBRARY = re.compile(
+    r"/(site|dist)-packages/|/python3\.\d+t?/|[/\\]torch[/\\]|/hpckit/runtime/|^<"
+)
 _COLLECTIVE = re.compile(r"torch[/\\](distributed|nn[/\\]parallel|autograd[/\\]graph)")
 """Where a rank waits for others: DistributedDataParallel does so inside of backward()."""
 _WAITING_OUTSIDE = ("T", "t", "D")
@@ -38,23 +43,49 @@ class StalledRank:
     over: bool = False
 
 
-def blame(stall: StalledRank, stacks: Sequence[RankStack]) -> Failure:
-    """Return the failure to record for a hang, with the guilty rank if there is one."""
-    guilty = _guilty(stacks)
+def blame(
+    stall: StalledRank, stacks: Sequence[RankStack], wait: CollectiveWait | None = None
+) -> Failure:
+    """Return the failure to record for a hang, with the guilty rank if there is one.
+
+    `wait` is the collective in which ranks wait, if they said so.
+    """
+    wait = with_place(wait, stacks)
+    guilty = _guilty(stacks, None if wait is None else wait.culprit)
     words = f"{_stood_still(stall)} (limit {stall.limit_s:.1f} s)"
+    told = "" if wait is None else f"; {wait.words}"
     if guilty is None:
         return Failure(
-            cause=Cause.hang, message=words, step=stall.step, signature=_signature(stacks)
+            cause=Cause.hang,
+            message=words + told,
+            step=stall.step,
+            signature=_signature(stacks),
+            collective=wait,
         )
     return Failure(
         cause=Cause.hang,
-        message=f"{words}; rank {guilty.rank} on {guilty.node} {_doing(guilty)}",
+        message=f"{words}; rank {guilty.rank} on {guilty.node} {_doing(guilty)}{told}",
         rank=guilty.rank,
         node=guilty.node,
         step=stall.step,
         traceback=guilty.text or None,
         signature=_signature([guilty]),
+        collective=wait,
     )
+
+
+def with_place(wait: CollectiveWait | None, stacks: Sequence[RankStack]) -> CollectiveWait | None:
+    """Return the wait with where in the user's code the ranks wait, from the stack of one."""
+    if wait is None or wait.place is not None:
+        return wait
+    waiting = [one for one in stacks if one.rank in wait.waiting and _waits_for_others(one)]
+    for one in waiting:
+        for frame in _FRAME.finditer(main_thread(one.text)):
+            if not _LIBRARY.search(frame["file"]):
+                name = frame["file"].replace("\\", "/").rpartition("/")[2]
+                place = f"{name}:{frame['line']} in {frame['name']}"
+                return replace(wait, place=place, words=f"{wait.words}, at {place}")
+    return wait
 
 
 def _stood_still(stall: StalledRank) -> str:
@@ -67,9 +98,10 @@ def _stood_still(stall: StalledRank) -> str:
     return f"no step began on rank {stall.rank} for {stall.silent_s:.1f} s after step {stall.step}"
 
 
-def _guilty(stacks: Sequence[RankStack]) -> RankStack | None:
+def _guilty(stacks: Sequence[RankStack], culprit: int | None) -> RankStack | None:
     for suspects in (
         [one for one in stacks if one.state.startswith(_WAITING_OUTSIDE)],
+        [one for one in stacks if one.rank == culprit],
         _behind(stacks),
         [one for one in stacks if one.text and not _waits_for_others(one)],
     ):

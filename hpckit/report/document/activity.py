@@ -11,7 +11,10 @@ COLUMNS = 240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStretch:
-    """What a GPU did between two moments, seconds since 1970; null is unknown."""
+    """What a GPU did between two moments, seconds since 1970; null is unknown.
+
+    `slowed` is the share of the time in which heat or the power brake lowered its clocks.
+    """
 
     node: str
     gpu: str
@@ -19,6 +22,8 @@ class GpuStretch:
     end_s: float
     busy: float | None
     power_w: float | None
+    temperature_c: float | None = None
+    slowed: float | None = None
 
 
 @dataclass(slots=True)
@@ -45,17 +50,22 @@ class TimeColumns:
     end_s: float
     _busy: dict[tuple[str, str], dict[int, _Mean]] = field(default_factory=dict)
     _power: dict[tuple[str, str], dict[int, _Mean]] = field(default_factory=dict)
+    _temperature: dict[tuple[str, str], dict[int, _Mean]] = field(default_factory=dict)
+    _slowed: dict[tuple[str, str], dict[int, _Mean]] = field(default_factory=dict)
 
     def add(self, one: GpuStretch) -> None:
         """Take a reading into account, in every column that it touches."""
         key = (one.node, one.gpu)
         for column, weight in self._columns(one.begin_s, one.end_s):
-            if one.busy is not None:
-                means = self._busy.setdefault(key, {})
-                means.setdefault(column, _Mean()).add(one.busy, weight)
-            if one.power_w is not None:
-                means = self._power.setdefault(key, {})
-                means.setdefault(column, _Mean()).add(one.power_w, weight)
+            for kept, value in (
+                (self._busy, one.busy),
+                (self._power, one.power_w),
+                (self._temperature, one.temperature_c),
+                (self._slowed, one.slowed),
+            ):
+                if value is not None:
+                    means = kept.setdefault(key, {})
+                    means.setdefault(column, _Mean()).add(value, weight)
 
     @property
     def gpus(self) -> list[tuple[str, str]]:
@@ -64,7 +74,15 @@ class TimeColumns:
 
     def busy(self, gpu: tuple[str, str]) -> tuple[float | None, ...]:
         """Return the share of time in which a GPU was busy, by column."""
-        return _row(self._busy.get(gpu, {}))
+        return _row(self._busy.get(gpu, {})) or (None,) * COLUMNS
+
+    def temperature_c(self, gpu: tuple[str, str]) -> tuple[float | None, ...]:
+        """Return the temperature of a GPU, by column."""
+        return _row(self._temperature.get(gpu, {}), digits=0)
+
+    def slowed(self, gpu: tuple[str, str]) -> tuple[float | None, ...]:
+        """Return the share of time in which heat or the power brake slowed a GPU, by column."""
+        return _row(self._slowed.get(gpu, {}))
 
     def power_w(self) -> tuple[float | None, ...]:
         """Return the power of all GPUs together, by column."""
@@ -88,9 +106,12 @@ class TimeColumns:
                 yield column, weight
 
 
-def _row(means: Mapping[int, _Mean]) -> tuple[float | None, ...]:
+def _row(means: Mapping[int, _Mean], digits: int = 3) -> tuple[float | None, ...]:
+    """Return the means by column; empty if there is none."""
+    if not means:
+        return ()
     found = (means[column].mean if column in means else None for column in range(COLUMNS))
-    return tuple(None if one is None else round(one, 3) for one in found)
+    return tuple(None if one is None else round(one, digits) for one in found)
 
 
 def seconds(at: datetime) -> float:

@@ -28,10 +28,15 @@ class ReportGoal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoints:
-    """Values over steps; null is a gap."""
+    """Values over steps; null is a gap.
+
+    `wall_s` and `productive_s` are when each was logged, in seconds of its run; empty if unknown.
+    """
 
     steps: tuple[float, ...] = ()
     values: tuple[float | None, ...] = ()
+    wall_s: tuple[float, ...] = ()
+    productive_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +82,16 @@ class RunTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLane:
-    """How busy one GPU was in each column of time; null where nothing was measured."""
+    """What one GPU did in each column of time; null where nothing was measured.
+
+    `busy` and `slowed` (by heat or the power brake) are shares of the time.
+    """
 
     node: str
     gpu: str
     busy: tuple[float | None, ...]
+    temperature_c: tuple[float | None, ...] = ()
+    slowed: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

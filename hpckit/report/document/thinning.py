@@ -48,17 +48,22 @@ def thinned(
 
     A value that is not finite is a gap, unless its column has others.
     """
-    if len(steps) <= columns:
-        kept = list(range(len(steps)))
-    else:
-        ends = {0, len(steps) - 1}
-        kept = sorted({*_extremes(steps, values, shown, columns), *ends})
+    kept = kept_places(steps, values, shown, columns)
     return CurvePoints(
         steps=tuple(rounded(steps[place]) for place in kept),
         values=tuple(
             rounded(values[place]) if math.isfinite(values[place]) else None for place in kept
         ),
     )
+
+
+def kept_places(
+    steps: Sequence[float], values: Sequence[float], shown: StepRange, columns: int = COLUMNS
+) -> Sequence[int]:
+    """Return the places of the values that `thinned` keeps."""
+    if len(steps) <= columns:
+        return range(len(steps))
+    return sorted({*_extremes(steps, values, shown, columns), 0, len(steps) - 1})
 
 
 def _extremes(

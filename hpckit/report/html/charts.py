@@ -28,22 +28,28 @@ VIRIDIS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart: where on the page, what it shows in words, how high, and what plotly draws."""
+    """A chart: where on the page, what it shows in words, how high, and what plotly draws.
+
+    `axes` are other x axes to choose from, by name: the title, and the places of each trace on it,
+    null for a trace that it does not have.
+    """
 
     id: str
     label: str
     height: int
     traces: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any] = field(default_factory=dict)
+    axes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """Return the object that the page's script reads."""
-        return {
+        made = {
             "id": self.id,
             "height": self.height,
             "data": list(self.traces),
             "layout": dict(self.layout),
         }
+        return {**made, "axes": dict(self.axes)} if self.axes else made
 
 
 def label(text: str, width: int = LABEL_WIDTH) -> str:

@@ -7,13 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.counted import counted
-from hpckit.report.document.model import CurveBand, MetricCurves, ReportDocument, RunCurve
+from hpckit.report.document.figure import unit_name, unit_s
+from hpckit.report.document.model import (
+    CurveBand,
+    CurvePoints,
+    MetricCurves,
+    ReportDocument,
+    RunCurve,
+)
+from hpckit.report.document.run_clock import CurveAxis
 from hpckit.report.document.words import short_name
 from hpckit.report.html.charts import COLOURS, Chart, label, line
 from hpckit.report.html.elements import Html, element, paragraph
 from hpckit.report.html.section import Section, empty_section, section
 
 _HEIGHT = 340
+_BAND_TRACES = 3
+"""Its edges, and the median."""
 _BAND = "rgba(127,127,127,0.25)"
 
 
@@ -23,6 +33,8 @@ def curves_section(document: ReportDocument) -> Section:
         why = "No curves: no metric has numbers at two steps of a run, or more."
         return empty_section("curves", "Curves", why)
     parts: list[Html | Chart] = [_legend(document)]
+    if any(one.live.wall_s for metric in document.curves for one in metric.runs):
+        parts.append(element("p", id="curve-axis", class_="choice", hidden=""))
     runs = list(dict.fromkeys(one.run for metric in document.curves for one in metric.runs))
     styles = {
         run: _Style(label(short_name(document, run)), COLOURS[place % len(COLOURS)])
@@ -54,10 +66,15 @@ def _legend(document: ReportDocument) -> Html:
     words = "Solid lines hold."
     if any(one.undone for metric in document.curves for one in metric.runs):
         words += " Faint dotted lines are steps that a restart has undone."
+    if any(one.live.wall_s for metric in document.curves for one in metric.runs):
+        words += (
+            " Wall time begins with the first attempt; productive time leaves out start-up, saves, "
+            "restarts and lost steps."
+        )
     if any(metric.band for metric in document.curves):
         words += (
             " The grey band has four fifths of the other runs, from the lowest tenth to the "
-            "highest; the grey line is their median."
+            "highest; the grey line is their median. It is one of steps."
         )
     return paragraph(words, "remark")
 
@@ -69,6 +86,11 @@ def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Ch
     for one in curves.runs:
         traces += _undone(one, styles[one.run])
     traces += [_live(one, styles[one.run]) for one in curves.runs]
+    axes = {
+        axis.value: {"title": _axis_title(axis, curves), "x": _other_x(axis, curves)}
+        for axis in (CurveAxis.wall, CurveAxis.productive)
+        if any(one.live.wall_s for one in curves.runs)
+    }
     many = len(curves.runs) > 1 or curves.band is not None
     return Chart(
         id=f"chart-curve-{place}",
@@ -87,7 +109,39 @@ def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Ch
             "xaxis": {"title": {"text": "step"}},
             "yaxis": {"title": {"text": label(curves.metric, 40)}, "automargin": True},
         },
+        axes=axes,
     )
+
+
+def _axis_title(axis: CurveAxis, curves: MetricCurves) -> str:
+    return f"{axis.words} ({unit_name(_unit_s(curves))})"
+
+
+def _unit_s(curves: MetricCurves) -> float:
+    """Return the seconds of the unit of both axes of time."""
+    return unit_s(max((one.live.wall_s[-1] for one in curves.runs if one.live.wall_s), default=0))
+
+
+def _other_x(axis: CurveAxis, curves: MetricCurves) -> list[list[float | None] | None]:
+    """Return where the points of each trace are on this axis, in the order of the traces.
+
+    A band is one of steps. What was undone has no place in productive time.
+    """
+    unit = _unit_s(curves)
+    found: list[list[float | None] | None] = [None] * (0 if curves.band is None else _BAND_TRACES)
+    for one in curves.runs:
+        pieces = [_times(axis, piece, unit) for piece in one.undone]
+        if pieces and (axis is CurveAxis.productive or not all(pieces)):
+            found.append(None)
+        elif pieces:
+            found.append([x for piece in pieces for x in (*piece, None)])
+    found += [_times(axis, one.live, unit) or None for one in curves.runs]
+    return found
+
+
+def _times(axis: CurveAxis, points: CurvePoints, unit: float) -> list[float | None]:
+    seconds = points.wall_s if axis is CurveAxis.wall else points.productive_s
+    return [float(f"{one / unit:.5g}") for one in seconds]
 
 
 def _live(one: RunCurve, style: _Style) -> dict[str, Any]:
@@ -98,7 +152,7 @@ def _live(one: RunCurve, style: _Style) -> dict[str, Any]:
         one.live.values,
         style.colour,
         mode="markers" if alone else "lines",
-        hovertemplate="%{y:.5g} at step %{x}",
+        hovertemplate="%{y:.5g} at %{x}",
     )
 
 
@@ -120,7 +174,7 @@ def _undone(one: RunCurve, style: _Style) -> list[dict[str, Any]]:
             line={"color": style.colour, "width": 1.4, "dash": "dot"},
             opacity=0.7,
             showlegend=False,
-            hovertemplate="%{y:.5g} at step %{x}<extra>undone</extra>",
+            hovertemplate="%{y:.5g} at %{x}<extra>undone</extra>",
         )
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC
 
 from hpckit.model.counted import counted
@@ -55,29 +56,13 @@ def _activity(found: GpuActivity) -> Iterator[Html | Chart]:
     names = [label(f"{one.node} {one.gpu}", 32) for one in found.lanes]
     axis = {"type": "date", "title": {"text": "UTC"}}
     if found.lanes:
-        yield Chart(
-            id="chart-gpu-busy",
-            label="how busy each GPU was over time",
-            height=130 + 22 * max(len(names), 2),
-            traces=[
-                {
-                    "type": "heatmap",
-                    "x": times,
-                    "y": names,
-                    "z": [list(one.busy) for one in found.lanes],
-                    "zmin": 0,
-                    "zmax": 1,
-                    "colorscale": "Viridis",
-                    "colorbar": {"title": {"text": "busy"}, "tickformat": ".0%", "thickness": 12},
-                    "hovertemplate": "%{y}<br>%{x}<br>busy %{z:.0%}<extra></extra>",
-                    "hoverongaps": False,
-                }
-            ],
-            layout={
-                "xaxis": axis,
-                "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
-            },
-        )
+        yield _heat_map(_BUSY, times, names, [one.busy for one in found.lanes])
+    if any(one.temperature_c for one in found.lanes):
+        yield _heat_map(_WARM, times, names, [one.temperature_c for one in found.lanes])
+    if any(filter(None, (share for one in found.lanes for share in one.slowed))):
+        yield _heat_map(_SLOWED, times, names, [one.slowed for one in found.lanes])
+    elif any(one.slowed for one in found.lanes):
+        yield paragraph("Neither heat nor the power brake slowed a GPU.", "remark")
     if found.left_out:
         yield paragraph(f"{counted(found.left_out, 'more GPU')} not drawn.", "remark")
     if any(one is not None for one in found.power_w):
@@ -100,6 +85,87 @@ def _activity(found: GpuActivity) -> Iterator[Html | Chart]:
                 "yaxis": {"title": {"text": "W, all GPUs"}, "rangemode": "tozero"},
             },
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeatMap:
+    """What a heat map of GPUs over time shows; `of` are its colours from low to high."""
+
+    id: str
+    label: str
+    title: str
+    of: str | tuple[tuple[float, str], ...]
+    low: float
+    high: float
+    form: str
+    hover: str
+
+
+_BUSY = _HeatMap(
+    id="chart-gpu-busy",
+    label="how busy each GPU was over time",
+    title="busy",
+    of="Viridis",
+    low=0,
+    high=1,
+    form=".0%",
+    hover="busy %{z:.0%}",
+)
+_WARM = _HeatMap(
+    id="chart-gpu-temperature",
+    label="how warm each GPU was over time",
+    title="°C",
+    of=((0, "#313695"), (0.5, "#fee090"), (1, "#a50026")),
+    low=20,
+    high=95,
+    form=".0f",
+    hover="%{z:.0f} °C",
+)
+_SLOWED = _HeatMap(
+    id="chart-gpu-slowed",
+    label="how much of the time heat or the power brake slowed each GPU",
+    title="slowed",
+    of="Cividis",
+    low=0,
+    high=1,
+    form=".0%",
+    hover="slowed for %{z:.0%} of the time",
+)
+
+
+def _heat_map(
+    shown: _HeatMap,
+    times: Sequence[str],
+    names: Sequence[str],
+    rows: Sequence[Sequence[float | None]],
+) -> Chart:
+    return Chart(
+        id=shown.id,
+        label=shown.label,
+        height=130 + 22 * max(len(names), 2),
+        traces=[
+            {
+                "type": "heatmap",
+                "x": times,
+                "y": names,
+                "z": [list(row) or [None] * len(times) for row in rows],
+                "zmin": shown.low,
+                "zmax": shown.high,
+                "colorscale": shown.of,
+                "colorbar": {
+                    "title": {"text": shown.title},
+                    "tickformat": shown.form,
+                    "thickness": 12,
+                },
+                "hovertemplate": f"%{{y}}<br>%{{x}}<br>{shown.hover}<extra></extra>",
+                "hoverongaps": False,
+            }
+        ],
+        layout={
+            "xaxis": {"type": "date", "title": {"text": "UTC"}},
+            "yaxis": {"type": "category", "autorange": "reversed", "automargin": True},
+        },
+    )
 
 
 def _gpu_table(document: ReportDocument) -> Html:

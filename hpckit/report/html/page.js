@@ -14,6 +14,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const PAPER = 690; // what A4 and Letter have between margins of 12 mm
   let printing = false;
+  let chosenAxis = "step";
 
   function colours() {
     const styles = getComputedStyle(document.documentElement);
@@ -45,6 +46,8 @@
     made.font = { color: shades.ink, size: narrow ? 10 : 12, family: "system-ui, sans-serif" };
     made.hoverlabel = { bgcolor: shades.box, bordercolor: shades.line, font: { color: shades.ink } };
     made.xaxis = axis(given.xaxis, shades);
+    const other = chart.axes && chart.axes[chosenAxis];
+    if (other) made.xaxis = Object.assign({}, made.xaxis, { title: { text: other.title } });
     made.yaxis = axis(given.yaxis, shades);
     if (given.annotations) {
       const own = { bgcolor: shades.paper, font: { color: shades.ink, size: narrow ? 9 : 11 } };
@@ -52,6 +55,15 @@
     }
     if (chart.data.length < 2 && given.showlegend === undefined) made.showlegend = false;
     return made;
+  }
+
+  // What plotly gets: the traces as they are, or over the axis that the reader has chosen.
+  function data(chart) {
+    const axis = chart.axes && chart.axes[chosenAxis];
+    if (!axis) return chart.data;
+    return chart.data.map((trace, at) =>
+      axis.x[at] ? Object.assign({}, trace, { x: axis.x[at] }) : Object.assign({}, trace, { visible: false })
+    );
   }
 
   function place(chart) {
@@ -62,12 +74,37 @@
     for (const chart of charts) {
       const box = place(chart);
       box.textContent = "";
-      await Plotly.newPlot(box, chart.data, layout(chart), config);
+      await Plotly.newPlot(box, data(chart), layout(chart), config);
     }
   }
 
   function recolour() {
-    for (const chart of charts) Plotly.react(place(chart), chart.data, layout(chart), config);
+    for (const chart of charts) Plotly.react(place(chart), data(chart), layout(chart), config);
+  }
+
+  function choose(name) {
+    chosenAxis = name;
+    for (const button of document.querySelectorAll("#curve-axis button")) {
+      button.setAttribute("aria-pressed", String(button.dataset.axis === name));
+    }
+    for (const chart of charts) {
+      if (chart.axes) Plotly.react(place(chart), data(chart), layout(chart), config);
+    }
+  }
+
+  const choice = document.getElementById("curve-axis");
+  if (choice) {
+    choice.append("over ");
+    for (const [name, words] of [["step", "steps"], ["wall", "wall time"], ["productive", "productive time"]]) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.dataset.axis = name;
+      button.textContent = words;
+      button.setAttribute("aria-pressed", String(name === chosenAxis));
+      button.addEventListener("click", () => choose(name));
+      choice.append(button);
+    }
+    choice.hidden = false;
   }
 
   function value(cell) {

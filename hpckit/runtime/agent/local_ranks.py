@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,7 +27,8 @@ from hpckit.planning.recovery.ends import with_farewell
 from hpckit.planning.tracker import rank_variables_of_tracker
 from hpckit.record.layout import RoundPaths
 from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
-from hpckit.runtime import stacks
+from hpckit.runtime import collectives_line, stacks
+from hpckit.runtime.agent.collective_statements import CollectiveStatements
 from hpckit.runtime.agent.disk_room import of_full_disk, without_room
 from hpckit.runtime.agent.hang_detector import HangLimits, StepWatch
 from hpckit.runtime.agent.nccl_defaults import with_nccl_defaults
@@ -70,6 +71,7 @@ class LocalRanks:
     _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
     _boards: dict[int, int] = field(default_factory=dict, init=False)
     _answers: dict[int, int] = field(default_factory=dict, init=False)
+    _collectives: CollectiveStatements = field(init=False)
     _told_step: int = field(default=-1, init=False)
     _newest: messages.StepBegun | None = field(default=None, init=False)
     _told_at: float = field(default=0.0, init=False)
@@ -92,6 +94,7 @@ class LocalRanks:
         )
         if self.earlier is not None:
             self.hangs.follow(self.earlier)
+        self._collectives = CollectiveStatements(paths=self.paths, node=self.outlook.node)
 
     @property
     def paths(self) -> RoundPaths:
@@ -142,10 +145,12 @@ class LocalRanks:
         ours, theirs = socket.socketpair()
         board = self._boards[info.rank] = rank_pipe.make_board()
         answers = self._answers[info.rank] = os.memfd_create("hpckit-stacks")
+        recorder = self._collectives.open(info.rank)
         handed = {
             rank_pipe.VARIABLE: str(theirs.fileno()),
             rank_pipe.BOARD_VARIABLE: str(board),
             stacks.VARIABLE: str(answers),
+            collectives_line.VARIABLE: str(recorder.fileno()),
         }
         flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.log(info.rank)
         log = await aside(lambda: os.open(path, flags, PRIVATE_FILE))
@@ -163,11 +168,12 @@ class LocalRanks:
                 stdout=log,
                 stderr=log,
                 env={**variables, **handed, **start.variables},
-                pass_fds=(theirs.fileno(), board, answers),
+                pass_fds=(theirs.fileno(), board, answers, recorder.fileno()),
                 start_new_session=True,
             )
         finally:
             theirs.close()
+            recorder.close()
             os.close(log)
         ours.setblocking(False)  # noqa: FBT003  # the socket's own signature
         self.processes[info.rank], self._lines[info.rank] = process, ours
@@ -266,10 +272,13 @@ class LocalRanks:
         }
         # Own descriptors: a rank may end meanwhile, and the number of its file be reused.
         held = {rank: os.dup(self._answers[rank]) for rank in pids if rank in self._answers}
+        asking = asyncio.ensure_future(self._tell_collectives(() if request else pids))
         try:
             files = {rank: Path(f"/proc/self/fd/{one}") for rank, one in held.items()}
             texts = await stacks.dump(pids, files, _STACKS)
+            await asking
         finally:
+            asking.cancel()
             for one in held.values():
                 os.close(one)
         most = min(_STACK_CHARACTERS, _ALL_STACKS_CHARACTERS // self.order.world_size)
@@ -288,6 +297,16 @@ class LocalRanks:
         if not request:  # else the supervisor writes all of them into one file
             with contextlib.suppress(OSError):
                 await aside(lambda: self._keep(texts))
+
+    async def _tell_collectives(self, ranks: Iterable[int]) -> None:
+        """Send what these ranks say of their collectives; stopped ones cannot say anything."""
+        alive = [
+            rank
+            for rank in ranks
+            if stacks.process_state(self.processes[rank].pid)[:1] not in {"T", "t"}
+        ]
+        for one in await self._collectives.ask(alive):
+            await self.tell(messages.CollectivesTold(round=self.order.round, collectives=one))
 
     def _keep(self, texts: Mapping[int, str]) -> None:
         """Write the stacks of ranks to files for the user."""
@@ -312,6 +331,11 @@ class LocalRanks:
         record = await self._exit_record(rank, code, ended_at)
         os.close(self._boards.pop(rank))
         os.close(self._answers.pop(rank))
+        self._collectives.close(rank)
+        if record.failed:
+            left = await self._soon(lambda: self._collectives.left_by(rank), None)
+            if left is not None:
+                await self.tell(messages.CollectivesTold(round=self.order.round, collectives=left))
         await self.tell(messages.RankEnded(round=self.order.round, exit=record))
         if record.failed and not record.stopped:
             with contextlib.suppress(OSError):  # the supervisor records the same

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from hpckit.model.launch import DeviceKind, LaunchConfig
-from hpckit.record.layout import RoundPaths
+from hpckit.record.layout import NCCL_TRACE, RoundPaths
 
 _NEW_NAMES = (2, 9)
 """From this torch on the flight recorder's variables begin with TORCH_FR."""
@@ -21,21 +21,31 @@ _COLLECTIVES = 2000
 """How many of its latest collectives each rank remembers: some steps of a large model."""
 
 
+_SKIP_CLEAN_UP = "3"
+"""The watchdog ends the process at a time-out without aborting NCCL first, which can hang and then
+leaves no dump. It is torch's default since 2.1; some images set 1."""
+
+
 def nccl_defaults(settings: LaunchConfig, paths: RoundPaths, rank: int) -> dict[str, str]:
-    """Return the variables of a rank that may use GPUs; none if it cannot.
+    """Return the variables of a rank; on CPUs only how much gloo keeps, none if it is alone.
 
     At a time-out of NCCL each rank writes what it was waiting for. Rank 0 alone writes which
     network NCCL chose, because every rank would write thousands of lines.
     """
     cpu_only = settings.runtime.device is DeviceKind.cpu
-    if cpu_only or not (settings.resources.gpus_per_node or settings.resources.gres):
-        return {}
-    traces = str(paths.of(rank) / "nccl-trace-rank-")
     new = _torch_version() >= _NEW_NAMES
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
     old_names = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     size, prefix = names if new else old_names
-    kept = {size: str(_COLLECTIVES), prefix: traces, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    if cpu_only or not (settings.resources.gpus_per_node or settings.resources.gres):
+        alone = settings.resources.nodes * settings.resources.tasks_per_node == 1
+        return {} if alone or not new else {size: str(_COLLECTIVES)}
+    kept = {
+        size: str(_COLLECTIVES),
+        prefix: str(paths.of(rank) / NCCL_TRACE),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": _SKIP_CLEAN_UP,
+    }
     if rank != 0:
         return kept
     told = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpckit.errors import ChannelError
+from hpckit.model.diagnosis.collectives import RankCollectives
 from hpckit.model.failure import RankExit, RankStack
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.profile.answer import RankProfile
@@ -269,6 +270,14 @@ class Profiled(Message):
     id: str
     round: int
     profile: RankProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivesTold(Message):
+    """Agent → supervisor: what one of its ranks says of its collectives."""
+
+    round: int
+    collectives: RankCollectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ from hpckit.runtime.channel.listen import LOOPBACK
 from hpckit.runtime.channel.rank_pipe import AgentLink, open_link
 from hpckit.runtime.checkpoint.writer import writers_ended
 from hpckit.runtime.environ import environment, export, job_key, rank_info
-from hpckit.runtime.rank import process_group
+from hpckit.runtime.rank import process_group, recorder
 from hpckit.runtime.rank.child_signals import shield_children
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.cuda_memory import CudaMemory
@@ -234,6 +234,7 @@ def _attach_to_agent(environ: Mapping[str, str], info: RankInfo) -> Run:
         timeout = timedelta(seconds=runtime.rendezvous_timeout_s)
         store = _store(environ, info, timeout)
         process_group.initialise(info, run.device, store, timeout)
+    recorder.answer_agent(environ, info)
     return run
 
 

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpckit.errors import ConfigError, HpckitError
 from hpckit.model.command import command_words
-from hpckit.model.failure import ExitReason, RankExit
+from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
+from hpckit.planning.recovery.classify import classify
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import write_json
@@ -106,6 +107,7 @@ class RankProcess:
                 attach,
                 cuda_memory,
                 process_group,
+                recorder,
             )
 
         stacks.arm(Path(f"/proc/self/fd/{self.environ[stacks.VARIABLE]}"))
@@ -132,6 +134,7 @@ class RankProcess:
         store = process_group.make_store(self.info, rendezvous, timeout)
         attach.export_address(self.info, store)
         process_group.initialise(self.info, device, store, timeout)
+        recorder.answer_agent(self.environ, self.info)
         attach.seed_everything(settings.seed)
         if loops_over_steps(function, Path(self.run.code_folder)):
             self.run.expect_steps()
@@ -164,6 +167,10 @@ class RankProcess:
             else "".join(told.format())[-_TRACEBACK_CHARACTERS:],
             at=now(),
         )
+        if classify(record) is Cause.communication:
+            from hpckit.runtime.rank.recorder import keep_collectives  # noqa: PLC0415  # torch
+
+            keep_collectives(self._round().collectives(self.info.rank), self.info)
         with contextlib.suppress(OSError):
             write_json(self._round().exit_record(self.info.rank), to_plain(record))
 

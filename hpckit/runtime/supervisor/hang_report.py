@@ -1,26 +1,32 @@
-"""What is known of a round that hangs: the agent's finding, and what all ranks were doing.
+"""What is known of a round that hangs, or in which a collective timed out.
 
+That is the agent's finding, what all ranks were doing, and the collective in which they wait.
 Hangs are detected in runtime.agent.hang_detector, and blamed in planning.recovery.hang.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 
-from hpckit.model.failure import Failure, RankStack
-from hpckit.planning.recovery.hang import StalledRank, blame
+from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
+from hpckit.model.failure import Cause, Failure, RankStack
+from hpckit.planning.recovery.collective_wait import find_wait
+from hpckit.planning.recovery.hang import StalledRank, blame, with_place
 from hpckit.runtime.channel import messages
 
-Told = messages.Hung | messages.StackSaved | messages.StacksSaved
+Told = messages.Hung | messages.StackSaved | messages.StacksSaved | messages.CollectivesTold
 
 
 @dataclass(slots=True)
 class HangReport:
     """The hang of a round, if there is one. `complete` are the nodes that have sent all stacks."""
 
+    world_size: int = 0
     found: messages.Hung | None = field(default=None, init=False)
     complete: set[int] = field(default_factory=set, init=False)
     _stacks: list[RankStack] = field(default_factory=list, init=False)
+    _collectives: dict[int, RankCollectives] = field(default_factory=dict, init=False)
 
     def take(self, sender: int, message: Told) -> None:
         """Add an agent's message; the first finding counts."""
@@ -29,6 +35,9 @@ class HangReport:
                 self.found = self.found or message
             case messages.StackSaved():
                 self._stacks.append(message.stack)
+            case messages.CollectivesTold():
+                # A later statement comes from a rank that has given up since.
+                self._collectives.setdefault(message.collectives.rank, message.collectives)
             case messages.StacksSaved():
                 self.complete.add(sender)
 
@@ -49,4 +58,32 @@ class HangReport:
             limit_s=hung.limit_s,
             over=hung.over,
         )
-        return blame(stall, self._stacks)
+        return blame(stall, self._stacks, self._wait())
+
+    def explained(self, failure: Failure | None) -> Failure | None:
+        """Return the failure of ranks with the collective that timed out, if it is one.
+
+        The rank that raised is the one that waited: the failure is put down to whom it waited for.
+        """
+        wait = with_place(self._wait(), self._stacks) if is_time_out(failure) else None
+        if failure is None or wait is None:
+            return failure
+        told = replace(failure, message=f"{failure.message}; {wait.words}", collective=wait)
+        nodes = {one.rank: one.node for one in self._collectives.values()}
+        nodes |= {one.rank: one.node for one in self._stacks}
+        if wait.culprit is None or wait.culprit not in nodes:
+            return told
+        return replace(told, rank=wait.culprit, node=nodes[wait.culprit])
+
+    def _wait(self) -> CollectiveWait | None:
+        return find_wait(list(self._collectives.values()), self.world_size)
+
+
+_TIMED_OUT = re.compile(r"tim(ed|e)[ -]?out", re.IGNORECASE)
+
+
+def is_time_out(failure: Failure | None) -> bool:
+    """Return whether a rank gave up waiting for others."""
+    if failure is None or failure.cause is not Cause.communication:
+        return False
+    return bool(_TIMED_OUT.search(failure.message))

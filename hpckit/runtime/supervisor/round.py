@@ -20,7 +20,7 @@ from hpckit.runtime.channel import messages
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agents import AgentLost, Agents, Peer
 from hpckit.runtime.supervisor.exits import RankExits
-from hpckit.runtime.supervisor.hang_report import HangReport
+from hpckit.runtime.supervisor.hang_report import HangReport, is_time_out
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.progress_file import ProgressFile
 from hpckit.runtime.supervisor.pruning import TrialPruner
@@ -38,6 +38,8 @@ _UNREAD_S = 0.2
 _NO_LONGER_S = 60.0
 _STACKS_S = 7.0
 """How long agents may take to save what a hung round was doing."""
+_AFTER_TIME_OUT_S = 3.0
+"""The same after a collective timed out: those that wait for the restart have waited enough."""
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ class Round:
             hang=self._hang,
             profiles=self.profiles,
         )
+        self._hang.world_size = self._world_size
 
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
@@ -102,7 +105,9 @@ class Round:
             return self.view()
         await self._watch_judged()
         if self._hang.found is not None and not self._troubled():
-            await self._save_stacks()
+            await self._save_stacks(_STACKS_S)
+        elif is_time_out(first_failure(self._exits.in_order())):
+            await self._save_stacks(_AFTER_TIME_OUT_S)
         if self.noticed.is_set() and self.step is not None and self._hang.found is None:
             await self._let_leave()
         if not self._exits.complete or self._troubled():
@@ -141,12 +146,21 @@ class Round:
             load=self._load,
             step=self.step,
             cut_short=self._cut_short,
-            failure=None if self._watching else self._loss() or self._hang.failure(),
+            failure=None if self._watching else self._failure(),
             members=tuple(peer.node for peer in self.members),
             standing=tuple(peer.node for peer in self.agents.standing),
             silent=timedelta(seconds=max(self._silent_s, self._hang.silent_s)),
             ran=timedelta(seconds=time.monotonic() - self._began_at),
         )
+
+    def _failure(self) -> Failure | None:
+        """Return the failure, unless the ends of the ranks say all of it."""
+        found = self._loss() or self._hang.failure()
+        if found is not None:
+            return found
+        first = first_failure(self._exits.in_order())
+        explained = self._hang.explained(first)
+        return None if explained == first else explained
 
     @property
     def _tasks_per_node(self) -> int:
@@ -256,6 +270,7 @@ class Round:
                 | messages.StackSaved()
                 | messages.StacksSaved()
                 | messages.Profiled()
+                | messages.CollectivesTold()
             ) if message.round == self.number:
                 self.requests.take(sender, message)
             case messages.RankEnded() if message.round == self.number:
@@ -329,11 +344,11 @@ class Round:
             lambda: self._exits.accounted or self._troubled(),
         )
 
-    async def _save_stacks(self) -> None:
+    async def _save_stacks(self, limit_s: float) -> None:
         """Have every member save what its ranks are doing, before they are killed."""
         await self.agents.broadcast(messages.SaveStacks())
         await self._wait(
-            _STACKS_S, lambda: len(self._hang.complete) >= len(self.members) - len(self._lost)
+            limit_s, lambda: len(self._hang.complete) >= len(self.members) - len(self._lost)
         )
 
     async def _stop(self) -> None:

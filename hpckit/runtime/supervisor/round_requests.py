@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.agents import Agents
-from hpckit.runtime.supervisor.hang_report import HangReport
+from hpckit.runtime.supervisor.hang_report import HangReport, Told
 from hpckit.runtime.supervisor.profiles import Profiles
 from hpckit.runtime.supervisor.stack_collection import StackCollection
 
-RankAnswer = messages.Hung | messages.StackSaved | messages.StacksSaved | messages.Profiled
+RankAnswer = Told | messages.Profiled
 """What agents send when they are asked, or because ranks hang."""
 
 
@@ -75,7 +75,7 @@ class RoundRequests:
         if isinstance(message, messages.Profiled):
             if self.profiles is not None:
                 self.profiles.take(message)
-        elif isinstance(message, messages.Hung) or not message.request:
+        elif isinstance(message, messages.Hung | messages.CollectivesTold) or not message.request:
             self.hang.take(sender, message)
         elif self._requested is not None:
             self._requested.take(sender, message)

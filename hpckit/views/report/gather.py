@@ -62,13 +62,14 @@ def report_document(
     seen = [one for view in views for one in _seen(view, now)]
     rows = tuple(one.row for one in seen)
     results = make_results(rows, now, spans=len(views) > 1)
-    goal = _goal(views, results)
+    goal = report_goal(views, results)
     if goal is not None:
         results = best_first(results, goal)
     curves, left_out = read_curves(
         [(one.launch, one.view) for one in seen],
-        _highlighted(results, goal),
+        highlighted_runs(results, goal),
         None if goal is None else goal.metric,
+        now,
     )
     return ReportDocument(
         title=_title(views),
@@ -111,7 +112,7 @@ def _title(views: Sequence[LaunchView]) -> str:
     return f"{len(views)} launches: {', '.join(dict.fromkeys(one.launch.name for one in views))}"
 
 
-def _goal(views: Sequence[LaunchView], results: Results) -> ReportGoal | None:
+def report_goal(views: Sequence[LaunchView], results: Results) -> ReportGoal | None:
     """Return what makes a run the best: by the search of the launch, else by a metric's name."""
     if len(views) == 1 and views[0].launch.searched:
         search = read_search(views[0].launch.paths)
@@ -119,7 +120,7 @@ def _goal(views: Sequence[LaunchView], results: Results) -> ReportGoal | None:
     return guessed_goal(results.metrics)
 
 
-def _highlighted(results: Results, goal: ReportGoal | None) -> frozenset[str]:
+def highlighted_runs(results: Results, goal: ReportGoal | None) -> frozenset[str]:
     """Return the runs with curves of their own: the best, those with trouble, then any others."""
     best = [row.run for row in results.rows[:_BEST]] if goal is not None else []
     trouble = [row.run for row in results.rows if row.state not in _ENDED_WELL]

@@ -8,7 +8,13 @@ from datetime import UTC, datetime
 
 from hpckit.model.run import RunView
 from hpckit.model.telemetry.usage import NodeUsage
-from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow, TelemetryRow
+from hpckit.model.telemetry.vocabulary import (
+    ClockReason,
+    GpuDevice,
+    GpuGauge,
+    GpuRow,
+    TelemetryRow,
+)
 from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps
 from hpckit.record.attempts import attempt_numbers
 from hpckit.record.launches import Launch
@@ -75,7 +81,13 @@ def gpu_activity(runs: Iterable[tuple[Launch, RunView]]) -> GpuActivity | None:
         begin=datetime.fromtimestamp(columns.begin_s, UTC),
         end=datetime.fromtimestamp(columns.end_s, UTC),
         lanes=tuple(
-            GpuLane(node=node, gpu=gpu, busy=columns.busy((node, gpu)))
+            GpuLane(
+                node=node,
+                gpu=gpu,
+                busy=columns.busy((node, gpu)),
+                temperature_c=columns.temperature_c((node, gpu)),
+                slowed=columns.slowed((node, gpu)),
+            )
             for node, gpu in gpus[:MOST_LANES]
         ),
         power_w=columns.power_w(),
@@ -112,7 +124,24 @@ def _of_row(node: str, row: TelemetryRow, devices: Mapping[str, GpuDevice]) -> I
                 end_s=row.end.timestamp(),
                 busy=_mean(gpu, GpuGauge.busy_share, GpuGauge.graphics_share),
                 power_w=_mean(gpu, GpuGauge.power_w),
+                temperature_c=_mean(gpu, GpuGauge.temperature_c),
+                slowed=_slowed(gpu),
             )
+
+
+_SLOWING = (
+    ClockReason.hardware_slowdown,
+    ClockReason.software_thermal,
+    ClockReason.hardware_thermal,
+    ClockReason.power_brake,
+)
+
+
+def _slowed(gpu: GpuRow) -> float | None:
+    """Return the share of the samples with lower clocks; several reasons often hold at once."""
+    if GpuGauge.temperature_c not in gpu.gauges and not gpu.reasons:
+        return None
+    return max((gpu.reasons.get(one, 0.0) for one in _SLOWING), default=0.0)
 
 
 def _mean(gpu: GpuRow, *names: GpuGauge) -> float | None:

@@ -177,6 +177,37 @@ def test_page_draws_undone_steps_faint_and_the_others_solid(desk: Desk) -> None:
     assert {300, 419, 600, 799} <= set(faint["x"])
 
 
+def test_page_offers_times_for_the_traces_that_have_them(desk: Desk) -> None:
+    """As many places as values; what was undone has none in productive time, a band in neither."""
+    (chart, *_) = (
+        one for one in parsed(gathered(desk, troubled_launch(desk))).charts if "axes" in one
+    )
+    undone, live = chart["data"]
+    for name, title in (("wall", "wall time (min)"), ("productive", "productive time (min)")):
+        axis = chart["axes"][name]
+        assert axis["title"] == title
+        of_undone, of_live = axis["x"]
+        assert len(of_live) == len(live["x"])
+        assert of_live == sorted(of_live)
+        assert (of_undone is None) == (name == "productive")
+    assert len(chart["axes"]["wall"]["x"][0]) == len(undone["x"])
+
+
+def test_page_of_many_runs_has_places_for_every_trace(desk: Desk) -> None:
+    """A band comes first, and is one of steps."""
+    charts = [one for one in parsed(gathered(desk, swept_launch(desk, 30))).charts if "axes" in one]
+    assert charts
+    for chart in charts:
+        for axis in chart["axes"].values():
+            assert len(axis["x"]) == len(chart["data"])
+            assert axis["x"][:3] == [None] * 3
+            assert all(
+                len(x) == len(one["x"])
+                for x, one in zip(axis["x"], chart["data"], strict=True)
+                if x
+            )
+
+
 def test_page_of_a_sweep_has_a_line_for_each_run(desk: Desk) -> None:
     """Parallel coordinates have every run once; the table has the best run first."""
     page = parsed(gathered(desk, swept_launch(desk, 30, steps=5)))

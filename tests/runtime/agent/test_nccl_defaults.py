@@ -27,6 +27,7 @@ def test_gpu_ranks_keep_their_latest_collectives_and_write_them_at_a_timeout() -
     assert first["TORCH_FR_BUFFER_SIZE"] == "2000"
     assert first["TORCH_FR_DUMP_TEMP_FILE"] == "/run/0/nccl-trace-rank-"
     assert first["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+    assert first["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
     assert (first["NCCL_DEBUG"], first["NCCL_DEBUG_FILE"]) == ("INFO", str(PATHS.nccl_log))
     other = with_nccl_defaults({}, ON_GPUS, PATHS, 1)
     assert "NCCL_DEBUG" not in other
@@ -48,9 +49,17 @@ def test_what_the_user_sets_wins() -> None:
         LaunchConfig(resources=Resources(gpus_per_node=8), runtime=Runtime(device=DeviceKind.cpu)),
     ],
 )
-def test_cpu_ranks_get_nothing(settings: LaunchConfig) -> None:
-    """A run without GPUs has the environment that it would have anyway."""
+def test_a_cpu_rank_that_is_alone_gets_nothing(settings: LaunchConfig) -> None:
+    """It has the environment that it would have anyway."""
     assert with_nccl_defaults({"A": "1"}, settings, PATHS, 0) == {"A": "1"}
+
+
+def test_cpu_ranks_keep_their_latest_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a hang names the missing rank; gloo records with newer torch only."""
+    settings = LaunchConfig(resources=Resources(tasks_per_node=2))
+    assert with_nccl_defaults({}, settings, PATHS, 0) == {"TORCH_FR_BUFFER_SIZE": "2000"}
+    monkeypatch.setattr(nccl_defaults, "_torch_version", lambda: (2, 6))
+    assert with_nccl_defaults({}, settings, PATHS, 0) == {}
 
 
 def test_older_torch_is_asked_by_its_own_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,268 @@
+"""Finds the collective in which ranks wait, and the ranks that are missing in it. Pure.
+
+Every rank numbers the collectives of a group alike, so a rank that is at a lower number than its
+peers wait at has not entered theirs. torch's own analysis (`torchfrtrace`) compares all entries of
+all ranks from their beginning, in a process with torch; this needs the latest of each rank alone,
+so that they fit into a message, and the supervisor needs no torch. A test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from hpckit.model.diagnosis.collectives import (
+    CollectiveWait,
+    GroupProgress,
+    RankCollectives,
+    RecordedCollective,
+)
+from hpckit.model.ranges import parse_ranges, ranges
+
+_MOST_RANKS = 10_000_000
+_SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})
+"""Operations to which every rank gives a tensor of one size."""
+
+_Place = tuple[str, str, int]
+"""A collective: backend, group, and number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Who does what at one place, where at least one rank waits."""
+
+    place: _Place
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    other: tuple[int, ...]
+    silent: tuple[int, ...]
+    idle: tuple[int, ...]
+    first: RecordedCollective
+    name: str
+    members: int
+
+    @property
+    def unclear(self) -> bool:
+        """Whether nobody is known to be absent."""
+        return not (self.missing or self.other or self.silent)
+
+
+def find_wait(statements: Sequence[RankCollectives], world_size: int = 0) -> CollectiveWait | None:
+    """Return the collective that explains why ranks wait; None if none of them waits in one.
+
+    Among several it is the one whose missing ranks wait for nobody: all others follow from it.
+    A group of which no rank knows the members is taken to be the whole world of `world_size`.
+    """
+    told = {one.rank: one for one in statements}
+    waits = {rank: _unfinished(one) for rank, one in told.items()}
+    places = {
+        (entry.backend, entry.group, entry.sequence)
+        for entries in waits.values()
+        for entry in entries
+        if not entry.to_one
+    }
+    found = [_look(place, told, waits, world_size) for place in places]
+    if not found:
+        return _message_wait(told, waits)
+    chosen = min(found, key=_order)
+    return _explained(chosen, told, waits)
+
+
+def _order(one: _Found) -> tuple[bool, bool, bool, int, float, _Place]:
+    waited = one.first.waited_s or 0.0
+    return (
+        one.unclear,
+        not one.idle,
+        not (one.silent or one.other),
+        -len(one.waiting),
+        -waited,
+        one.place,
+    )
+
+
+def _unfinished(one: RankCollectives) -> list[RecordedCollective]:
+    return [entry for entry in one.entries if not entry.finished]
+
+
+def _look(
+    place: _Place,
+    told: dict[int, RankCollectives],
+    waits: dict[int, list[RecordedCollective]],
+    world_size: int,
+) -> _Found:
+    backend, group, sequence = place
+    progress = {
+        rank: found for rank, one in told.items() if (found := _progress(one, backend, group))
+    }
+    here = {
+        rank: entry
+        for rank, one in told.items()
+        for entry in one.entries
+        if (entry.backend, entry.group, entry.sequence) == place and not entry.to_one
+    }
+    waiting = tuple(sorted(rank for rank, entry in here.items() if not entry.finished))
+    members = _members(progress.values()) or frozenset(range(world_size)) or frozenset(told)
+    entered = {rank for rank, one in progress.items() if one.entered >= sequence}
+    missing = tuple(sorted(members & told.keys() - entered))
+    first = max((here[rank] for rank in waiting), key=lambda one: one.waited_s or 0.0)
+    return _Found(
+        place=place,
+        waiting=waiting,
+        missing=missing,
+        other=_differing(here),
+        silent=tuple(sorted(members - told.keys())),
+        idle=tuple(rank for rank in missing if not waits[rank]),
+        first=first,
+        name=next((one.name for one in progress.values() if one.name), ""),
+        members=len(members),
+    )
+
+
+def _progress(one: RankCollectives, backend: str, group: str) -> GroupProgress | None:
+    matching = [at for at in one.groups if (at.backend, at.group) == (backend, group)]
+    return matching[0] if matching else None
+
+
+def _members(progress: Iterable[GroupProgress]) -> frozenset[int]:
+    for one in progress:
+        try:
+            return parse_ranges(one.ranks, _MOST_RANKS)
+        except ValueError:
+            continue
+    return frozenset()
+
+
+def _differing(here: dict[int, RecordedCollective]) -> tuple[int, ...]:
+    """Return the ranks whose operation differs from that of most; of two halves, nobody's does."""
+    calls = {rank: _call(entry) for rank, entry in here.items()}
+    counts = Counter(calls.values()).most_common(2)
+    if len(counts) < 2 or (counts[0][1] == counts[1][1] and len(calls) > 2):  # noqa: PLR2004
+        # Two of two: one of them is wrong, and it does not matter which one is named first.
+        return ()
+    usual = counts[0][0]
+    if counts[0][1] == counts[1][1]:
+        usual = calls[min(calls)]
+    return tuple(sorted(rank for rank, call in calls.items() if call != usual))
+
+
+def _call(entry: RecordedCollective) -> tuple[str, str]:
+    return (entry.operation, entry.tensor if entry.operation in _SAME_SIZES else "")
+
+
+def _explained(
+    found: _Found, told: dict[int, RankCollectives], waits: dict[int, list[RecordedCollective]]
+) -> CollectiveWait:
+    backend, group, sequence = found.place
+    suspects = found.idle or found.missing or found.other or found.silent
+    culprit = suspects[0] if len(suspects) == 1 else None
+    usual = found.first
+    if found.other:
+        kept = [rank for rank in found.waiting if rank not in found.other]
+        usual = _at(told[kept[0]], found.place) if kept else usual
+    wait = CollectiveWait(
+        operation=usual.operation,
+        sequence=sequence,
+        group=found.name or group,
+        backend=backend,
+        tensor=usual.tensor,
+        waiting=found.waiting,
+        missing=found.missing,
+        other=found.other,
+        silent=found.silent,
+        culprit=culprit,
+        waited_s=found.first.waited_s,
+        place=usual.place,
+    )
+    return replace(wait, words=_words(wait, told, waits, found))
+
+
+def _at(one: RankCollectives, place: _Place) -> RecordedCollective:
+    return next(
+        entry for entry in one.entries if (entry.backend, entry.group, entry.sequence) == place
+    )
+
+
+def _words(
+    wait: CollectiveWait,
+    told: dict[int, RankCollectives],
+    waits: dict[int, list[RecordedCollective]],
+    found: _Found,
+) -> str:
+    collective = f"{wait.operation} #{wait.sequence} of {_group_words(wait)}"
+    collective += f" ({wait.tensor})" if wait.tensor else ""
+    at = f", at {wait.place}" if wait.place else ""
+    long = f" for {wait.waited_s:.1f} s" if wait.waited_s is not None else ""
+    inside = f"{_named(wait.waiting, told)} {_verb(wait.waiting, 'wait')} in it{long}{at}"
+    if wait.missing:
+        blocked = [rank for rank in wait.missing if waits[rank]]
+        more = f"; {_elsewhere(blocked[0], waits)}" if blocked else ""
+        return f"{_named(wait.missing, told)} never entered {collective}; {inside}{more}"
+    if wait.other:
+        entry = _at(told[wait.other[0]], found.place)
+        own = f"{entry.operation}" + (f" ({entry.tensor})" if entry.tensor else "")
+        return f"{_named(wait.other, told)} entered {own} in the place of {collective}; {inside}"
+    if wait.silent:
+        said = _verb(wait.silent, "has", "have")
+        return (
+            f"{_named(wait.silent, told)} {said} not said whether it entered {collective}; {inside}"
+        )
+    if len(wait.waiting) == found.members:
+        return f"all {found.members} ranks wait in {collective}{long}{at}; none of them is missing"
+    return f"all ranks entered {collective}, and {inside}"
+
+
+def _group_words(wait: CollectiveWait) -> str:
+    return "the default group" if wait.group == "default_pg" else f"group {wait.group}"
+
+
+def _named(numbers: Sequence[int], told: dict[int, RankCollectives]) -> str:
+    nodes = {told[rank].node for rank in numbers if rank in told and told[rank].node}
+    place = f" ({nodes.pop()})" if len(nodes) == 1 else ""
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {ranges(numbers)}{place}"
+
+
+def _verb(numbers: Sequence[int], many: str, others: str | None = None) -> str:
+    if others is not None:
+        return many if len(numbers) == 1 else others
+    return f"{many}s" if len(numbers) == 1 else many
+
+
+def _elsewhere(rank: int, waits: dict[int, list[RecordedCollective]]) -> str:
+    entry = waits[rank][0]
+    if entry.peer is not None:
+        return f"rank {rank} waits in {entry.operation} with rank {entry.peer}"
+    return f"rank {rank} waits in {entry.operation} #{entry.sequence} of group {entry.group}"
+
+
+def _message_wait(
+    told: dict[int, RankCollectives], waits: dict[int, list[RecordedCollective]]
+) -> CollectiveWait | None:
+    """Return the message between two ranks whose other side waits for nobody."""
+    alone = [
+        (rank, entry)
+        for rank, entries in waits.items()
+        for entry in entries
+        if entry.peer is not None and not waits.get(entry.peer)
+    ]
+    if not alone:
+        return None
+    rank, entry = max(alone, key=lambda one: one[1].waited_s or 0.0)
+    peer = entry.peer
+    assert peer is not None  # noqa: S101  # chosen so above
+    long = f" for {entry.waited_s:.1f} s" if entry.waited_s is not None else ""
+    words = f"{_named((rank,), told)} waits in {entry.operation} with rank {peer}{long}"
+    return CollectiveWait(
+        operation=entry.operation,
+        sequence=entry.sequence,
+        group=entry.group,
+        backend=entry.backend,
+        tensor=entry.tensor,
+        waiting=(rank,),
+        missing=(peer,) if peer in told else (),
+        silent=() if peer in told else (peer,),
+        culprit=peer,
+        waited_s=entry.waited_s,
+        place=entry.place,
+        words=words + (f", at {entry.place}" if entry.place else ""),
+    )

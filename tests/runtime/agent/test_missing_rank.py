@@ -1,0 +1,90 @@
+"""Real local attempts with three ranks, one of which never enters a collective: it is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hpckit.model import events
+from hpckit.model.failure import Cause, Failure
+from hpckit.model.launch import Runtime
+from hpckit.record.store import read_events
+
+pytestmark = pytest.mark.training
+
+TRAIN = """
+import time, torch, torch.distributed as dist
+
+def reads_a_slow_file(seconds):
+    time.sleep(seconds)
+
+def main(config, run):
+    pair = dist.new_group([0, 2])
+    ones = torch.ones(16, 4)
+    dist.all_reduce(ones)
+    for step in run.steps(30):
+        if step == 26 and run.info.rank == 1:
+            reads_a_slow_file(60)
+        dist.all_reduce(ones)
+        if run.info.rank != 1:
+            dist.broadcast(ones, src=0, group=pair)
+        time.sleep(0.1)
+"""
+
+TIME_OUT = """
+import datetime, time, torch, torch.distributed as dist
+
+def reads_a_slow_file(seconds):
+    time.sleep(seconds)
+
+def main(config, run):
+    group = dist.new_group(timeout=datetime.timedelta(seconds=3))
+    ones = torch.ones(8)
+    dist.all_reduce(ones, group=group)
+    if run.info.rank == 2:
+        reads_a_slow_file(60)
+    dist.all_reduce(ones, group=group)
+"""
+
+
+def failure_of(ended: Any) -> Failure:
+    """Return what the first round of an attempt failed of."""
+    told = read_events(ended.paths.events)
+    (found,) = [one.failure for one in told if isinstance(one, events.RoundEnded) and one.failure]
+    return found
+
+
+def test_hang_names_the_rank_that_never_entered_and_the_collective(
+    workshop: Any, ranks: Any
+) -> None:
+    """Its number, its shape, who waits and where; what each rank said is kept."""
+    runtime = Runtime(
+        stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=4, hang_first_s=60, hang_factor=3
+    )
+    ended = workshop.attempt(TRAIN, **ranks(3, runtime=runtime))
+    failure = failure_of(ended)
+    assert (failure.cause, failure.rank, failure.step) == (Cause.hang, 1, 26)
+    assert "never entered all_reduce #28 of the default group (float32[16, 4])" in failure.message
+    assert ") wait in it for " in failure.message
+    assert "at task.py:" in failure.message
+    assert "is in reads_a_slow_file" in failure.message
+    wait = failure.collective
+    assert wait is not None
+    assert (wait.missing, wait.waiting, wait.culprit) == ((1,), (0, 2), 1)
+    for rank in range(3):
+        said = json.loads(ended.paths.round(0).collectives(rank).read_text())
+        assert said["rank"] == rank
+
+
+def test_time_out_of_a_collective_names_the_rank_that_others_waited_for(
+    workshop: Any, ranks: Any
+) -> None:
+    """Not the one that raised: that waited."""
+    ended = workshop.attempt(TIME_OUT, **ranks(3))
+    failure = failure_of(ended)
+    assert (failure.cause, failure.rank) == (Cause.communication, 2)
+    assert "never entered all_reduce #2 of group" in failure.message
+    assert failure.collective is not None
+    assert failure.collective.missing == (2,)
