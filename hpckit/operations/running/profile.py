@@ -25,7 +25,8 @@ from hpckit.model.ranges import parse_ranges, ranges
 from hpckit.model.run import RunRecord
 from hpckit.model.telemetry.settings import ProfileTool
 from hpckit.planning.profile.summary import summarise
-from hpckit.record.launches import latest_attempt, load_settings, read_runs
+from hpckit.record.attempts import latest_attempt
+from hpckit.record.launches import load_settings, read_runs
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
