@@ -53,18 +53,17 @@ def blame(
     wait = with_place(wait, stacks)
     guilty = _guilty(stacks, None if wait is None else wait.culprit)
     words = f"{_stood_still(stall)} (limit {stall.limit_s:.1f} s)"
-    told = "" if wait is None else f"; {wait.words}"
     if guilty is None:
         return Failure(
             cause=Cause.hang,
-            message=words + told,
+            message=with_wait(words, wait),
             step=stall.step,
             signature=_signature(stacks),
             collective=wait,
         )
     return Failure(
         cause=Cause.hang,
-        message=f"{words}; rank {guilty.rank} on {guilty.node} {_doing(guilty)}{told}",
+        message=with_wait(f"{words}; rank {guilty.rank} on {guilty.node} {_doing(guilty)}", wait),
         rank=guilty.rank,
         node=guilty.node,
         step=stall.step,
@@ -72,6 +71,11 @@ def blame(
         signature=_signature([guilty]),
         collective=wait,
     )
+
+
+def with_wait(message: str, wait: CollectiveWait | None) -> str:
+    """Return a message with what is known of a collective: first, because tables cut messages."""
+    return message if wait is None else f"{wait.words}; {message}"
 
 
 def with_place(wait: CollectiveWait | None, stacks: Sequence[RankStack]) -> CollectiveWait | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
 from hpckit.model.failure import Cause, Failure, RankStack
 from hpckit.planning.recovery.collective_wait import find_wait
-from hpckit.planning.recovery.hang import StalledRank, blame, with_place
+from hpckit.planning.recovery.hang import StalledRank, blame, with_place, with_wait
 from hpckit.runtime.channel import messages
 
 Told = messages.Hung | messages.StackSaved | messages.StacksSaved | messages.CollectivesTold
@@ -68,7 +68,7 @@ class HangReport:
         wait = with_place(self._wait(), self._stacks) if is_time_out(failure) else None
         if failure is None or wait is None:
             return failure
-        told = replace(failure, message=f"{failure.message}; {wait.words}", collective=wait)
+        told = replace(failure, message=with_wait(failure.message, wait), collective=wait)
         nodes = {one.rank: one.node for one in self._collectives.values()}
         nodes |= {one.rank: one.node for one in self._stacks}
         if wait.culprit is None or wait.culprit not in nodes:

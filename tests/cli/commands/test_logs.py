@@ -7,10 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from cli_world import START
 
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.model import events
+from hpckit.model.diagnosis.collectives import CollectiveWait
+from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
+from hpckit.model.states import RunState
 from hpckit.record.store import append_event, write_text
 
 
@@ -35,6 +39,38 @@ def test_logs_print_the_rank_that_failed(desk: Any, writer: Any) -> None:
     said = desk.say("logs")
     assert said.out == "boom\n"
     assert "rank 1, attempt 1, round 0" in said.err
+
+
+def test_logs_and_status_say_in_which_collective_ranks_waited(desk: Any, writer: Any) -> None:
+    """No rank has printed it; for programs it has fields."""
+    launch = desk.freeze()
+    attempt = writer(launch=launch)
+    attempt.start()
+    attempt.log(0, "zero\n")
+    words = "rank 1 (n2) never entered all_reduce #128 of the default group (float32[1024])"
+    wait = CollectiveWait(
+        operation="all_reduce",
+        sequence=128,
+        group="default_pg",
+        backend="nccl",
+        tensor="float32[1024]",
+        waiting=(0,),
+        missing=(1,),
+        culprit=1,
+        words=words,
+    )
+    failure = Failure(cause=Cause.hang, message=f"{words}; no step began", rank=1, collective=wait)
+    at = START + timedelta(minutes=3)
+    append_event(
+        launch.paths.run(0).attempt(1).events,
+        events.AttemptEnded(at=at, state=RunState.failed, exit_code=1, failure=failure),
+    )
+    assert f"{launch.id}.0 failed: {words}" in desk.say("logs").err
+    assert words in desk.say("status").out
+    (run,) = json.loads(desk.say("status", "--json").out)["runs"]
+    assert run["failure"]["collective"]["missing"] == [1]
+    assert words in desk.say("report", "--json").out
+    assert "rank 1 (n2) never entered" in desk.say("report", "--markdown").out
 
 
 def test_logs_of_one_or_all_ranks(desk: Any, writer: Any) -> None:

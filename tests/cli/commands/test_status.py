@@ -120,6 +120,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
             "traceback": TRACEBACK,
             "signature": "",
             "checkpoint": None,
+            "collective": None,
         },
         "metrics": {"loss": 0.25, "accuracy": 0.9},
         "warnings": [],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.failure import Cause, RankStack
 from hpckit.planning.recovery.hang import StalledRank, blame
 
@@ -79,3 +80,27 @@ def test_blame_gives_hangs_at_one_place_the_same_signature() -> None:
     other = blame(STALL, [stack(0), stack(1, text=STUCK.replace("read_forever", "elsewhere"))])
     assert first.signature == second.signature
     assert first.signature != other.signature
+
+
+def test_blame_begins_with_the_collective_and_where_ranks_wait_in_it() -> None:
+    """Tables cut messages; the place comes from the stack of a rank that waits."""
+    wait = CollectiveWait(
+        operation="all_reduce",
+        sequence=4,
+        group="default_pg",
+        backend="nccl",
+        tensor="float32[2]",
+        waiting=(0, 2),
+        missing=(1,),
+        culprit=1,
+        words="rank 1 (n1) never entered all_reduce #4",
+    )
+    failure = blame(STALL, [stack(0), stack(1, text=STUCK), stack(2)], wait)
+    assert failure.message.startswith(
+        "rank 1 (n1) never entered all_reduce #4, at train.py:9 in main; no step began on rank 0"
+    )
+    assert failure.message.endswith("rank 1 on n1 is in read_forever (train.py)")
+    assert failure.collective is not None
+    assert failure.collective.place == "train.py:9 in main"
+    named = blame(STALL, [stack(0), stack(1), stack(2)], wait)
+    assert (named.rank, named.node) == (1, "n1"), "although its stack looks like the others'"

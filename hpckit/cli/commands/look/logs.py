@@ -7,7 +7,7 @@ no rank ever started, those of the agents, the batch script or the local executo
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -85,6 +85,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         printer.print(choice.logs(), last=True)
     if not printer.tails:
         context.note(f"nothing has been printed by {choice.run_id} yet")
+    for line in choice.waits():
+        context.note(line)
     return 0
 
 
@@ -131,6 +133,12 @@ class _Choice:
 
     def record(self) -> RunRecord:
         return read_runs(self.launch, [self.index])[0]
+
+    def waits(self) -> Iterator[str]:
+        """Yield in which collective ranks waited when the latest attempt failed: no log says it."""
+        failure = self.record().failure if self.attempt is None and self.round is None else None
+        if failure is not None and failure.collective is not None:
+            yield f"{self.run_id} failed: {failure.collective.words}"
 
     def check(self) -> None:
         """Raise NotFoundError if the attempt or the round does not exist."""
