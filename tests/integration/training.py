@@ -209,7 +209,7 @@ class Training:
         """Return the run once it is over; it must have completed, in so many attempts."""
         run = self.over()
         assert run["state"] == "completed", (run, self.rounds())
-        assert run["attempt"] == attempts
+        assert run["attempt"] == attempts, (run, self.rounds())
         # 24.11 starts a job that was preempted before once more when it has completed; there is
         # nothing left to do then, and no attempt begins.
         most = attempts - 1 if self.sandbox.options["release"] == "22.05" else attempts
