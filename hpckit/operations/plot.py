@@ -10,12 +10,13 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.operations.export.figure import FigureForm, FigureLook, FigureStyle, drawn
-from hpckit.record.store import PRIVATE_FILE, make_folder, write_bytes
+from hpckit.operations.output_file import check_output_file, write_output_file
 from hpckit.report.document.figure import CurveFigure
 from hpckit.views.across_launches import named_runs
 from hpckit.views.report.plotted import PlotQuestion, curve_figure
 
 _LARGEST_INCHES = 100.0
+_WHAT = "figure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,10 @@ def write_plot(request: PlotRequest, context: Context) -> CurveFigure:
             f"--smooth is {request.question.smooth}; it is the number of values to take the mean "
             "of, 1 or more"
         )
-    if request.target.is_dir():
-        raise UsageError(f"{request.target} is a folder", hint="a figure is a file: name one")
+    check_output_file(request.target, _WHAT)
     named = named_runs(request.references, request.base, context)
     figure = curve_figure(named, request.question, context)
-    _write(request.target, drawn(figure, look))
+    write_output_file(request.target, (drawn(figure, look),), _WHAT)
     return figure
 
 
@@ -69,15 +69,3 @@ def _checked(option: str, inches: float | None) -> float | None:
     if inches is not None and not (math.isfinite(inches) and 1 <= inches <= _LARGEST_INCHES):
         raise UsageError(f"{option} is {inches:g}; it is in inches, from 1 to {_LARGEST_INCHES:g}")
     return inches
-
-
-def _write(target: Path, content: bytes) -> None:
-    try:
-        make_folder(target.parent)
-        mode = target.stat().st_mode & 0o777 if target.exists() else PRIVATE_FILE
-        write_bytes(target, content, mode=mode)
-    except OSError as error:
-        raise UsageError(
-            f"{target} cannot be written: {error.strerror or error}",
-            hint="check the folder, quota and free space",
-        ) from error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.record.store import PRIVATE_FILE, make_folder, open_plain, write_chunks
+from hpckit.operations.output_file import write_output_file
+from hpckit.record.store import open_plain
 from hpckit.report.document.junit import junit_text
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.html.page import GENERATOR, page_chunks
@@ -19,6 +20,7 @@ from hpckit.views.report.gather import report_document
 
 _BEGINNING = 4096
 _LEAST_REFRESH_S = 1.0
+_WHAT = "report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +63,9 @@ def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
     if request.writes_html:
         target = request.html or _default_target(document, context)
         chunks = page_chunks(document, plotly, refresh_s=request.refresh_s)
-        _write(target, chunks)
+        write_output_file(target, chunks, _WHAT)
     if request.junit is not None:
-        _write(request.junit, [junit_text(document)])
+        write_output_file(request.junit, (junit_text(document),), _WHAT)
     return ReportOutcome(document=document, html=target, junit=request.junit)
 
 
@@ -97,17 +99,3 @@ def _is_report(path: Path) -> bool:
             return f'content="{GENERATOR}"'.encode() in file.read(_BEGINNING)
     except OSError:
         return False
-
-
-def _write(target: Path, chunks: Iterable[str]) -> None:
-    if target.is_dir():
-        raise UsageError(f"{target} is a folder", hint="a report is a file: name one")
-    try:
-        make_folder(target.parent)
-        mode = target.stat().st_mode & 0o777 if target.exists() else PRIVATE_FILE
-        write_chunks(target, chunks, mode=mode)
-    except OSError as error:
-        raise UsageError(
-            f"{target} cannot be written: {error.strerror or error}",
-            hint="check the folder, quota and free space",
-        ) from error

@@ -42,24 +42,17 @@ def write_text(path: Path, text: str, *, mode: int = PRIVATE_FILE, lasting: bool
 
 
 def write_chunks(
-    path: Path, chunks: Iterable[str], *, mode: int = PRIVATE_FILE, lasting: bool = True
+    path: Path, chunks: Iterable[str | bytes], *, mode: int = PRIVATE_FILE, lasting: bool = True
 ) -> None:
-    """Replace a whole file as `write_text` does, with text that is written as it comes."""
-    coded = (one.encode("utf-8", errors="backslashreplace") for one in chunks)
-    _replace(path, coded, mode=mode, lasting=lasting)
-
-
-def write_bytes(path: Path, content: bytes, *, mode: int = PRIVATE_FILE) -> None:
-    """Replace a whole file as `write_text` does, with these bytes."""
-    _replace(path, (content,), mode=mode, lasting=True)
-
-
-def _replace(path: Path, pieces: Iterable[bytes], *, mode: int, lasting: bool) -> None:
+    """Replace a whole file as `write_text` does, with content that is written as it comes."""
     part = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.writelines(pieces)
+            file.writelines(
+                one.encode("utf-8", errors="backslashreplace") if isinstance(one, str) else one
+                for one in chunks
+            )
             file.flush()
             if lasting:
                 os.fsync(file.fileno())

@@ -19,8 +19,9 @@ from hpckit.errors import UsageError
 from hpckit.operations.export.documents import ExportDocument
 from hpckit.operations.export.exported_run import ExportedRun, Written
 from hpckit.operations.export.kinds import ExportKind, tracker_module
+from hpckit.operations.output_file import check_output_file, unwritable, write_output_file
 from hpckit.record.lock import exclusive
-from hpckit.record.store import PRIVATE_FILE, make_folder, write_chunks
+from hpckit.record.store import make_folder
 from hpckit.views.across_launches import named_runs
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, launch_views, note_warnings
@@ -29,6 +30,7 @@ INTERVAL_S = 30.0
 """How often `--follow` looks for news."""
 
 _SHARE = 10
+_WHAT = "export"
 """Following takes at most one part in _SHARE of a processor's time."""
 
 
@@ -84,8 +86,8 @@ def _check(request: ExportRequest) -> None:
         raise UsageError("this export needs a place to write to", hint="name it with -o PATH")
     if request.target is not None and request.kind.is_tracker and request.target.is_file():
         raise UsageError(f"{request.target} is a file", hint=f"{request.kind} writes a folder")
-    if request.target is not None and not request.kind.is_tracker and request.target.is_dir():
-        raise UsageError(f"{request.target} is a folder", hint=f"{request.kind} writes a file")
+    if request.target is not None and not request.kind.is_tracker:
+        check_output_file(request.target, _WHAT)
 
 
 @contextmanager
@@ -101,10 +103,7 @@ def _target(request: ExportRequest, context: Context) -> Iterator[None]:
         with exclusive(lock, at=context.now(), what=f"has been exporting to {target}"):
             yield
     except OSError as error:
-        raise UsageError(
-            f"{target} cannot be written: {error.strerror or error}",
-            hint="check the folder, quota and free space",
-        ) from error
+        raise unwritable(target, error) from error
 
 
 def _runs(request: ExportRequest, context: Context) -> list[ExportedRun]:
@@ -141,10 +140,5 @@ def _write_document(
         context.stdout.writelines(document)
         context.stdout.flush()
     else:
-        write_chunks(request.target, document, mode=_mode(request.target))
+        write_output_file(request.target, document, _WHAT)
     return document.written
-
-
-def _mode(target: Path) -> int:
-    """Return the permissions of a file that is replaced: those that it was given."""
-    return target.stat().st_mode & 0o777 if target.exists() else PRIVATE_FILE

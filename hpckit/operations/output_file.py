@@ -1,0 +1,54 @@
+"""Files that a user named with `-o`: replaced whole, where a file may stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from hpckit.errors import UsageError
+from hpckit.record.store import PRIVATE_FILE, make_folder, write_chunks
+
+
+def check_output_file(target: Path, what: str) -> None:
+    """Raise UsageError if `target` is something that a file must not replace, such as a device.
+
+    `what` is the noun of the content, for the message.
+
+    ```python
+    check_output_file(Path("/dev/null"), "report")  # UsageError: /dev/null is not a regular file
+    ```
+    """
+    if target.is_dir():
+        raise UsageError(f"{target} is a folder", hint=f"the {what} is a file: name one")
+    if target.exists() and not target.is_file():
+        raise UsageError(
+            f"{target} is not a regular file",
+            hint=f"the {what} is written beside the file and replaces it: name a file",
+        )
+
+
+def write_output_file(target: Path, pieces: Iterable[str | bytes], what: str) -> None:
+    """Replace the file, or what a symbolic link of this name points at; its permissions stay.
+
+    A new file is the user's alone. Missing folders are made. Raises UsageError if the file cannot
+    be written; then the old one is unchanged.
+    """
+    check_output_file(target, what)
+    try:
+        place = target.resolve()
+        make_folder(place.parent)
+        mode = place.stat().st_mode & 0o777 if place.exists() else PRIVATE_FILE
+        write_chunks(place, pieces, mode=mode)
+    except (OSError, RuntimeError) as error:
+        raise unwritable(target, error) from error
+
+
+def unwritable(target: Path, error: OSError | RuntimeError) -> UsageError:
+    """Return the error of a file or folder that cannot be written.
+
+    `RuntimeError` is what a loop of symbolic links raises when it is resolved.
+    """
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return UsageError(
+        f"{target} cannot be written: {reason}", hint="check the folder, quota and free space"
+    )

@@ -1,0 +1,80 @@
+"""Files named with `-o`: replaced whole, never something that is no file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpckit.errors import UsageError
+from hpckit.operations.output_file import write_output_file
+
+
+def test_new_file_and_its_folders_are_private(tmp_path: Path) -> None:
+    """Text and bytes may be mixed; nobody else may read them."""
+    target = tmp_path / "figures" / "a.txt"
+    write_output_file(target, ("ä", b"\xff"), "figure")
+    assert target.read_bytes() == "ä".encode() + b"\xff"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert stat.S_IMODE(target.parent.stat().st_mode) == 0o700
+
+
+def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+    """A file that was made readable for others stays so."""
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    target.chmod(0o644)
+    write_output_file(target, ("new",), "report")
+    assert target.read_text() == "new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+
+
+def test_symbolic_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    """A link into another folder is followed, also to a file that does not exist yet."""
+    (tmp_path / "site").mkdir()
+    link = tmp_path / "a.txt"
+    link.symlink_to(tmp_path / "site" / "b.txt")
+    for text in ("one", "two"):
+        write_output_file(link, (text,), "report")
+        assert link.is_symlink()
+        assert (tmp_path / "site" / "b.txt").read_text() == text
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_file_is_never_replaced(tmp_path: Path, *, linked: bool) -> None:
+    """`-o /dev/null` as root would else turn the machine's /dev/null into a file."""
+    pipe = target = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if linked:
+        target = tmp_path / "link"
+        target.symlink_to(pipe)
+    with pytest.raises(UsageError, match="is not a regular file"):
+        write_output_file(target, ("text",), "report")
+    assert pipe.is_fifo()
+    assert target.is_symlink() == linked
+
+
+def test_failure_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:
+    """The new content is cut off: the old is whole, and nothing else lies there."""
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+
+    def pieces() -> Iterator[str]:
+        yield "new"
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UsageError, match="cannot be written: No space left on device"):
+        write_output_file(target, pieces(), "report")
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_link_to_itself_is_one_error(tmp_path: Path) -> None:
+    """A loop of links is no traceback."""
+    target = tmp_path / "a.txt"
+    target.symlink_to(target)
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_output_file(target, ("text",), "report")
