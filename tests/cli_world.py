@@ -49,6 +49,25 @@ class Said:
     err: str
 
 
+def _real_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def verb_said(
+    *words: str,
+    folder: Path,
+    environ: Mapping[str, str] = os.environ,
+    now: Callable[[], datetime] = _real_now,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Said:
+    """Run `hpckit WORDS` in this process and a folder, with the real clock if none is given."""
+    out, err = io.StringIO(), io.StringIO()
+    context = Context(
+        environ=dict(environ), cwd=folder, stdout=out, stderr=err, now=now, sleep=sleep
+    )
+    return Said(code=main(words, context), out=out.getvalue(), err=err.getvalue())
+
+
 class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 

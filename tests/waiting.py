@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hpckit.record.process import start_mark
@@ -24,3 +25,12 @@ def until(look: Callable[[], Any]) -> Any:
 def until_ended(pid: int) -> None:
     """Wait until a process of this host has ended; a zombie has."""
     until(lambda: start_mark(pid) is None)
+
+
+def until_here(process: Any, folder: Path, ranks: int) -> None:
+    """Wait until each of these ranks has touched its file `here-RANK`."""
+    deadline = time.monotonic() + 90
+    while not all((folder / f"here-{rank}").exists() for rank in range(ranks)):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Iterator
@@ -11,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import NOW, START, Desk, Writer
+from cli_world import NOW, START, Desk, Said, Writer, verb_said
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpckit.cli.main import main
-from hpckit.context import Context
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import Launch, load_launch, read_launch_events
@@ -125,23 +122,14 @@ def damage(folder: Path, place: Place, other: Any) -> None:
     path.write_text("".join(json.dumps(one) + "\n" for one in held))
 
 
-def answer(outputs: Path, words: tuple[str, ...]) -> tuple[int, str, str]:
+def answer(outputs: Path, words: tuple[str, ...]) -> Said:
     """Run a verb in a folder of launches, and press Ctrl-C when it waits."""
-    out, err = io.StringIO(), io.StringIO()
 
     def leave(_: float) -> None:
         raise KeyboardInterrupt
 
-    context = Context(
-        environ={"HPCKIT_OUTPUTS": str(outputs), "PATH": "/nowhere"},
-        cwd=outputs,
-        stdout=out,
-        stderr=err,
-        now=lambda: NOW,
-        sleep=leave,
-    )
-    code = main(words, context)
-    return code, out.getvalue(), err.getvalue()
+    environ = {"HPCKIT_OUTPUTS": str(outputs), "PATH": "/nowhere"}
+    return verb_said(*words, folder=outputs, environ=environ, now=lambda: NOW, sleep=leave)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +150,12 @@ class Broken:
             shutil.copytree(self.launch.folder, folder)
             damage(folder, place, other)
             words = tuple(word.replace("BROKEN", self.launch.id) for word in verb)
-            code, out, err = answer(outputs, words)
-            assert code in ANSWERS, words
-            assert "Traceback" not in err
+            said = answer(outputs, words)
+            assert said.code in ANSWERS, words
+            assert "Traceback" not in said.err
             if words[0] == "ls":
                 assert any(
-                    one["launch"].startswith("whole-") for one in json.loads(out)["launches"]
+                    one["launch"].startswith("whole-") for one in json.loads(said.out)["launches"]
                 )
 
 
@@ -223,14 +211,16 @@ def test_launches_with_a_damaged_record_say_which_file_and_what_is_wrong(broken:
     outputs = broken.outputs.parent / "named"
     shutil.copytree(broken.outputs, outputs)
     damage(outputs / broken.launch.id, ("launch.json", 0, ("cluster", "modules")), {"a": 1})
-    code, _, err = answer(outputs, ("status", broken.launch.id))
-    assert code == 1
-    assert "launch.json is damaged: it is not a launch record (cluster: modules: {'a': 1}" in err
-    assert "delete its folder" in err
-    code, out, err = answer(outputs, ("ls",))
-    assert code == 0
-    assert "whole-" in out
-    assert "cluster: modules" in err
+    said = answer(outputs, ("status", broken.launch.id))
+    assert said.code == 1
+    assert (
+        "launch.json is damaged: it is not a launch record (cluster: modules: {'a': 1}" in said.err
+    )
+    assert "delete its folder" in said.err
+    said = answer(outputs, ("ls",))
+    assert said.code == 0
+    assert "whole-" in said.out
+    assert "cluster: modules" in said.err
     shutil.rmtree(outputs)
 
 
@@ -244,9 +234,9 @@ def test_attempts_that_cannot_be_listed_are_not_taken_for_none(broken: Broken, n
     path.symlink_to(path.name)
     told = len(read_launch_events(load_launch(outputs / broken.launch.id)))
     for verb in ("status", "results", "resume", "watch"):
-        code, _, err = answer(outputs, (verb, broken.launch.id))
-        assert (code, f"cannot read {path}" in err) == (1, True), verb
+        said = answer(outputs, (verb, broken.launch.id))
+        assert (said.code, f"cannot read {path}" in said.err) == (1, True), verb
     assert len(read_launch_events(load_launch(outputs / broken.launch.id))) == told
-    code, out, err = answer(outputs, ("ls",))
-    assert (code, "whole-" in out, f"cannot read {path}" in err) == (0, True, True)
+    said = answer(outputs, ("ls",))
+    assert (said.code, "whole-" in said.out, f"cannot read {path}" in said.err) == (0, True, True)
     shutil.rmtree(outputs)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from hpckit.cli.main import main
-from hpckit.context import Context
+from cli_world import verb_said
 
 TASK = '''
 """Tasks of a user."""
@@ -94,17 +90,10 @@ class Project:
 
     def look(self, *words: str) -> Any:
         """Return `status --json`, asked for in this process: a poll need not start a Python."""
-        out, err = io.StringIO(), io.StringIO()
-        context = Context(
-            environ={**os.environ, "HPCKIT_OUTPUTS": str(self.outputs)},
-            cwd=self.folder,
-            stdout=out,
-            stderr=err,
-            now=lambda: datetime.now(UTC),
-            sleep=time.sleep,
-        )
-        assert main(["status", *words, "--json"], context) == 0, err.getvalue()
-        return json.loads(out.getvalue())
+        environ = {**os.environ, "HPCKIT_OUTPUTS": str(self.outputs)}
+        answer = verb_said("status", *words, "--json", folder=self.folder, environ=environ)
+        assert answer.code == 0, answer.err
+        return json.loads(answer.out)
 
     def ended(self, *words: str, patience_s: float = 180) -> dict[str, Any]:
         """Return `status --json` once every run has ended."""

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import os
 import stat
 import sys
 import threading
 import time
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
+from cli_world import Said, verb_said
+from waiting import until, until_here
 
-from hpckit.cli.main import main
-from hpckit.context import Context
 from hpckit.model.failure import Cause, ExitReason, StateKept
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.settings import Observe, Profile
@@ -48,29 +44,6 @@ def main(config, run):
         if go.item():
             break
 """
-
-
-def said(*words: str, folder: Path) -> tuple[int, str, str]:
-    """Run `hpckit WORDS` here; return its exit code, output and remarks."""
-    out, err = io.StringIO(), io.StringIO()
-    context = Context(
-        environ=dict(os.environ),
-        cwd=folder,
-        stdout=out,
-        stderr=err,
-        now=lambda: datetime.now(UTC),
-        sleep=time.sleep,
-    )
-    return main(words, context), out.getvalue(), err.getvalue()
-
-
-def until_here(process: Any, folder: Path, ranks: int) -> None:
-    """Wait until these ranks have begun a step."""
-    deadline = time.monotonic() + 90
-    while not all((folder / f"here-{rank}").exists() for rank in range(ranks)):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.1)
 
 
 def until_recorded(log: Path, touched: Path) -> None:
@@ -109,44 +82,47 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
     launch = workshop.freeze(TRAIN, **ranks(2, env={"FLAG": str(flag)}))
     run = f"{launch.folder}/runs/00000"
     process = workshop.start(launch)
-    second: list[tuple[int, str, str]] = []
+    second: list[Said] = []
     try:
         until_here(process, tmp_path, 2)
-        code, _, remarks = said("profile", run, "--ranks", "5", folder=tmp_path)
-        assert (code, "has ranks 0-1" in remarks) == (2, True)
-        code, text, remarks = said(
+        answer = verb_said("profile", run, "--ranks", "5", folder=tmp_path)
+        assert (answer.code, "has ranks 0-1" in answer.err) == (2, True)
+        answer = verb_said(
             "profile", run, "--steps", "4", "--ranks", "all", "--json", folder=tmp_path
         )
-        assert code == 0, remarks
-        document = json.loads(text)
+        assert answer.code == 0, answer.err
+        document = json.loads(answer.out)
         assert document["done"]
         assert [one["rank"] for one in document["ranks"]] == [0, 1]
         for one in document["ranks"]:
             check_rank(one)
         # A long one is under way: another one is refused meanwhile, with the reason.
         long = threading.Thread(
-            target=lambda: second.append(said("profile", run, "--steps", "1000", folder=tmp_path))
+            target=lambda: second.append(
+                verb_said("profile", run, "--steps", "1000", folder=tmp_path)
+            )
         )
         long.start()
         time.sleep(1.0)
-        code, _, remarks = said("profile", run, "--steps", "1", folder=tmp_path)
-        assert (code, "a profile of rank 0 is under way" in remarks) == (2, True), remarks
+        answer = verb_said("profile", run, "--steps", "1", folder=tmp_path)
+        assert answer.code == 2
+        assert "a profile of rank 0 is under way" in answer.err
         until_recorded(launch.paths.run(0).attempt(1).round(0).log(0), tmp_path / "here-0")
     finally:
         flag.touch()
         output, _ = process.communicate(timeout=90)
     assert process.returncode == 0, output
     long.join(90)
-    code, text, remarks = second[0]
-    assert code == 0, remarks
+    assert second[0].code == 0, second[0].err
+    text = second[0].out
     assert "its step loop was over after these steps" in text
     (record,) = read_runs(launch)
     assert record.state is RunState.completed
-    code, again, _ = said("profile", run, "--last", folder=tmp_path)
-    assert (code, again) == (0, text)
+    again = verb_said("profile", run, "--last", folder=tmp_path)
+    assert (again.code, again.out) == (0, text)
     assert max(len(line) for line in text.splitlines() if not line.startswith("/")) <= 80
-    code, _, remarks = said("profile", run, folder=tmp_path)
-    assert (code, "only a running run can be profiled" in remarks) == (2, True)
+    answer = verb_said("profile", run, folder=tmp_path)
+    assert (answer.code, "only a running run can be profiled" in answer.err) == (2, True)
 
 
 ENDING = """
@@ -169,11 +145,9 @@ PLANNED = Observe(profile=Profile(at_step=8, steps=3, ranks=[0, 1]))
 
 def shown(launch: Any, folder: Path) -> Any:
     """Return what `profile --last` says of the run."""
-    code, text, remarks = said(
-        "profile", f"{launch.folder}/runs/00000", "--last", "--json", folder=folder
-    )
-    assert code in {0, 1}, remarks
-    return json.loads(text)
+    answer = verb_said("profile", f"{launch.folder}/runs/00000", "--last", "--json", folder=folder)
+    assert answer.code in {0, 1}, answer.err
+    return json.loads(answer.out)
 
 
 def test_planned_profile_is_made_without_anyone_asking(
@@ -235,10 +209,10 @@ def test_run_without_a_step_loop_is_told_why(workshop: Any, ranks: Any, tmp_path
     try:
         paths = launch.paths.run(0).attempt(1)
         until(lambda: paths.round(0).log(0).exists())
-        code, _, remarks = said("profile", f"{launch.folder}/runs/00000", folder=tmp_path)
-        assert code == 2, remarks
-        assert "none of its ranks has begun a step of run.steps()" in remarks
-        assert "hpckit.attach()" in " ".join(remarks.split())
+        answer = verb_said("profile", f"{launch.folder}/runs/00000", folder=tmp_path)
+        assert answer.code == 2, answer.err
+        assert "none of its ranks has begun a step of run.steps()" in answer.err
+        assert "hpckit.attach()" in " ".join(answer.err.split())
     finally:
         process.terminate()
         process.communicate(timeout=60)

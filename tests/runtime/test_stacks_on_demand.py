@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import verb_said
+from waiting import until_here
 
-from hpckit.cli.main import main
-from hpckit.context import Context
 from hpckit.model import events
 from hpckit.model.states import RunState
 from hpckit.record.launches import read_runs
@@ -42,20 +38,6 @@ def main(config, run):
 """
 
 
-def said(*words: str, folder: Path) -> tuple[int, str, str]:
-    """Run `hpckit WORDS` here; return its exit code, output and remarks."""
-    out, err = io.StringIO(), io.StringIO()
-    context = Context(
-        environ=dict(os.environ),
-        cwd=folder,
-        stdout=out,
-        stderr=err,
-        now=lambda: datetime.now(UTC),
-        sleep=time.sleep,
-    )
-    return main(words, context), out.getvalue(), err.getvalue()
-
-
 def test_running_run_says_what_its_ranks_do_and_completes(
     workshop: Any, ranks: Any, tmp_path: Path
 ) -> None:
@@ -64,27 +46,23 @@ def test_running_run_says_what_its_ranks_do_and_completes(
     launch = workshop.freeze(TRAIN, **ranks(2, env={"FLAG": str(flag)}))
     process = workshop.start(launch)
     try:
-        deadline = time.monotonic() + 60
-        while not all((tmp_path / f"here-{rank}").exists() for rank in (0, 1)):
-            assert time.monotonic() < deadline
-            assert process.poll() is None, process.communicate()[0]
-            time.sleep(0.1)
+        until_here(process, tmp_path, 2)
         run = f"{launch.folder}/runs/00000"
-        code, text, remarks = said("stacks", run, folder=tmp_path)
-        assert code == 0, remarks
-        first, second = text.split("\n\n")[1:]
+        answer = verb_said("stacks", run, folder=tmp_path)
+        assert answer.code == 0, answer.err
+        first, second = answer.out.split("\n\n")[1:]
         assert first.startswith("rank 0 on ")
         assert "in wait_for_the_others" in first
         assert "step 1;" in first
         assert second.startswith("rank 1 on ")
         assert "in wait_for_a_slow_disk" in second
-        code, text, _ = said("stacks", run, "--rank", "1", "--json", folder=tmp_path)
-        document = json.loads(text)
+        answer = verb_said("stacks", run, "--rank", "1", "--json", folder=tmp_path)
+        document = json.loads(answer.out)
         assert [one["rank"] for one in document["ranks"]] == [1]
         assert document["silent_nodes"] == []
         assert "wait_for_a_slow_disk" in document["ranks"][0]["text"]
-        code, _, remarks = said("stacks", run, "--rank", "9", folder=tmp_path)
-        assert (code, "it has 0-1" in remarks) == (2, True)
+        answer = verb_said("stacks", run, "--rank", "9", folder=tmp_path)
+        assert (answer.code, "it has 0-1" in answer.err) == (2, True)
     finally:
         flag.touch()
         output, _ = process.communicate(timeout=60)
@@ -95,5 +73,5 @@ def test_running_run_says_what_its_ranks_do_and_completes(
     told = list(read_events(paths.events))
     assert not any(isinstance(one, events.RoundEnded) and one.failure for one in told)
     assert not paths.round(0).stacks(0).exists(), "that file is for hangs"
-    code, _, remarks = said("stacks", run, folder=tmp_path)
-    assert (code, "only a running run can be asked" in remarks) == (2, True)
+    answer = verb_said("stacks", run, folder=tmp_path)
+    assert (answer.code, "only a running run can be asked" in answer.err) == (2, True)
