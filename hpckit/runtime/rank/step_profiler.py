@@ -66,15 +66,12 @@ class StepProfiler:
 
     def begin(self, step: int) -> None:
         """Begin what is due before this step."""
+        # One step before is the warm-up; a loop that begins at that step warms up in it.
+        if 0 <= self._planned_at <= step + 1:
+            self._take_planned(step)
         if self._running is not None:
             self._guard(self._mark, step)
-            return
-        # One step before is the warm-up; a loop that begins at that step warms up in it.
-        if self._asked is None and self._planned_at >= 0 and self._planned_at - 1 <= step:
-            if step <= self._planned_at:
-                self._asked = self._of_plan()
-            self._planned_at = -1
-        if self._asked is not None:
+        elif self._asked is not None:
             self._guard(self._start, step)
 
     def end(self, step: int) -> None:
@@ -114,6 +111,16 @@ class StepProfiler:
             self._report(order, problem=_LEFT)
         if self._running is not None:
             self._drop(_LEFT)
+
+    def _take_planned(self, step: int) -> None:
+        """Ask for the planned profile, unless its step is over or another profile comes first."""
+        planned_at, self._planned_at = self._planned_at, -1
+        if step > planned_at:
+            return
+        if self._running is not None or self._asked is not None:
+            self._report(self._of_plan(), problem="another profile was under way on it")
+        else:
+            self._asked = self._of_plan()
 
     def _of_plan(self) -> messages.StartProfile:
         return messages.StartProfile(

@@ -119,6 +119,19 @@ def test_planned_window_begins_at_its_step(
     assert all(told.id == "planned-001" for told in rank.told)
 
 
+@pytest.mark.parametrize("heard", [9, 8])
+def test_planned_window_within_another_is_said_to_be_skipped(
+    make: Callable[..., Rank], heard: int
+) -> None:
+    """A request that is heard, or under way, comes first; that of the plan is answered, once."""
+    rank = make(planned=Profile(at_step=10, steps=2))
+    rank.loop(0, 20, {heard: order(4)})
+    planned, asked = rank.told
+    assert (planned.id, planned.profile.steps) == ("planned-001", 0)
+    assert planned.profile.problem == "another profile was under way on it"
+    assert (asked.profile.first_step, asked.profile.problem) == (heard + 1, None)
+
+
 def test_other_ranks_have_no_planned_window(make: Callable[..., Rank]) -> None:
     """Ranks are chosen."""
     rank = make(planned=Profile(at_step=1, ranks=[1]))
