@@ -1,4 +1,4 @@
-"""Files that a user named with `-o`: replaced whole, where a file may stand."""
+"""Files that a user named with `-o`: replaced as a whole, and never a device or a pipe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_output_file(target: Path, what: str) -> None:
     if target.exists() and not target.is_file():
         raise UsageError(
             f"{target} is not a regular file",
-            hint=f"the {what} is written beside the file and replaces it: name a file",
+            hint=f"the {what} makes a new file, or replaces one: name a file",
         )
 
 
