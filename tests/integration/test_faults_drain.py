@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from integration.training import STEPS, Training, first
+from integration.training import Training, first
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 pytest_plugins = ["integration.training_fixtures"]
 
-OFTEN = ("+params.pause_s=0.2", "runtime.drain_poll_interval_s=1")
+STEPS = 80
+"""So many that a busy machine notices what is done to the run before its last step."""
+OFTEN = ("+params.pause_s=0.2", f"+params.steps={STEPS}", "runtime.drain_poll_interval_s=1")
 REASON = "NHC: GPU 3 has fallen off the bus"
 
 Drain = Callable[[str], None]

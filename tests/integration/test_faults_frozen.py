@@ -47,13 +47,14 @@ def test_killed_agent_or_step_costs_neither_node_nor_queue(
     training: Training, calm: dict[int, float], what: str
 ) -> None:
     """A new step in the same allocation takes its place."""
-    training.launch(SLOWLY)
+    training.launch(SLOWLY, "+params.hold=30")
     training.wait_for_step(12)
     if what == "agent":
         agents = processes(training, "hpckit.runtime.agent")
         os.kill(agents[training.nodes()[1]], signal.SIGKILL)
     else:
         training.sandbox.slurm("scancel", f"{training.job}.0")
+    training.go()
     training.completed()
     assert training.causes() == ["launcher_lost", None]
     no_node_was_lost(training)

@@ -11,14 +11,17 @@ pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 pytest_plugins = ["integration.training_fixtures"]
 
 SLOWLY = "+params.pause_s=0.2"
+HELD = (SLOWLY, "+params.hold=30")
+"""Waits at a step for the strike, however long that takes on a busy machine."""
 
 
 def test_dead_node_is_replaced_by_the_spare(training: Training, calm: dict[int, float]) -> None:
     """With a spare node, a crash of another costs a round, not an attempt."""
-    training.launch(SLOWLY, "resources.spare_nodes=1")
+    training.launch(*HELD, "resources.spare_nodes=1")
     training.wait_for_step(12)
     host, lost = training.nodes()
     training.strike(f"kill_node node={lost}")
+    training.go()
     training.completed()
     assert training.causes() == ["node_lost", None]
     kept, spare = training.nodes()
@@ -31,10 +34,11 @@ def test_run_shrinks_where_a_node_dies_and_fewer_will_do(
     training: Training, calm: dict[int, float]
 ) -> None:
     """With resources.min_nodes, what is left goes on from the last checkpoint at once."""
-    training.launch(SLOWLY, "resources.min_nodes=1")
+    training.launch(*HELD, "resources.min_nodes=1")
     training.wait_for_step(12)
     host, lost = training.nodes()
     training.strike(f"kill_node node={lost}")
+    training.go()
     training.completed()
     assert training.causes() == ["node_lost", None]
     assert training.nodes() == (host,)
@@ -49,10 +53,11 @@ def test_run_without_a_spare_is_requeued_without_the_dead_node(
     training: Training, calm: dict[int, float]
 ) -> None:
     """Where all nodes are needed, the next attempt runs on others, and waits for no timeout."""
-    training.launch(SLOWLY)
+    training.launch(*HELD)
     training.wait_for_step(12)
     _, lost = training.nodes()
     training.strike(f"kill_node node={lost}")
+    training.go()
     training.completed(attempts=2)
     assert training.causes() == ["node_lost", None]
     assert lost not in training.nodes()
@@ -88,10 +93,11 @@ def test_run_outlives_the_node_of_its_supervisor(
     training: Training, calm: dict[int, float]
 ) -> None:
     """The agents that are left see to a new attempt, once, elsewhere."""
-    training.launch(SLOWLY, "resources.spare_nodes=1", "runtime.node_timeout_s=4")
+    training.launch(*HELD, "resources.spare_nodes=1", "runtime.node_timeout_s=4")
     training.wait_for_step(12)
     host, _ = training.nodes()
     training.strike(f"kill_node node={host}")
+    training.go()
     training.completed(attempts=2)
     assert host not in training.nodes()
     assert training.losses == first(calm, STEPS)

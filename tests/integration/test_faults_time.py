@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 from integration.conftest import Sandbox
-from integration.training import STEPS, Training, first
+from integration.training import Training, first
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 pytest_plugins = ["integration.training_fixtures"]
 
-SLOWLY = "+params.pause_s=0.2"
+STEPS = 80
+"""So many that a busy machine notices what is done to the run before its last step."""
+SLOWLY = ("+params.pause_s=0.2", f"+params.steps={STEPS}")
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def lost_nothing(training: Training, calm: dict[int, float], cause: str, steps: 
 @pytest.mark.main
 def test_preemption_costs_no_step(training: Training, calm: dict[int, float]) -> None:
     """Preempted with a grace period: saved at the boundary, requeued, and not one step twice."""
-    training.launch(SLOWLY)
+    training.launch(*SLOWLY)
     training.wait_for_step(5)
     training.strike("preempt partition=urgent")
     training.completed(attempts=2)
@@ -46,7 +48,7 @@ def test_preemption_costs_no_step(training: Training, calm: dict[int, float]) ->
 @pytest.mark.usefixtures("no_grace")
 def test_preemption_without_grace_costs_no_step(training: Training, calm: dict[int, float]) -> None:
     """Without a grace period there is KillWait, and it is enough."""
-    training.launch(SLOWLY)
+    training.launch(*SLOWLY)
     training.wait_for_step(5)
     training.strike("preempt partition=urgent")
     training.completed(attempts=2)
@@ -57,7 +59,7 @@ def test_requeue_by_an_administrator_costs_no_step(
     training: Training, calm: dict[int, float]
 ) -> None:
     """`scontrol requeue`: saved, and started anew by Slurm alone."""
-    training.launch(SLOWLY)
+    training.launch(*SLOWLY)
     training.wait_for_step(5)
     training.strike("requeue")
     training.completed(attempts=2)
