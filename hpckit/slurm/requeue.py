@@ -65,6 +65,18 @@ class JobAttempt:
     lost: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exclusion:
+    """The nodes that a job is to leave out, and those of the wanted ones that it cannot do without.
+
+    `changes` is false if it leaves out these nodes already.
+    """
+
+    nodes: tuple[str, ...]
+    changes: bool
+    spared: tuple[str, ...]
+
+
 class _NotOursError(Exception):
     """The run belongs to a later attempt."""
 
@@ -78,15 +90,16 @@ def requeue(
 ) -> RequeueResult:
     """Let Slurm start the job again, without the nodes in `exclude`; return the outcome.
 
-    Slurm then ends the caller too: SIGTERM at once, SIGKILL after KillWait.
+    Slurm then ends the caller too: SIGTERM at once, SIGKILL after KillWait. So what to exclude is
+    found out before: a single call is left for afterwards.
     """
     wanted = tuple(dict.fromkeys(exclude))
     try:
-        result = _ask(commands, attempt, patience)
+        result, exclusion = _ask(commands, attempt, wanted, patience)
     except _NotOursError:
         return RequeueResult(outcome=RequeueOutcome.fenced, message=_FENCED)
     if result.outcome is RequeueOutcome.requeued and wanted:
-        return leave_out(commands, attempt, wanted, result)
+        return _leave_out(commands, attempt, wanted, result, exclusion)
     return result
 
 
@@ -118,6 +131,18 @@ def leave_out(
     """Add `wanted` to a job's excluded nodes, and return the result with them.
 
     Slurm accepts this only for a job that is queued, or queued again.
+    """
+    return _leave_out(commands, attempt, wanted, result, None)
+
+
+def _leave_out(
+    commands: SlurmCommands,
+    attempt: JobAttempt,
+    wanted: tuple[str, ...],
+    result: RequeueResult,
+    exclusion: _Exclusion | None,
+) -> RequeueResult:
+    """Exclude nodes, and return the result with them; `exclusion` is what was found out before.
 
     The Slurm command may be killed by the signal that ends this attempt: then it is run again.
     """
@@ -127,7 +152,8 @@ def leave_out(
             said = _FENCED
             break
         try:
-            return _exclude(commands, attempt, wanted, result)
+            exclusion = exclusion or _exclusion(commands, attempt, wanted)
+            return _exclude(commands, attempt, exclusion, result)
         except SchedulerAwayError as error:
             said = error.message
         except SchedulerRefusedError as error:
@@ -137,27 +163,44 @@ def leave_out(
     return replace(result, warning=f"{compress_nodes(wanted)} not excluded: {said}")
 
 
-def _ask(commands: SlurmCommands, attempt: JobAttempt, patience: timedelta) -> RequeueResult:
-    """Ask until there is an answer, looking first each time, as a call may no longer be right."""
+def _ask(
+    commands: SlurmCommands, attempt: JobAttempt, wanted: tuple[str, ...], patience: timedelta
+) -> tuple[RequeueResult, _Exclusion | None]:
+    """Ask until there is an answer, looking first each time, as a call may no longer be right.
+
+    Returns what to exclude too, if that was found out before the call.
+    """
     said, refusals = "", 0
     for _ in _tries(patience):
         try:
             seen = _look(commands, attempt)
             if isinstance(seen, RequeueResult):
-                return seen
+                return seen, None
+            exclusion = _known_exclusion(commands, attempt, wanted)
             _let_go(commands, attempt, seen)
             _check_own(attempt)
             commands.run("scontrol", "requeue", attempt.job)
-            return RequeueResult(outcome=RequeueOutcome.requeued, message="accepted")
+            return RequeueResult(outcome=RequeueOutcome.requeued, message="accepted"), exclusion
         except SchedulerAbsentError as error:
-            return RequeueResult(outcome=RequeueOutcome.refused, message=error.message)
+            return RequeueResult(outcome=RequeueOutcome.refused, message=error.message), None
         except SchedulerAwayError as error:
             said = error.message
         except SchedulerRefusedError as error:
             said, refusals = error.message, refusals + 1
             if _lasts(said) or refusals == _UNKNOWN_REFUSALS:
-                return RequeueResult(outcome=RequeueOutcome.refused, message=said)
-    return RequeueResult(outcome=RequeueOutcome.unreachable, message=said)
+                return RequeueResult(outcome=RequeueOutcome.refused, message=said), None
+    return RequeueResult(outcome=RequeueOutcome.unreachable, message=said), None
+
+
+def _known_exclusion(
+    commands: SlurmCommands, attempt: JobAttempt, wanted: tuple[str, ...]
+) -> _Exclusion | None:
+    """Return what to exclude; None for nothing, and if Slurm does not tell now."""
+    if not wanted:
+        return None
+    with contextlib.suppress(SchedulerAwayError, SchedulerRefusedError):
+        return _exclusion(commands, attempt, wanted)
+    return None
 
 
 def _look(commands: SlurmCommands, attempt: JobAttempt) -> RequeueResult | Observation:
@@ -224,21 +267,25 @@ def _tries(patience: timedelta) -> Iterator[None]:
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
-def _exclude(
-    commands: SlurmCommands, attempt: JobAttempt, wanted: Sequence[str], result: RequeueResult
-) -> RequeueResult:
-    """Set the excluded nodes, including earlier ones; raises as `run`."""
+def _exclusion(commands: SlurmCommands, attempt: JobAttempt, wanted: Sequence[str]) -> _Exclusion:
+    """Return the nodes to exclude, including earlier ones; raises as `run`."""
     before = excluded_nodes(attempt.job, commands)
     new = [node for node in wanted if node not in before]
     spared = _spared(commands, attempt, before, new)
     after = (*before, *(node for node in new if node not in spared))
-    if after != before:
-        change = f"ExcNodeList={compress_nodes(after)}"
+    return _Exclusion(nodes=after, changes=after != before, spared=tuple(spared))
+
+
+def _exclude(
+    commands: SlurmCommands, attempt: JobAttempt, exclusion: _Exclusion, result: RequeueResult
+) -> RequeueResult:
+    """Set the excluded nodes; raises as `run`."""
+    if exclusion.changes:
+        change = f"ExcNodeList={compress_nodes(exclusion.nodes)}"
         commands.run("scontrol", "update", f"JobId={attempt.job}", change)
-    warning = (
-        f"{compress_nodes(spared)} not excluded: the job could not start without" if spared else ""
-    )
-    return replace(result, excluded=after, warning=warning)
+    spared = compress_nodes(exclusion.spared)
+    warning = f"{spared} not excluded: the job could not start without" if spared else ""
+    return replace(result, excluded=exclusion.nodes, warning=warning)
 
 
 def _spared(

@@ -29,7 +29,9 @@ complain() { echo "$name: error: $1" >&2; exit 1; }
 case "$name $*" in
     squeue*--Format=JobArrayID*) cat job ;;
     squeue*--Format=ReqNodes*) cat terms ;;
-    squeue*--format=%x*) cat excluded ;;
+    squeue*--format=%x*)
+        [ -e untold ] && { rm untold; complain "Invalid user for SlurmUser"; }
+        cat excluded ;;
     "scontrol show partition"*) cat partition ;;
     "scontrol requeue"*)
         [ -e refusal ] && complain "$(cat refusal)"
@@ -224,6 +226,23 @@ def test_excluded_nodes_are_added_to_those_of_before(slurm: OneJob) -> None:
     assert outcome.warning == ""
     (update,) = slurm.asked("update")
     assert update == "scontrol update JobId=7 ExcNodeList=n[9,2-3]"
+
+
+def test_one_call_is_left_once_the_requeue_is_asked_for(slurm: OneJob) -> None:
+    """From then on KillWait counts down: who is killed before it has excluded a node gets it back."""
+    slurm.requeue("n2", "n3")
+    calls = (slurm.folder / "state" / "calls").read_text().splitlines()
+    requeue = calls.index("scontrol requeue 7")
+    assert calls[requeue + 1 :] == ["scontrol update JobId=7 ExcNodeList=n[9,2-3]"]
+    assert requeue > 0
+
+
+def test_what_slurm_does_not_tell_before_is_asked_for_after(slurm: OneJob) -> None:
+    """The requeue does not wait for an answer that only its excluded nodes need."""
+    slurm.set(untold="")
+    assert slurm.requeue("n2").excluded == ("n9", "n2")
+    calls = [call.split()[0] for call in slurm.asked("requeue") + slurm.asked("update")]
+    assert calls == ["scontrol", "scontrol"]
 
 
 def test_excluded_nodes_are_written_again_when_the_first_try_is_killed(slurm: OneJob) -> None:
