@@ -229,7 +229,7 @@ def test_excluded_nodes_are_added_to_those_of_before(slurm: OneJob) -> None:
 
 
 def test_one_call_is_left_once_the_requeue_is_asked_for(slurm: OneJob) -> None:
-    """From then on KillWait counts down: who is killed before it has excluded a node gets it back."""
+    """From then on KillWait counts down: a caller killed too early gets its bad node back."""
     slurm.requeue("n2", "n3")
     calls = (slurm.folder / "state" / "calls").read_text().splitlines()
     requeue = calls.index("scontrol requeue 7")
