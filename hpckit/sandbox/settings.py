@@ -74,7 +74,7 @@ class Options:
     release: str = "22.05"
     grace: int = 10
     cred_expire: int = 5
-    slurmd_timeout: int = 6
+    slurmd_timeout: int = 12
     max_array_size: int = 10001
 
     def all_nodes(self) -> tuple[Node, ...]:

@@ -38,8 +38,10 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=5
 MpiDefault=none
 
-# A dead node is noticed within seconds and comes back by itself.
+# A dead node is noticed within seconds and comes back by itself. One ping of all nodes lasts as long
+# as the wait for a dead one: a healthy node must not count as silent meanwhile.
 SlurmdTimeout={slurmd_timeout}
+MessageTimeout=5
 KillWait=5
 ReturnToService=2
 MaxArraySize={max_array_size}
