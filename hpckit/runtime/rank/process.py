@@ -168,9 +168,9 @@ class RankProcess:
             at=now(),
         )
         if classify(record) is Cause.communication:
-            from hpckit.runtime.rank.recorder import keep_collectives  # noqa: PLC0415  # torch
+            from hpckit.runtime.rank.recorder import keep_if_waiting  # noqa: PLC0415  # torch
 
-            keep_collectives(self._round().collectives(self.info.rank), self.info)
+            keep_if_waiting(self._round(), self.info, record)
         with contextlib.suppress(OSError):
             write_json(self._round().exit_record(self.info.rank), to_plain(record))
 
