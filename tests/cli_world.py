@@ -92,6 +92,7 @@ class Desk:
         kind: ClusterKind = ClusterKind.local,
         minute: int = 0,
         files: Sequence[str] = (),
+        max_parallel: int = 1,
         **settings_given: Any,
     ) -> Launch:
         """Freeze a launch of one run per tuple of overrides, with a snapshot of these files."""
@@ -100,7 +101,7 @@ class Desk:
         settings = LaunchConfig(
             name=name,
             entry_point="train:main",
-            cluster=Cluster(kind=kind),
+            cluster=Cluster(kind=kind, max_parallel=max_parallel),
             code=Code(),
             **settings_given,
         )
