@@ -299,18 +299,23 @@ class Shell:
         return list(merged_events(LaunchPaths(folder)))
 
 
+def shell_in(cwd: Path, environ: Mapping[str, str]) -> Shell:
+    """Return a shell in a folder."""
+    numbers = itertools.count()
+    return Shell(
+        cwd=cwd,
+        environ=dict(environ),
+        tokens=lambda: f"t{next(numbers)}",
+        sleep=lambda seconds: time.sleep(seconds / FASTER),
+    )
+
+
 @pytest.fixture
 def shell(tmp_path: Path, path_without_slurm: str) -> Shell:
     """Return a shell in an empty folder on a host without Slurm."""
     cwd = tmp_path / "project"
     cwd.mkdir()
-    numbers = itertools.count()
-    return Shell(
-        cwd=cwd,
-        environ={**os.environ, "PATH": path_without_slurm},
-        tokens=lambda: f"t{next(numbers)}",
-        sleep=lambda seconds: time.sleep(seconds / FASTER),
-    )
+    return shell_in(cwd, {**os.environ, "PATH": path_without_slurm})
 
 
 @pytest.fixture
