@@ -24,7 +24,11 @@ from hpckit.model.ids import launch_id, slug
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.operations.cluster_limits import limits_for
-from hpckit.operations.notices.addresses import find_destinations, refuse_in_snapshot
+from hpckit.operations.notices.addresses import (
+    check_commands,
+    find_destinations,
+    refuse_in_snapshot,
+)
 from hpckit.planning.jobs.arrays import LEARNING
 from hpckit.planning.jobs.shared_jobs import in_order, shares_jobs
 from hpckit.planning.masking import exposed_keys, masked_words
@@ -100,13 +104,15 @@ def prepare(
     _say_left_out(snapshot.left_out, context)
     notify = points[0].settings.notify
     refuse_in_snapshot(notify, snapshot)
+    destinations = find_destinations(notify, context.environ) if notify.events else ()
+    check_commands(notify, destinations, context.environ)
     return Prepared(
         plan=plan,
         scripts=scripts,
         snapshot=snapshot,
         points=points,
         templates=templates,
-        destinations=find_destinations(notify, context.environ) if notify.events else (),
+        destinations=destinations,
         quiet=quiet,
     )
 

@@ -7,12 +7,16 @@ time. Taking the lock does not wait.
 
 The modification time of a claim shows that its holder is alive. The claim of a dead process on this
 host is taken over at once; that of a process on another host after it has been silent for SILENT_S.
+
+A lock that lies among the user's files is passing: its holder removes the whole folder, while the
+claim still stands. Numbers then begin anew, so each holder also looks for a lower claim that lives.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,14 +48,20 @@ _FREE = ".free"
 
 @contextmanager
 def exclusive(
-    path: Path, *, at: datetime, what: str, renewed_s: float = RENEWED_S
+    path: Path,
+    *,
+    at: datetime,
+    what: str,
+    renewed_s: float = RENEWED_S,
+    passing: bool = False,
 ) -> Iterator[None]:
     """Hold the lock `path`, a folder, during the `with` block; `what` says what its holder does.
 
+    A `passing` lock leaves nothing behind, and git does not see it meanwhile.
     Raises HeldError if another process holds it, UsageError if it cannot be written.
     """
     try:
-        mine = _take(path, _text(at), what)
+        mine = _take(path, _text(at), what, passing=passing)
     except OSError as error:
         raise UsageError(
             f"the lock {path} cannot be written: {error.strerror or error}",
@@ -63,13 +73,16 @@ def exclusive(
     finally:
         # If no marker can be created, the claim ends with this process.
         with suppress(OSError):
-            os.link(mine.path, mine.free)
+            if passing and _latest(path) == mine:
+                _remove(path)
+            else:
+                os.link(mine.path, mine.free)
 
 
 def is_held(path: Path) -> bool:
     """Return whether a process that may be alive holds the lock."""
     latest = _latest(path)
-    return latest is not None and not latest.free.exists() and not _is_abandoned(latest)
+    return latest is not None and _is_standing(latest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,21 +116,63 @@ def _text(at: datetime) -> str:
     return json.dumps(holder) + "\n"
 
 
-def _take(folder: Path, text: str, what: str) -> _Claim:
-    make_folder(folder)
+def _take(folder: Path, text: str, what: str, *, passing: bool) -> _Claim:
     for _ in range(_TRIES):
-        latest = _latest(folder) or _Claim(folder=folder, number=0)
-        if latest.number and not latest.free.exists() and not _is_abandoned(latest):
-            raise _held(latest, what)
-        mine = latest.next()
-        if not write_first(mine.path, text):
-            continue
-        if _latest(folder) == mine:
-            _tidy(mine)
-            return mine
-        # The listing was so old that this number had already been used and tidied away.
-        mine.path.unlink()
+        # Its holder may be removing it: mkdir and link then say that it exists, or does not.
+        with suppress(FileNotFoundError, FileExistsError):
+            mine = _try(folder, text, what, passing=passing)
+            if mine is not None:
+                return mine
     raise _held(_latest(folder) or _Claim(folder=folder, number=0), what)
+
+
+def _try(folder: Path, text: str, what: str, *, passing: bool) -> _Claim | None:
+    """Return a claim if it is the only one, None if another try may help; raises HeldError."""
+    make_folder(folder)
+    if passing:
+        _hide(folder)
+    latest = _latest(folder) or _Claim(folder=folder, number=0)
+    if latest.number and _is_standing(latest):
+        error = _held(latest, what)
+        if latest.path.exists():
+            raise error
+        return None
+    mine = latest.next()
+    if not write_first(mine.path, text):
+        return None
+    if _latest(folder) == mine and not (passing and _has_lower(mine)):
+        _tidy(mine)
+        return mine
+    # The listing was so old that this number, or the whole folder, was used and removed since.
+    mine.path.unlink(missing_ok=True)
+    return None
+
+
+def _is_standing(claim: _Claim) -> bool:
+    return not claim.free.exists() and not _is_abandoned(claim)
+
+
+def _has_lower(mine: _Claim) -> bool:
+    """Return whether a claim stands that was made after the folder was removed and made anew."""
+    lower = {number for number, _ in _entries(mine.folder) if number < mine.number}
+    return any(_is_standing(_Claim(folder=mine.folder, number=number)) for number in lower)
+
+
+def _hide(folder: Path) -> None:
+    """Let git pass over the folder, also if its holder dies."""
+    mark = folder / ".gitignore"
+    if not mark.exists():
+        write_text(mark, "*\n", lasting=False)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder in one step, with the claim that stands in it; raises OSError."""
+    aside = folder.with_name(f"{folder.name}.{os.urandom(4).hex()}")
+    folder.rename(aside)
+    for _ in range(_TRIES):  # another process may just write a claim, in vain
+        shutil.rmtree(aside, ignore_errors=True)
+        if not aside.exists():
+            return
 
 
 def _latest(folder: Path) -> _Claim | None:

@@ -54,8 +54,9 @@ def find(reference: str | None, output_dir: Path, *, cwd: Path | None = None) ->
 
     Otherwise `reference` is an id, a unique beginning of one, a name (its latest launch), or `@-2`
     (the launch before the latest), each optionally with `.INDEX` of a run (`.3`: run 3 of the
-    latest launch), or a folder of a launch, of a run or inside one (relative to `cwd`). Raises
-    NotFoundError with the nearest names, and ForeignError if it means another user's launch.
+    latest launch), a folder of a launch (also with `.INDEX`), of a run or inside one (relative to
+    `cwd`). Raises NotFoundError with the nearest names, and ForeignError if it means another
+    user's launch.
     """
     return _find(reference, output_dir, cwd, load_launch)
 
@@ -116,8 +117,12 @@ def _find(
         return _latest(output_dir)
     if not reference.strip():
         raise empty_reference("the latest launch")
-    at = (cwd or Path.cwd()) / reference
-    return _by_folder(at, load) or _by_id(reference, output_dir, load)
+    base = cwd or Path.cwd()
+    return (
+        _by_folder(base / reference, load)
+        or _by_folder_and_index(reference, base, load)
+        or _by_id(reference, output_dir, load)
+    )
 
 
 def empty_reference(without: str = "all launches") -> NotFoundError:
@@ -164,6 +169,18 @@ def _by_folder(path: Path, load: Callable[[Path], Launch]) -> Selection | None:
             launch = load(folder)
             return Selection(launch=launch, index=_run_of(launch, path.relative_to(folder).parts))
     return None
+
+
+def _by_folder_and_index(
+    reference: str, base: Path, load: Callable[[Path], Launch]
+) -> Selection | None:
+    """Return the run that `FOLDER.INDEX` means, as messages name runs of launches elsewhere."""
+    text, index = split_run_id(reference)
+    folder = (base / text).resolve()
+    if not text or index is None or not LaunchPaths(folder).launch.is_file():
+        return None
+    launch = load(folder)
+    return Selection(launch=launch, index=_checked(launch, index))
 
 
 def _run_of(launch: Launch, parts: Sequence[str]) -> int | None:

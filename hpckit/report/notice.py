@@ -20,7 +20,7 @@ from hpckit.model.outside.notices import NoticeKind, UserNotice
 from hpckit.model.run import PRUNED, RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
-from hpckit.report.text import number
+from hpckit.report.text import number, steps_text
 
 _LONGEST = 400
 _METRICS = 4
@@ -45,7 +45,7 @@ class NoticeWriter:
         command = f"hpckit {verb} {self.named}.{record.index}"
         facts = [why, _cause(failure), _progress(record), record.reason, _values(metrics)]
         return UserNotice(
-            key=f"{kind}-{record.index:05d}{key}",
+            key=key_of_run(kind, record.index, key),
             kind=kind,
             at=self.at,
             launch=self.launch,
@@ -80,7 +80,7 @@ class NoticeWriter:
         ]
         done = counts.keys() == {RunState.completed}
         return UserNotice(
-            key=f"{NoticeKind.finished}-{attempts:05d}",
+            key=key_of_launch(attempts),
             kind=NoticeKind.finished,
             at=self.at,
             launch=self.launch,
@@ -91,6 +91,16 @@ class NoticeWriter:
             command=command,
             counts={str(state): count for state, count in counts.items()},
         )
+
+
+def key_of_run(kind: NoticeKind, index: int, event: str) -> str:
+    """Return the key of a notice about a run; `event` tells events of a run apart."""
+    return f"{kind}-{index:05d}{event}"
+
+
+def key_of_launch(attempts: int) -> str:
+    """Return the key of the notice that a launch is over after this many attempts of its runs."""
+    return f"{NoticeKind.finished}-{attempts:05d}"
 
 
 def _said(kind: NoticeKind, state: RunState) -> str:
@@ -115,8 +125,7 @@ def _cause(failure: Failure | None) -> str:
 def _progress(record: RunRecord) -> str:
     if record.step is None:
         return f"attempt {record.attempt}"
-    of = "" if record.total is None else f" of {record.total}"
-    return f"attempt {record.attempt}, step {record.step}{of}"
+    return f"attempt {record.attempt}, step {steps_text(record.step, record.total)}"
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

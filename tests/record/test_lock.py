@@ -25,11 +25,12 @@ from hpckit.errors import HeldError
 from hpckit.record.lock import exclusive
 from hpckit.record.process import start_mark
 lock, log, dies = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+passing = sys.argv[4] == "passing"
 taken = 0
 until = time.monotonic() + 60
 while taken < 25 and time.monotonic() < until:
     try:
-        with exclusive(lock, at=datetime.now(UTC), what="tests"):
+        with exclusive(lock, at=datetime.now(UTC), what="tests", passing=passing):
             inside = lock.with_suffix(f".inside.{os.getpid()}")
             others = [one for one in lock.parent.glob("lock.inside.*")]
             inside.touch(exist_ok=False)
@@ -133,16 +134,32 @@ def test_lock_leaves_few_files_behind(tmp_path: Path) -> None:
     assert len(list(lock.iterdir())) < 40
 
 
-def test_lock_holds_among_many_processes_of_which_some_die_inside(tmp_path: Path) -> None:
+def test_passing_lock_leaves_nothing_behind_and_is_hidden_from_git(tmp_path: Path) -> None:
+    """Also where a process died that held it; meanwhile `git status` does not show it."""
+    lock = tmp_path / ".values.csv.lock"
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    leave(lock, host=this_host(), pid=1)
+    with exclusive(lock, at=AT, what="exports", passing=True):
+        assert is_held(lock)
+        with pytest.raises(HeldError):
+            exclusive(lock, at=AT, what="exports", passing=True).__enter__()
+        words = ["git", "-C", str(tmp_path), "status", "--porcelain"]
+        assert subprocess.run(words, capture_output=True, check=True).stdout == b""
+    assert [path.name for path in tmp_path.iterdir()] == [".git"]
+
+
+@pytest.mark.parametrize("how", ["kept", "passing"])
+def test_lock_holds_among_many_processes_of_which_some_die_inside(tmp_path: Path, how: str) -> None:
     """However many rush for it, also over dead ones' claims, never are two inside."""
     lock, log = tmp_path / "lock", tmp_path / "log"
     leave(lock, host=this_host(), pid=1)
     words = [sys.executable, "-c", PROGRAM, str(lock), str(log)]
     rushing = [
-        subprocess.Popen([*words, str(dies)], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([*words, str(dies), how], stderr=subprocess.PIPE, text=True)
         for dies in (0, 0, 0, 3, 7, 11)
     ]
     said = [process.communicate(timeout=120)[1] for process in rushing]
     assert [process.returncode for process in rushing] == [0] * 3 + [9] * 3, said
     assert log.stat().st_size >= 75
     assert not is_held(lock)
+    assert how == "kept" or [path.name for path in tmp_path.glob("lock*")] in ([], ["lock"])

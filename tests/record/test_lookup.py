@@ -84,6 +84,9 @@ def test_find_understands_folders(frozen: Frozen, tmp_path: Path) -> None:
         (str(run.folder), 1),
         (str(run.attempt(1).folder), 1),
         (f"made/outputs/{launch.id}/", None),
+        (f"{launch.folder}.1", 1),
+        (f"{launch.folder}/.0", 0),
+        (f"made/outputs/{launch.id}.1", 1),
     ]:
         found = find(reference, tmp_path / "elsewhere", cwd=tmp_path)
         assert (found.launch.id, found.index) == (launch.id, index)
@@ -111,6 +114,15 @@ def test_find_a_run_beyond_the_last_says_which_there_are(frozen: Frozen, outputs
     launch = frozen(2)
     with pytest.raises(NotFoundError, match="it has 0 to 1"):
         find(f"{launch.id}.2", outputs)
+
+
+def test_find_a_run_beyond_the_last_of_a_folder_says_which_there_are(
+    frozen: Frozen, tmp_path: Path
+) -> None:
+    """`FOLDER.INDEX` is checked as `ID.INDEX` is."""
+    launch = frozen(2)
+    with pytest.raises(NotFoundError, match="it has 0 to 1"):
+        find(f"{launch.folder}.2", tmp_path / "elsewhere")
 
 
 def test_find_among_no_launches_says_how_to_make_one(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hpckit.context import Context
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
+from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
 from hpckit.record.logs import LogFile, other_logs, rank_logs
 from hpckit.report.rows import RunRow, run_row
@@ -49,7 +50,8 @@ class Waiting:
 def wait(launch: Launch, context: Context, how: Waiting) -> int:
     """Wait until nothing more will happen; returns 0 if every run completed, else 1.
 
-    Ctrl-C ends the wait and raises LeftView, after a message; the runs continue.
+    Says at the end which notices could not be sent. Ctrl-C ends the wait and raises LeftView, after
+    a message; the runs continue.
     """
     if context.terminal and not how.quiet and not how.follow:
         views = _watch(launch, context, how)
@@ -63,6 +65,7 @@ def wait(launch: Launch, context: Context, how: Waiting) -> int:
         context.note(count_line([row.state for row in rows]))
     elif not how.quiet and not how.follow:
         _show_end(launch, rows, context)
+    say_unsent(launch, views, context)
     return int(any(view.state is not RunState.completed for view in views))
 
 

@@ -97,10 +97,12 @@ def _target(request: ExportRequest, context: Context) -> Iterator[None]:
     if target is None:
         yield
         return
+    # Next to the target, so that other hosts that see the file see the lock, too.
     lock = target.with_name(f".{target.name}.lock")
+    what = f"has been exporting to {target}"
     try:
         make_folder(target.parent)
-        with exclusive(lock, at=context.now(), what=f"has been exporting to {target}"):
+        with exclusive(lock, at=context.now(), what=what, passing=True):
             yield
     except OSError as error:
         raise unwritable(target, error) from error

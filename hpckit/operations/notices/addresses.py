@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,6 +39,24 @@ def find_destinations(notify: Notify, environ: Mapping[str, str]) -> tuple[Desti
         if one.transport is Transport.apprise:
             _check_apprise(one, source)
     return found
+
+
+def check_commands(
+    notify: Notify, found: Sequence[Destination], environ: Mapping[str, str]
+) -> None:
+    """Raise ConfigError if a command that takes notices cannot be run on this host."""
+    source = f"${VARIABLE}" if notify.file is None else f"the file {notify.file}"
+    for one in found:
+        if one.transport is not Transport.command:
+            continue
+        program = one.words[0]
+        if shutil.which(program, path=environ.get("PATH")) is None:
+            why = "is not executable" if Path(program).is_file() else "does not exist"
+            raise ConfigError(
+                f"address {one.place} of {source} is exec: with a command that {why} on this host",
+                hint="the command is not shown, as addresses are secrets; give its whole path, and "
+                "make it executable: chmod +x",
+            )
 
 
 def refuse_in_snapshot(notify: Notify, snapshot: CodeSnapshot) -> None:

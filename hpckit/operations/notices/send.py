@@ -30,7 +30,7 @@ def send_all(
 ) -> list[str]:
     """Send notices, and return what went wrong, without addresses; raises OSError.
 
-    `deadline` is in the time of `time.monotonic`.
+    What went wrong is recorded, too. `deadline` is in the time of `time.monotonic`.
     """
     mine = [one for one in notices if begin_sending(paths.notice(one.key))]
     tries = [
@@ -46,16 +46,20 @@ def send_all(
         one.await_end(max(_LEAST_S, until - time.monotonic()))
     for notice in mine:
         files = paths.notice(notice.key)
-        failed = {one.destination.place for one in tries if one.notice == notice and one.problem}
+        bad = [one for one in tries if one.notice == notice and one.problem]
+        failed = {one.destination.place for one in bad}
         has = delivered_to(files) | {one.place for one in destinations} - failed
-        end_sending(files, has, all_of_them=not failed)
-    return list(
-        dict.fromkeys(
-            f"notice {one.notice.key}: {one.destination.name}: {one.problem}"
-            for one in tries
-            if one.problem
-        )
-    )
+        why = [one.said for one in bad]
+        end_sending(files, has, all_of_them=not failed, problems=why)
+    return [one.said for one in tries if one.problem]
+
+
+def hold_back(paths: LaunchPaths, notices: Sequence[UserNotice], why: str) -> None:
+    """Record why notices could not be sent to anyone; raises OSError."""
+    for notice in notices:
+        files = paths.notice(notice.key)
+        if begin_sending(files):
+            end_sending(files, delivered_to(files), all_of_them=False, problems=[why])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +72,11 @@ class _Delivery:
     context: Context
     problem: str = "no answer in time"
     thread: threading.Thread | None = field(default=None, init=False)
+
+    @property
+    def said(self) -> str:
+        """What went wrong, and with which destination."""
+        return f"{self.destination.name}: {self.problem}"
 
     def begin(self, limit_s: float) -> None:
         """Send it in a thread: the resolver, and a slow answer, know no time limit."""

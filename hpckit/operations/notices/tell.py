@@ -15,7 +15,6 @@ from functools import partial
 from hpckit.context import Context
 from hpckit.errors import ConfigError
 from hpckit.model import events
-from hpckit.model.counted import counted
 from hpckit.model.failure import Failure
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
@@ -23,7 +22,8 @@ from hpckit.model.outside.notices import NoticeKind, Notify, UserNotice
 from hpckit.model.run import RunRecord, RunView
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.addresses import find_destinations
-from hpckit.operations.notices.send import send_all
+from hpckit.operations.notices.send import hold_back, send_all
+from hpckit.operations.notices.unsent import key_of_end, remarks
 from hpckit.planning.masking import masked_text
 from hpckit.planning.notices.destinations import document
 from hpckit.planning.notices.due import (
@@ -98,7 +98,7 @@ class AttemptTeller:
         made: list[UserNotice | None] = []
         kind = kind_of_end(record.state, continues=continues)
         if kind is not None:
-            made.append(telling.of_run(kind, record, _key_of_end(record)))
+            made.append(telling.of_run(kind, record, key_of_end(record)))
         if NoticeKind.finished in self.notify.events:
             views = _all_over(self.launch, history, self.context)
             made.append(None if views is None else telling.of_launch(views))
@@ -123,7 +123,7 @@ def tell_rest(launch: Launch, views: Sequence[RunView], context: Context) -> Non
         telling = _Telling.of(launch, notify, context)
         kinds = [(kind_of_rest(view.state), view) for view in views]
         made = [
-            telling.of_run(kind, replace(view.record, state=view.state), _key_of_end(view.record))
+            telling.of_run(kind, replace(view.record, state=view.state), key_of_end(view.record))
             for kind, view in kinds
             if kind is not None
         ]
@@ -210,16 +210,12 @@ class _Telling:
         try:
             destinations = find_destinations(self.notify, self.context.environ)
         except ConfigError as error:
-            kept = counted(len(notices), "notice")
-            self.context.note(f"warning: {kept} not sent, but kept: {error.message}")
-            return
-        problems = send_all(self.launch.paths, notices, destinations, self.context, deadline)
-        for problem in problems:
-            self.context.note(f"warning: {problem}; the next `hpckit status` tries again")
-
-
-def _key_of_end(record: RunRecord) -> str:
-    return f"-{record.attempt:03d}"
+            hold_back(self.launch.paths, notices, error.message)
+            problems = [error.message] * len(notices)
+        else:
+            problems = send_all(self.launch.paths, notices, destinations, self.context, deadline)
+        for remark in remarks(problems, self.notify, self.writer.named):
+            self.context.note(remark)
 
 
 def _continues(launch: Launch, index: int, history: LaunchHistory) -> bool:

@@ -20,8 +20,8 @@ from hpckit.model.outside.notices import NoticeKind, UserNotice
 from hpckit.model.plain import to_plain
 
 _FORMS = (
-    "addresses are ntfy://HOST/TOPIC, https://ntfy.sh/TOPIC, https://… of a web hook, "
-    "exec:COMMAND, or what apprise takes"
+    "addresses are ntfy://HOST/TOPIC, https://ntfy.sh/TOPIC, https://… or http://… of a web "
+    "hook, exec:COMMAND, or what apprise takes"
 )
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,20}):", re.IGNORECASE)
 _TOPIC = re.compile(r"/[-_A-Za-z0-9]{1,64}\Z")

@@ -88,11 +88,26 @@ def delivered_to(notice: NoticePaths) -> frozenset[int]:
         return frozenset()
 
 
-def end_sending(notice: NoticePaths, delivered: Collection[int], *, all_of_them: bool) -> None:
-    """Record who has the notice, and give the claim back; raises OSError."""
+def problems_of(notice: NoticePaths) -> tuple[str, ...]:
+    """Return why a notice was not sent when that was last tried; none if it was not."""
+    try:
+        return tuple(str(one) for one in read_json(notice.delivered)["problems"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def end_sending(
+    notice: NoticePaths,
+    delivered: Collection[int],
+    *,
+    all_of_them: bool,
+    problems: Collection[str] = (),
+) -> None:
+    """Record who has the notice, and why others do not; give the claim back. Raises OSError."""
     path = notice.sent if all_of_them else notice.delivered
-    if delivered:
-        write_json(path, {"places": sorted(delivered)})
+    if delivered or problems:
+        told = {"problems": list(problems)} if problems else {}
+        write_json(path, {"places": sorted(delivered), **told})
     if all_of_them:
         notice.delivered.unlink(missing_ok=True)
     notice.sending.unlink(missing_ok=True)

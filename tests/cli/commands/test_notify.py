@@ -78,7 +78,10 @@ def test_failed_run_sends_one_notice_with_cause_and_place(shell: Any, told: Noti
     assert failed.splitlines()[0] == f"{launch.name}.0 failed"
     assert failed.splitlines()[1].startswith("exception, rank 0 on ")
     assert failed.splitlines()[1].endswith("ValueError: boom")
-    assert failed.splitlines()[-1].startswith("hpckit logs ")
+    command = failed.splitlines()[-1]
+    # The run's process looked for launches elsewhere, so it names the folder.
+    assert command == f"hpckit logs {launch}.0"
+    assert "boom" in shell(*command.split()[1:]).out
     assert finished.splitlines()[0] == f"{launch.name} finished: 1 failed"
     names = ("failed-00000-001", "finished-00001")
     assert files(launch) == [f"{name}.{end}" for name in names for end in ("json", "sent")]
@@ -141,7 +144,8 @@ def test_slow_server_does_not_hold_the_end_up(shell: Any, told: NoticeServer) ->
     assert run(shell, "launch", "--wait", "notify=ends", *TASK, "--", "false") == 1
     (launch,) = shell.outputs
     assert time.monotonic() - began < LIMIT_S + 5
-    assert files(launch) == ["failed-00000-001.json", "finished-00001.json"]
+    names = ("failed-00000-001", "finished-00001")
+    assert files(launch) == [f"{name}.{end}" for name in names for end in ("delivered", "json")]
     warned = (launch / "logs" / "local.log").read_text()
     assert "destination 1 (web hook): no answer in time" in warned
     assert "/hook" not in warned
@@ -160,6 +164,39 @@ def _ended(launch: Path) -> bool:
     return alive(last.host, last.pid, last.started) is not True
 
 
+def test_wait_says_at_its_end_what_could_not_be_sent(shell: Any, tmp_path: Path) -> None:
+    """Once for all notices, with the reason and both ways out; so does the next `status`."""
+    hook = tmp_path / "hook"
+    hook.write_text("#!/bin/sh\nrm -f $0; exit 7\n")
+    hook.chmod(0o700)
+    shell.environ["HPCKIT_NOTIFY"] = f"exec:{hook}"
+    said = shell("launch", "--wait", "notify.events=[failed]", *TASK, "--", "false")
+    (launch,) = shell.outputs
+    (warning,) = [line for line in said.err.splitlines() if "not sent" in line]
+    problem = "destination 1 (exec): the command ended with 7"
+    verb = f"hpckit status {launch.name}"
+    assert warning == (
+        f"hpckit: warning: 1 notice not sent, but kept: {problem}; to send them: "
+        f"export HPCKIT_NOTIFY as for the launch, then {verb}; to discard them: "
+        f"HPCKIT_NOTIFY=exec:true {verb}"
+    )
+    again = shell("status", launch.name).err
+    assert "cannot be started: No such file or directory; to send them" in again
+    shell.environ["HPCKIT_NOTIFY"] = "exec:true"
+    assert "not sent" not in shell("status", launch.name).err
+    shell.environ["HPCKIT_NOTIFY"] = "exec:false"
+    assert "not sent" not in shell("status", launch.name).err
+    assert files(launch) == ["failed-00000-001.json", "failed-00000-001.sent"]
+
+
+def test_one_warning_for_all_notices_with_one_problem(shell: Any) -> None:
+    """Two notices, one remark."""
+    shell.environ["HPCKIT_NOTIFY"] = "exec:false"
+    said = shell("launch", "--wait", "notify=ends", *TASK, "--", "false").err
+    assert said.count("not sent") == 1
+    assert "warning: 2 notices not sent, but kept: destination 1 (exec)" in said
+
+
 def test_notice_is_kept_where_no_address_is_known(shell: Any, told: NoticeServer) -> None:
     """The node may lack the variable: the next verb that has it sends the notice."""
     address = shell.environ["HPCKIT_NOTIFY"]
@@ -169,11 +206,12 @@ def test_notice_is_kept_where_no_address_is_known(shell: Any, told: NoticeServer
     context = process_context()
     views = launch_view(launch, context, ask=Ask.nothing).runs
     tell_rest(launch, views, context)
-    assert files(launch.folder) == ["failed-00000-001.json"]
+    assert files(launch.folder) == [f"failed-00000-001.{end}" for end in ("delivered", "json")]
     assert told.received == []
     shell.environ.pop("HPCKIT_NOTIFY")
     said = shell("status")
     assert "1 notice not sent, but kept: notify.events asks" in said.err
+    assert f"then hpckit status {launch.id}; to discard them" in said.err
     shell.environ["HPCKIT_NOTIFY"] = address
     assert "warning" not in shell("status").err
     assert titles(told) == ["0 failed"]
@@ -244,6 +282,8 @@ def test_hang_is_told_when_it_is_noticed(shell: Any, told: NoticeServer) -> None
     [
         ((), "", "notify.events asks for notices, but $HPCKIT_NOTIFY holds no address"),
         ((), "mytopic", "address 1 of $HPCKIT_NOTIFY has no scheme"),
+        ((), "exec:/nope/x", "exec: with a command that does not exist on this host"),
+        ((), "exec:/etc/passwd", "exec: with a command that is not executable on this host"),
         (("notify.file=notify",), "", "notify.file is 'notify'; it has to begin with /"),
         (("notify.file=/nope",), "", "notify.file is '/nope', which cannot be read: No such file"),
         (("+env.HPCKIT_NOTIFY=exec:true",), "", "env.HPCKIT_NOTIFY is set, but hpckit sends"),

@@ -238,6 +238,7 @@ def test_two_exporters_never_write_one_target(
         export(ExportKind.csv, record, target)
     assert not target.exists()
     export(ExportKind.csv, record, target)
+    assert not list(tmp_path.glob(".values.csv.lock*"))
 
 
 def test_file_keeps_the_permissions_it_was_given(tmp_path: Path, export: Any) -> None:

@@ -75,6 +75,7 @@ def test_web_hooks_get_json() -> None:
     """Any other web address gets a text; in Slack's own, nothing of it calls a channel."""
     told = json.loads(web_request(one("https://chat.example/hooks/x?thread=1"), NOTICE).body)
     assert told == {"text": f"{NOTICE.title}\n{NOTICE.text}"}
+    assert web_request(one("http://chat/x"), NOTICE).url == "http://chat/x"
     slack = web_request(one("https://hooks.slack.com/services/T/B/x"), NOTICE)
     assert "boom &lt;!channel&gt; &amp; more" in json.loads(slack.body)["text"]
 

@@ -113,7 +113,7 @@ def test_text_of_a_failure_has_cause_place_progress_and_command() -> None:
     assert notice.title == "a-1.0 failed"
     assert notice.text.splitlines() == [
         "exception, rank 3 on n2: ValueError: \\x1b[31mboom",
-        "attempt 2, step 7 of 10",
+        "attempt 2, step 8 of 10",
         "loss 0.25",
         "hpckit logs a-1.0",
     ]

@@ -15,6 +15,7 @@ from hpckit.record.outside.notices import (
     delivered_to,
     end_sending,
     keep_notice,
+    problems_of,
     unsent_notices,
 )
 
@@ -68,6 +69,11 @@ def test_notice_is_sent_once_all_have_it(tmp_path: Path) -> None:
     assert begin_sending(notice)
     end_sending(notice, {2}, all_of_them=False)
     assert delivered_to(notice) == {2}
+    assert not problems_of(notice)
+    assert begin_sending(notice)
+    end_sending(notice, {2}, all_of_them=False, problems=["destination 1: away"])
+    assert delivered_to(notice) == {2}
+    assert problems_of(notice) == ("destination 1: away",)
     assert begin_sending(notice)
     end_sending(notice, {1, 2}, all_of_them=True)
     assert not begin_sending(notice)
