@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from hpckit.errors import FrozenFolderError
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
-from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryRow, TelemetryTotal
+from hpckit.model.telemetry.vocabulary import (
+    GpuDevice,
+    GpuRow,
+    TelemetryRow,
+    TelemetryTotal,
+    nameless_gpu,
+)
 from hpckit.observe.totals import merge_totals
 from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
 from hpckit.record.attempts import attempt_numbers, latest_attempt
@@ -71,4 +78,17 @@ def _usage(node: str, totals: list[TelemetryTotal], devices: tuple[GpuDevice, ..
     merged = totals[0]
     for one in totals[1:]:
         merged = merge_totals(merged, one)
-    return NodeUsage(node=node, seconds=seconds, row=merged.row, devices=devices)
+    row = replace(merged.row, gpus=tuple(_by_uuid(merged.row.gpus, devices)))
+    return NodeUsage(node=node, seconds=seconds, row=row, devices=devices)
+
+
+def _by_uuid(gpus: Sequence[GpuRow], devices: Sequence[GpuDevice]) -> Iterator[GpuRow]:
+    """Yield GPUs once: one that was lost before it told its UUID had its number for a name."""
+    names = {nameless_gpu(one.index): one.uuid for one in devices if one.parent is None}
+    measured = {gpu.uuid for gpu in gpus}
+    again = {names[gpu.uuid]: gpu for gpu in gpus if names.get(gpu.uuid) in measured}
+    for gpu in gpus:
+        if gpu.uuid in again:
+            yield replace(gpu, troubles=gpu.troubles | again[gpu.uuid].troubles)
+        elif names.get(gpu.uuid) not in measured:
+            yield gpu

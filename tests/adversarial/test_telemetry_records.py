@@ -23,8 +23,10 @@ from hpckit.model.telemetry.vocabulary import (
     GpuDevice,
     GpuGauge,
     GpuRow,
+    GpuTrouble,
     GpuVendor,
     TelemetryRow,
+    nameless_gpu,
 )
 from hpckit.observe.segments import SegmentWriter
 from hpckit.observe.totals import RunningTotal
@@ -35,7 +37,7 @@ from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import make_folder
 from hpckit.record.telemetry import closed_segments, last_total, telemetry_devices
-from hpckit.views.telemetry import nccl_transport
+from hpckit.views.telemetry import nccl_transport, run_usage
 
 BEGIN = START + timedelta(minutes=1)
 ROW_S = 30
@@ -186,6 +188,21 @@ def test_a_pipe_in_place_of_a_log_of_nccl_is_passed_over(desk: Desk) -> None:
     found = within(60, lambda: nccl_transport(launch, 0))
     unblock(pipe)
     assert found == [None]
+
+
+def test_a_gpu_that_was_lost_at_first_counts_once(desk: Desk) -> None:
+    """Before it tells its UUID it has its number for a name; its trouble stays known."""
+    launch, (attempt,) = completed(desk)
+    writer = SegmentWriter(attempt=attempt, node=NODE, row_s=ROW_S, max_mb=60)
+    writer.name_devices((device("GPU-1"),), BEGIN)
+    lost = GpuRow(uuid=nameless_gpu(0), samples=6, troubles=frozenset({GpuTrouble.lost}))
+    total = RunningTotal()
+    total.add(node_row(0, lost))
+    total.add(node_row(1, gpu_row("GPU-1", 0)))
+    assert total.total is not None
+    writer.append_total(total.total, total.total.row.end)
+    (usage,) = run_usage(launch, 0).nodes
+    assert [(gpu.uuid, gpu.troubles) for gpu in usage.row.gpus] == [("GPU-1", lost.troubles)]
 
 
 def test_a_part_of_a_gpu_that_appears_late_is_known_as_one(tmp_path: Path) -> None:
