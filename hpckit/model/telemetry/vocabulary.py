@@ -347,6 +347,11 @@ TelemetryRecord = TelemetrySegment | GpuDevice | TelemetryRow | TelemetryTotal |
 """What a line of a telemetry file is."""
 
 
+def nameless_gpu(index: int) -> str:
+    """Return what stands in place of the UUID of a GPU that was lost before it told its own."""
+    return f"index {index}"
+
+
 def counter_increase(before: float, after: float) -> float:
     """Return by how much a counter grew; one that fell by more than half began again at 0.
 
