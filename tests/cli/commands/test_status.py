@@ -312,6 +312,23 @@ def test_status_counts_runs_by_state(desk: Any, writer: Any) -> None:
     assert str(launch.folder) in said.out
 
 
+def test_status_says_that_a_run_stands_still(desk: Any, writer: Any) -> None:
+    """Long before a hang is sure: ten minutes now, with steps of less than a second."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
+    for index, stepped in ((0, True), (1, False)):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        if stepped:
+            at = START + timedelta(minutes=1, seconds=5)
+            attempt.tell(events.StepReached(at=at, round=0, step=0))
+            progress = {"round": 0, "step": 30, "at": (at + timedelta(seconds=9)).isoformat()}
+            launch.paths.run(index).attempt(1).progress.write_text(json.dumps(progress))
+    said = "no step has begun for 8 min 46 s; `hpckit stacks` shows what its ranks are doing"
+    assert said in " ".join(desk.say("status").out.split())
+    assert said in " ".join(desk.say("status", f"{launch.id}.0").out.split())
+    assert [one["warnings"] for one in read(desk)["runs"]] == [[said], []]
+
+
 def test_status_draws_a_table_on_a_terminal(desk: Any, writer: Any) -> None:
     """A terminal gets the same words, drawn."""
     launch = desk.freeze()

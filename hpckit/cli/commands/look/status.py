@@ -43,7 +43,7 @@ from hpckit.report.diagnosis import (
     verdict_lines,
 )
 from hpckit.report.machine import foreign_object, status_document
-from hpckit.report.rows import RunRow, run_row
+from hpckit.report.rows import RunRow, run_row, with_standstill
 from hpckit.report.selection import sort_key, sort_rows
 from hpckit.report.text import Page, count_line, status_page
 from hpckit.views.accounts import accounts
@@ -169,6 +169,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
     # This reads every attempt of a run: with a thousand runs, status must not wait for that.
     few = len(shown) <= _FEW
     kept = _accounts(view, shown, now) if few or single or arguments.goodput else {}
+    shown = [with_standstill(row, kept.get(row.index)) for row in shown]
     if arguments.goodput or arguments.json:
         shown = [replace(row, goodput=kept.get(row.index)) for row in shown]
     if few or single or arguments.json:
