@@ -92,6 +92,7 @@ class Desk:
         kind: ClusterKind = ClusterKind.local,
         minute: int = 0,
         files: Sequence[str] = (),
+        max_parallel: int = 1,
         **settings_given: Any,
     ) -> Launch:
         """Freeze a launch of one run per tuple of overrides, with a snapshot of these files."""
@@ -100,7 +101,7 @@ class Desk:
         settings = LaunchConfig(
             name=name,
             entry_point="train:main",
-            cluster=Cluster(kind=kind),
+            cluster=Cluster(kind=kind, max_parallel=max_parallel),
             code=Code(),
             **settings_given,
         )
@@ -298,18 +299,23 @@ class Shell:
         return list(merged_events(LaunchPaths(folder)))
 
 
+def shell_in(cwd: Path, environ: Mapping[str, str]) -> Shell:
+    """Return a shell in a folder."""
+    numbers = itertools.count()
+    return Shell(
+        cwd=cwd,
+        environ=dict(environ),
+        tokens=lambda: f"t{next(numbers)}",
+        sleep=lambda seconds: time.sleep(seconds / FASTER),
+    )
+
+
 @pytest.fixture
 def shell(tmp_path: Path, path_without_slurm: str) -> Shell:
     """Return a shell in an empty folder on a host without Slurm."""
     cwd = tmp_path / "project"
     cwd.mkdir()
-    numbers = itertools.count()
-    return Shell(
-        cwd=cwd,
-        environ={**os.environ, "PATH": path_without_slurm},
-        tokens=lambda: f"t{next(numbers)}",
-        sleep=lambda seconds: time.sleep(seconds / FASTER),
-    )
+    return shell_in(cwd, {**os.environ, "PATH": path_without_slurm})
 
 
 @pytest.fixture

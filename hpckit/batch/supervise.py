@@ -28,7 +28,6 @@ from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
-from hpckit.operations.notices.tell import attempt_teller
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings
@@ -79,6 +78,9 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     )
     if not settings.notify.events:
         return _supervise(assignment)
+    # Most runs tell nobody, and all that words a notice is a sixth of what is imported here.
+    from hpckit.operations.notices.tell import attempt_teller  # noqa: PLC0415
+
     teller = attempt_teller(launch, index, settings.notify, context)
     code = _supervise(replace(assignment, heard=teller.hear))
     teller.end()

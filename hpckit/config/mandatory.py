@@ -7,9 +7,10 @@ override a file's `partition: ???` (or `command: ???`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
 from hydra.core.default_element import ResultDefault
 from omegaconf import DictConfig, OmegaConf
 
@@ -18,14 +19,33 @@ from hpckit.config.schema import SCHEMA_NAME
 from hpckit.model.launch import MISSING
 
 
-def declared_missing(folders: Sequence[Path], defaults: Sequence[ResultDefault]) -> frozenset[str]:
-    """Return the keys that these files, searched for in `folders`, finally set to `???`."""
+class ComposingLoader(ConfigLoaderImpl):
+    """Composes as Hydra does.
+
+    `declared_missing` are the keys that the files of the latest composition finally set to `???`.
+    Hydra keeps no list of these files; to have it made again would be a third of a composition.
+    """
+
+    declared_missing: frozenset[str] = frozenset()
+
+    def _compose_config_from_defaults_list(
+        self, defaults: list[ResultDefault], repo: IConfigRepository
+    ) -> DictConfig:
+        # Before Hydra merges the files: it may put their nodes into the result.
+        self.declared_missing = _declared_missing(defaults, repo)
+        return super()._compose_config_from_defaults_list(defaults, repo)
+
+
+def _declared_missing(
+    defaults: Sequence[ResultDefault], files: IConfigRepository
+) -> frozenset[str]:
+    """Return the keys that these of the files finally set to `???`."""
     missing: set[str] = set()
     for default in defaults:
         path = str(default.config_path)
         if path == SCHEMA_NAME or path.startswith("hydra/"):
             continue
-        for key, value in leaves(_file(folders, path), default.package or ""):
+        for key, value in leaves(_values(files, path), default.package or ""):
             (missing.add if value == MISSING else missing.discard)(key)
     return frozenset(missing)
 
@@ -42,8 +62,6 @@ def _sets(word: str, key: str) -> bool:
     return name == key or (key.startswith(f"{name}.") and value.startswith("{"))
 
 
-def _file(folders: Sequence[Path], path: str) -> Any:
-    relative = f"{path.removesuffix('.yaml')}.yaml"
-    found = (folder / relative for folder in folders if (folder / relative).is_file())
-    file = next(found, None)
-    return {} if file is None else OmegaConf.to_container(OmegaConf.load(file))
+def _values(files: IConfigRepository, path: str) -> Any:
+    loaded = files.load_config(path)
+    return {} if loaded is None else OmegaConf.to_container(loaded.config)

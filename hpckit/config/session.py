@@ -13,7 +13,6 @@ from pathlib import Path
 
 import hydra
 from hydra import initialize_config_dir
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
@@ -24,7 +23,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 
 from hpckit.config.env_resolver import reading
-from hpckit.config.mandatory import declared_missing, restore_missing
+from hpckit.config.mandatory import ComposingLoader, restore_missing
 from hpckit.config.request import ComposeRequest
 from hpckit.config.schema import SCHEMA_NAME, register_schema
 from hpckit.config.search_path import conf_folders, shipped_folder
@@ -49,14 +48,12 @@ class ShippedConf(SearchPathPlugin):
 class Session:
     """Hydra, initialised for one request.
 
-    `missing` caches, by the choices in all groups, which keys the files leave mandatory. `columns`
-    are the words that files of points set: errors show none of their secrets.
+    `columns` are the words that files of points set: errors show none of their secrets.
     """
 
-    loader: ConfigLoader
+    loader: ComposingLoader
     config_name: str
     folders: tuple[Path, ...]
-    missing: dict[object, frozenset[str]] = field(default_factory=dict)
     columns: list[Sequence[str | None]] = field(default_factory=list)
 
     def load(self, overrides: Sequence[str]) -> DictConfig:
@@ -68,16 +65,9 @@ class Session:
             from_shell=False,
         )
         with open_dict(config):
-            runtime = config.pop("hydra").runtime
-        restore_missing(config, self._missing(runtime, overrides), overrides)
+            config.pop("hydra")
+        restore_missing(config, self.loader.declared_missing, overrides)
         return config
-
-    def _missing(self, runtime: DictConfig, overrides: Sequence[str]) -> frozenset[str]:
-        choices = tuple(runtime.choices.items())
-        if choices not in self.missing:
-            sources = [Path(s.path) for s in runtime.config_sources if s.schema == "file"]
-            self.missing[choices] = declared_missing(sources, self._defaults(overrides))
-        return self.missing[choices]
 
     def defaults(self, overrides: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the files of the composition, in order, without Hydra's own."""
@@ -133,7 +123,7 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
         warnings.filterwarnings("ignore", ".*missing `_self_`", UserWarning)
         warnings.filterwarnings("error", r".*is not available", UserWarning)
         session = Session(
-            loader=GlobalHydra.instance().config_loader(),
+            loader=ComposingLoader(GlobalHydra.instance().config_loader().get_search_path()),
             config_name=request.config_name,
             folders=folders,
         )

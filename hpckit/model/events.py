@@ -230,8 +230,8 @@ class RoundEnded(Event):
     """All ranks of a round have ended. `failure` is null if all completed.
 
     `first_step` and `step` are the first and the last step that began; `action` is what was
-    decided. `silent_s` is how long there had been no sign of life when a hang or a lost node was
-    noticed.
+    decided. `silent_s` is how long there had been no sign of life when a hang, a lost node or the
+    time-out of a collective was noticed.
     """
 
     kind: ClassVar[str] = "round_ended"

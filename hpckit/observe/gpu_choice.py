@@ -35,6 +35,13 @@ class GpuChoice:
             return any(uuid.lower().startswith(one.lower()) for one in self.uuids)
         return self.numbers is None or index in self.numbers
 
+    def may_include(self, index: int, count: int, found: int) -> bool:
+        """Return whether a GPU that does not say its UUID may be the job's.
+
+        `found` is how many of the job's GPUs are known: named by UUID, it has no others.
+        """
+        return found < len(self.uuids) if self.uuids else self.includes(index, "", count)
+
 
 def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
     """Return which GPUs are the job's, by the variables of Slurm and CUDA.

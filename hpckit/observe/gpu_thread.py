@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuSample, TelemetryEvent
 from hpckit.observe.amd import open_amd
@@ -19,6 +20,8 @@ from hpckit.observe.nvml.backend import open_nvml
 
 GpuOpener = Callable[[], tuple[Sequence[GpuBackend], Sequence[str]]]
 """Opens what there is; returns the backends, and notes for people."""
+
+_Opener = Callable[[], tuple[GpuBackend | None, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +40,17 @@ class GpuReading:
 
 def open_gpus(*, gpm: bool, choice: GpuChoice) -> tuple[tuple[GpuBackend, ...], tuple[str, ...]]:
     """Open every library of this node that has GPUs of the job; return backends, and notes."""
-    nvidia, about_nvidia = open_nvml(gpm=gpm, choice=choice)
-    amd, about_amd = open_amd()
-    found: tuple[GpuBackend | None, ...] = (nvidia, amd)
-    notes = tuple(note for note in (about_nvidia, about_amd) if note)
-    return tuple(one for one in found if one is not None), notes
+    openers: tuple[_Opener, ...] = (partial(open_nvml, gpm=gpm, choice=choice), open_amd)
+    opened = [_opened(opener) for opener in openers]
+    backends = tuple(backend for backend, _ in opened if backend is not None)
+    return backends, tuple(note for _, note in opened if note)
+
+
+def _opened(opener: _Opener) -> tuple[GpuBackend | None, str]:
+    try:
+        return opener()
+    except Exception as error:  # noqa: BLE001  # another vendor's library may still answer
+        return None, f"a library of GPUs cannot be read: {error}"
 
 
 @dataclass(slots=True)
@@ -79,7 +88,7 @@ class GpuThread:
         self._asked.put(None)
 
     def _run(self) -> None:
-        backends, notes = self.opener()
+        backends, notes = _all_opened(self.opener)
         while (counters := self._asked.get()) is not None:
             self._answers.put(_read(backends, counters=counters, notes=tuple(notes)))
             notes = ()
@@ -87,8 +96,20 @@ class GpuThread:
             backend.close()
 
 
+def _all_opened(opener: GpuOpener) -> tuple[Sequence[GpuBackend], Sequence[str]]:
+    try:
+        return opener()
+    except Exception as error:  # noqa: BLE001  # the thread has to answer
+        return (), (f"no GPU is sampled: {error}",)
+
+
 def _read(backends: Sequence[GpuBackend], *, counters: bool, notes: tuple[str, ...]) -> GpuReading:
-    samples = [one for backend in backends for one in backend.sample(counters=counters)]
+    samples: list[GpuSample] = []
+    for backend in backends:
+        try:
+            samples += backend.sample(counters=counters)
+        except Exception as error:  # noqa: BLE001  # the next sample may be better
+            notes = (*notes, f"GPUs were not sampled: {error}")
     return GpuReading(
         samples=tuple(samples),
         devices=tuple(device for backend in backends for device in backend.devices()),

@@ -37,7 +37,7 @@ STALLED = timedelta(seconds=30)
 LAST_WAIT_S = 0.5
 """Longest wait for the GPUs in the last sample."""
 
-_ROWS_A_TOTAL = 10
+ROWS_A_TOTAL = 10
 """A total is written after so many rows; after the first ones more often."""
 
 _EventKey = tuple[TelemetryEventKind, str | None, int | None, str]
@@ -122,7 +122,7 @@ class NodeSamples:
         self._total.add(row)
         self.writer.append(row, at)
         self._rows += 1
-        due = self._rows % _ROWS_A_TOTAL == 0 or self._rows & (self._rows - 1) == 0
+        due = self._rows % ROWS_A_TOTAL == 0 or self._rows & (self._rows - 1) == 0
         if (last or due) and self._total.total is not None:
             self.writer.append_total(self._total.total, at)
 

@@ -21,7 +21,7 @@ from functools import partial
 
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.settings import Observe
-from hpckit.model.telemetry.vocabulary import TelemetryEvent
+from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.gpu_thread import GpuOpener, GpuThread, open_gpus
 from hpckit.observe.host import HostReader
@@ -62,6 +62,7 @@ class NodeSampler:
     now: Callable[[], datetime] = _utc
     unwritten: int = field(default=0, init=False)
     _steps: deque[RankSteps] = field(default_factory=lambda: deque(maxlen=_MOST_STEPS), init=False)
+    _noted: set[str] = field(default_factory=set, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
@@ -85,23 +86,6 @@ class NodeSampler:
             self._steps.append(steps)
 
     def _run(self) -> None:
-        samples = self._samples()
-        try:
-            while True:
-                self._try(partial(samples.take, self.now()))
-                if self._stopping.wait(self._pause_s()):
-                    break
-        finally:
-            self._try(partial(samples.finish, self.now()))
-
-    def _try(self, work: Callable[[], None]) -> None:
-        """Do work that must not end the sampler if it fails: a full disk passes."""
-        try:
-            work()
-        except OSError:
-            self.unwritten += 1
-
-    def _samples(self) -> NodeSamples:
         settings = self.settings
         writer = SegmentWriter(
             attempt=self.attempt,
@@ -110,6 +94,34 @@ class NodeSampler:
             max_mb=settings.max_mb,
             earlier=self.earlier,
         )
+        samples = self._samples(writer)
+        try:
+            while True:
+                self._try(partial(samples.take, self.now()), writer)
+                if self._stopping.wait(self._pause_s()):
+                    break
+        finally:
+            self._try(partial(samples.finish, self.now()), writer)
+
+    def _try(self, work: Callable[[], None], writer: SegmentWriter) -> None:
+        """Do work that must not end the sampler if it fails: a full disk passes.
+
+        What else goes wrong is noted, once.
+        """
+        try:
+            work()
+        except OSError:
+            self.unwritten += 1
+        except Exception as error:  # noqa: BLE001  # later samples may be better
+            message = f"a sample failed: {type(error).__name__}: {error}"
+            if message not in self._noted:
+                self._noted.add(message)
+                now = self.now()
+                note = TelemetryEvent(at=now, kind=TelemetryEventKind.note, message=message)
+                self._try(partial(writer.append, note, now), writer)
+
+    def _samples(self, writer: SegmentWriter) -> NodeSamples:
+        settings = self.settings
         opener = self.opener or partial(open_gpus, gpm=settings.gpm, choice=self.choice)
         return NodeSamples(
             writer=writer,

@@ -25,7 +25,14 @@ from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows
 from hpckit.observe.retention import SEGMENT, ClosedSegment, due_segments
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_line, json_line, make_folder, write_text
-from hpckit.record.telemetry import closed_segments, last_total, read_segment, segment_header
+from hpckit.record.telemetry import (
+    closed_segments,
+    has_total,
+    last_total,
+    later_segments,
+    read_segment,
+    segment_header,
+)
 
 _MB = 1_000_000
 
@@ -46,6 +53,7 @@ class SegmentWriter:
     devices: tuple[GpuDevice, ...] = ()
     _start: datetime | None = field(default=None, init=False)
     _total: TelemetryTotal | None = field(default=None, init=False)
+    _named_late: bool = field(default=False, init=False)
     _due: list[tuple[Path, float]] = field(default_factory=list, init=False)
 
     def append(self, record: TelemetryRecord, at: datetime) -> None:
@@ -54,8 +62,15 @@ class SegmentWriter:
         append_line(self.attempt.telemetry(self.node), encode_telemetry(record))
 
     def append_total(self, total: TelemetryTotal, at: datetime) -> None:
-        """Append a total; each later segment begins with the latest one."""
+        """Append a total; each later segment begins with the latest one.
+
+        Devices that the segment does not begin with stand again before each total, where readers
+        look.
+        """
         self._total = total
+        if not self._begin_if_due(at) and self._named_late:
+            for device in self.devices:
+                self.append(device, at)
         self.append(total, at)
 
     def last_total(self) -> TelemetryTotal | None:
@@ -68,6 +83,7 @@ class SegmentWriter:
         """Write the devices of the node; each later segment begins with them."""
         self.devices = devices
         if not self._begin_if_due(at):
+            self._named_late = True
             for device in devices:
                 self.append(device, at)
 
@@ -78,7 +94,7 @@ class SegmentWriter:
         first = self._start is None
         for attempt in (*(self.earlier if first else ()), self.attempt):
             close_segment(attempt, self.node)
-        self._start = at.replace(microsecond=0)
+        self._start, self._named_late = at.replace(microsecond=0), False
         header = TelemetrySegment(node=self.node, start=self._start, row_s=self.row_s)
         totals = () if self._total is None else (self._total,)
         records: tuple[TelemetryRecord, ...] = (header, *self.devices, *totals)
@@ -129,18 +145,23 @@ def _described(files: Iterable[Path]) -> Iterator[ClosedSegment]:
 
 
 def coarsen_segment(file: Path, row_s: float) -> None:
-    """Replace a closed segment by one with rows of `row_s` seconds; raises OSError."""
-    records = coarser_records(lambda: read_segment(file), row_s)
+    """Replace a closed segment by one with rows of `row_s` seconds; raises OSError.
+
+    Its last total stays if no later segment has one: it may be all that is known of an attempt.
+    """
+    total = not any(map(has_total, later_segments(file)))
+    records = coarser_records(lambda: read_segment(file), row_s, total=total)
     text = b"".join(json_line(encode_telemetry(record)) for record in records)
     write_text(file, text.decode(), lasting=False)
 
 
 def coarser_records(
-    read: Callable[[], Iterator[TelemetryRecord]], row_s: float
+    read: Callable[[], Iterator[TelemetryRecord]], row_s: float, *, total: bool
 ) -> Iterator[TelemetryRecord]:
     """Yield a segment's records with coarser rows: the header, devices, events, then rows.
 
-    `read` reads the segment. It is called twice, as a segment's rows are too many to be held.
+    With `total` the last total follows. `read` reads the segment. It is called twice, as a
+    segment's rows are too many to be held.
     """
     span = timedelta(seconds=row_s)
     others = [record for record in read() if not isinstance(record, TelemetryRow)]
@@ -150,3 +171,5 @@ def coarser_records(
     yield from dict.fromkeys(record for record in others if isinstance(record, GpuDevice))
     yield from coarser_events((one for one in others if isinstance(one, TelemetryEvent)), span)
     yield from coarser_rows((one for one in read() if isinstance(one, TelemetryRow)), span)
+    if total:
+        yield from [one for one in others if isinstance(one, TelemetryTotal)][-1:]

@@ -18,12 +18,30 @@ def check_output_file(target: Path, what: str) -> None:
     check_output_file(Path("/dev/null"), "report")  # UsageError: /dev/null is not a regular file
     ```
     """
+    if target.name == "-":
+        raise UsageError(
+            "`-` names no file here", hint=f"name the file of the {what}, or leave the option out"
+        )
     if target.is_dir():
         raise UsageError(f"{target} is a folder", hint=f"the {what} is a file: name one")
     if target.exists() and not target.is_file():
         raise UsageError(
             f"{target} is not a regular file",
             hint=f"the {what} makes a new file, or replaces one: name a file",
+        )
+
+
+def check_suffix(target: Path, suffixes: tuple[str, ...], what: str) -> None:
+    """Raise UsageError unless the file's name ends as one of this kind: a slip replaces no source.
+
+    ```python
+    check_suffix(Path("data.csv"), (".html", ".htm"), "report in HTML")  # UsageError
+    ```
+    """
+    if target.suffix.lower() not in suffixes:
+        raise UsageError(
+            f"{target.name} does not end with {' or '.join(suffixes)}, as a {what} does",
+            hint=f"for example {target.stem or 'report'}{suffixes[0]}",
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.operations.output_file import write_output_file
+from hpckit.operations.output_file import check_output_file, check_suffix, write_output_file
 from hpckit.record.store import open_plain
 from hpckit.report.document.junit import junit_text
 from hpckit.report.document.model import ReportDocument
@@ -21,6 +21,7 @@ from hpckit.views.report.gather import report_document
 _BEGINNING = 4096
 _LEAST_REFRESH_S = 1.0
 _WHAT = "report"
+_HTML, _JUNIT = (".html", ".htm"), (".xml",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,10 @@ def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
             f"--refresh is {request.refresh_s:g}; it has to be {_LEAST_REFRESH_S:g} (a second) "
             "or more"
         )
+    for target, suffixes in ((request.html, _HTML), (request.junit, _JUNIT)):
+        if target is not None:
+            check_output_file(target, _WHAT)
+            check_suffix(target, suffixes, f"{_WHAT} in {suffixes[0].removeprefix('.').upper()}")
     plotly = plotly_script() if request.writes_html else ""
     named = named_runs(request.references, request.base, context)
     document = report_document(named, context, Freshness(now=request.fresh))

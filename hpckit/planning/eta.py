@@ -1,7 +1,7 @@
 """When a sweep will end, estimated from its own runs. Pure.
 
-It assumes that the future is like the past: runs last as long as those that have completed, and as
-many run at a time as now.
+It assumes that the future is like the past: a run goes on at the pace of its steps; one that tells
+no pace lasts as long as those that have completed; and as many run at a time as now.
 """
 
 from __future__ import annotations
@@ -18,17 +18,24 @@ _OPEN = frozenset({RunState.pending, RunState.running})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDuration:
-    """A run: its state, and how long its latest attempt has lasted (None: not known)."""
+    """A run: its state, and how long its latest attempt has lasted (None: not known).
+
+    `done` is the share of its steps that are done, `left` how long the others will take; None if
+    the run does not tell.
+    """
 
     state: RunState
     elapsed: timedelta | None
+    done: float | None = None
+    left: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionEstimate:
     """`ended` of `total` runs have ended; `share` also counts the finished part of others, 0 to 1.
 
-    `remaining` is None if there is no basis for it: no run has completed, or none is running.
+    `remaining` is None if there is no basis for it: none is running, or no run has completed and
+    not all that run tell their pace.
     """
 
     ended: int
@@ -43,34 +50,49 @@ def estimate_completion(runs: Sequence[RunDuration]) -> CompletionEstimate:
         one.elapsed for one in runs if one.state is RunState.completed and one.elapsed is not None
     )
     ended = sum(one.state not in _OPEN for one in runs)
-    going = [one.elapsed or _NOTHING for one in runs if one.state is RunState.running]
-    rests = [_rest(elapsed, lasted) for elapsed in going]
-    parts = [_part(elapsed, rest) for elapsed, rest in zip(going, rests, strict=True)]
+    going = [one for one in runs if one.state is RunState.running]
+    rests = [_rest(one, lasted) for one in going]
+    parts = [_part(one, rest) for one, rest in zip(going, rests, strict=True)]
+    parts += [one.done or 0.0 for one in runs if one.state is RunState.pending]
+    known = bool(lasted) or all(one.left is not None for one in going)
     return CompletionEstimate(
         ended=ended,
         total=len(runs),
         share=(ended + sum(parts)) / len(runs) if runs else 1.0,
-        remaining=_remaining(lasted, rests, waiting=len(runs) - ended - len(going)),
+        remaining=_remaining(
+            lasted or [_elapsed(one) + (one.left or _NOTHING) for one in going],
+            rests if known else (),
+            waiting=len(runs) - ended - len(going),
+            over=ended == len(runs),
+        ),
     )
 
 
-def _rest(elapsed: timedelta, lasted: Sequence[timedelta]) -> timedelta:
-    """Return the time a run still needs, from the mean of the runs that lasted longer."""
-    longer = [one for one in lasted if one > elapsed]
-    return _mean(longer) - elapsed if longer else _NOTHING
+def _elapsed(one: RunDuration) -> timedelta:
+    return one.elapsed or _NOTHING
 
 
-def _part(elapsed: timedelta, rest: timedelta) -> float:
-    """Return how much of a run is done, 0 if its remaining time is not known."""
-    return elapsed / (elapsed + rest) if rest else 0.0
+def _rest(one: RunDuration, lasted: Sequence[timedelta]) -> timedelta:
+    """Return the time a run still needs, at its own pace or from the runs that lasted longer."""
+    if one.left is not None:
+        return one.left
+    longer = [other for other in lasted if other > _elapsed(one)]
+    return _mean(longer) - _elapsed(one) if longer else _NOTHING
+
+
+def _part(one: RunDuration, rest: timedelta) -> float:
+    """Return how much of a run is done, 0 if neither steps nor other runs tell."""
+    if one.done is not None:
+        return one.done
+    return _elapsed(one) / (_elapsed(one) + rest) if rest else 0.0
 
 
 def _remaining(
-    lasted: Sequence[timedelta], rests: Sequence[timedelta], *, waiting: int
+    lasted: Sequence[timedelta], rests: Sequence[timedelta], *, waiting: int, over: bool
 ) -> timedelta | None:
-    if not rests and not waiting:
+    if over:
         return _NOTHING
-    if not lasted or not rests:
+    if not rests:
         return None
     work = sum(rests, _NOTHING) + waiting * _mean(lasted)
     # A run cannot be split: the longest rest, or one whole run more, is the minimum.

@@ -28,7 +28,7 @@ from typing import Any
 from hpckit.errors import HeldError, UsageError
 from hpckit.model.moment import recorded_moment
 from hpckit.record.process import alive, start_mark, this_host
-from hpckit.record.store import make_folder, write_first, write_text
+from hpckit.record.store import make_folder, read_plain, write_first, write_text
 
 SILENT_S = 900.0
 """A holder on another host that has been silent this long counts as gone, with its machine."""
@@ -216,7 +216,7 @@ def _renewed(mine: _Claim, every_s: float) -> Iterator[None]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_plain(path).decode(errors="replace")
     except FileNotFoundError:
         return ""
 

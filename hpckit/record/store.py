@@ -87,15 +87,14 @@ def write_json(path: Path, value: object) -> None:
 
 def read_json(path: Path) -> Any:
     """Read a JSON document; raises OSError or ValueError."""
-    with open_plain(path) as file:
-        data = file.read()
+    data = read_plain(path)
     try:
         return json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path | str) -> BinaryIO:
     """Open a regular file for reading; raises OSError, also if it is not a regular file.
 
     A pipe that another user put there would block, waiting for a writer that never comes.
@@ -105,6 +104,12 @@ def open_plain(path: Path) -> BinaryIO:
         os.close(handle)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(handle, "rb")
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the content of a regular file; raises OSError, also if it is not a regular file."""
+    with open_plain(path) as file:
+        return file.read()
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
@@ -149,12 +154,13 @@ def read_rows(
         end = file.seek(start)
         for line in file:
             end += len(line) if line.endswith(b"\n") else 0
-            record = None if skip is not None and skip(line) else _parsed(line)
+            record = None if skip is not None and skip(line) else parsed_line(line)
             if record is not None:
                 yield record, end
 
 
-def _parsed(line: bytes) -> Mapping[str, Any] | None:
+def parsed_line(line: bytes) -> Mapping[str, Any] | None:
+    """Return the JSON object of a line; None if it is damaged, nested too deeply, or none."""
     try:
         # Pass text: detecting the encoding of bytes is a sixth of the cost of a line.
         record = None if _is_deep(line) else json.loads(str(line, "utf-8", "surrogatepass"))

@@ -6,12 +6,12 @@ then read once, from either of the two.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from hpckit.model.telemetry.json_form import decode_telemetry
 from hpckit.model.telemetry.vocabulary import (
@@ -21,13 +21,30 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
 )
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import read_lines
+from hpckit.record.store import open_plain, parsed_line, read_lines
 
-_FIRST_RECORDS = 200
-"""Devices are named at the beginning of a file, or as soon as the driver answers."""
+_CLOSED = "[0-9]*.jsonl"
+"""What closed segments of a node are called: by when they begin."""
 
-_END_BYTES = 400_000
-"""Rows of ten minutes of a node with 16 GPUs and as many ranks, and a total, are less."""
+_HEAD_BYTES = 200_000
+"""Devices are named at the beginning of a file, or as soon as the driver answers. Devices that are
+named later stand again before each total."""
+
+_BLOCK_BYTES = 100_000
+_MOST_END_BYTES = 4_000_000
+"""Rows of ten minutes of a node with 16 GPUs and as many ranks, and a total, are a tenth of it."""
+
+_ROW = b'{"v":1,"kind":"row",'
+_PASSED = (_ROW, b'{"v":1,"kind":"event",', b'{"v":1,"kind":"segment",')
+"""How lines begin that are neither totals nor devices, as this version writes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatestTelemetry:
+    """The latest total of a node in an attempt, None if it has none yet, and its GPUs."""
+
+    total: TelemetryTotal | None
+    devices: tuple[GpuDevice, ...]
 
 
 def telemetry_nodes(attempt: AttemptPaths) -> list[str]:
@@ -43,7 +60,17 @@ def telemetry_nodes(attempt: AttemptPaths) -> list[str]:
 
 def closed_segments(attempt: AttemptPaths, node: str) -> list[Path]:
     """Return the files of a node's older telemetry, the oldest first."""
-    return sorted((attempt.old_telemetry / node).glob("[0-9]*.jsonl"))
+    return sorted((attempt.old_telemetry / node).glob(_CLOSED))
+
+
+def later_segments(file: Path) -> list[Path]:
+    """Return the closed files that follow one of the same node and attempt, the newest first."""
+    return sorted((one for one in file.parent.glob(_CLOSED) if one.name > file.name), reverse=True)
+
+
+def has_total(file: Path) -> bool:
+    """Return whether a file has a total that can be read; raises OSError."""
+    return _ends_of(file)[0] is not None
 
 
 def read_segment(file: Path) -> Iterator[TelemetryRecord]:
@@ -60,38 +87,92 @@ def segment_header(file: Path) -> TelemetrySegment | None:
     return first if isinstance(first, TelemetrySegment) else None
 
 
-def last_total(attempt: AttemptPaths, node: str) -> TelemetryTotal | None:
-    """Return the latest total of a node in an attempt, from the end of its newest file.
+def latest_telemetry(attempt: AttemptPaths, node: str) -> LatestTelemetry:
+    """Return the latest total of a node in an attempt, and the node's GPUs; raises OSError.
 
-    None if it has none yet; raises OSError. Long files are not read whole: a total is at most
-    minutes old.
+    Usually they are in the newest file. If that has no total, as it has just begun or was closed by
+    a later attempt, they are looked for in the closed ones. No file is read whole.
     """
-    found = None
-    for record in _end_of(attempt.telemetry(node)):
-        if isinstance(record, TelemetryTotal):
-            found = record
-    return found
+    total, devices = None, dict[str, GpuDevice]()
+    for file in _newest_first(attempt, node):
+        found, named = _ends_of(file)
+        total, devices = total or found, {**named, **devices}
+        if total is not None and (devices or not total.row.gpus):
+            break
+    return LatestTelemetry(total=total, devices=tuple(devices.values()))
+
+
+def last_total(attempt: AttemptPaths, node: str) -> TelemetryTotal | None:
+    """Return the latest total of a node in an attempt, None without any; raises OSError."""
+    return latest_telemetry(attempt, node).total
 
 
 def telemetry_devices(attempt: AttemptPaths, node: str) -> tuple[GpuDevice, ...]:
-    """Return the GPUs of a node, as the newest file of an attempt begins; raises OSError."""
-    first = islice(read_segment(attempt.telemetry(node)), _FIRST_RECORDS)
-    found = {record.uuid: record for record in first if isinstance(record, GpuDevice)}
-    return tuple(found.values())
+    """Return the GPUs of a node in an attempt, as latest known; raises OSError."""
+    return latest_telemetry(attempt, node).devices
 
 
-def _end_of(file: Path) -> Iterator[TelemetryRecord]:
-    """Yield the records at the end of a file, and of all of it if it is short."""
-    try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, os.SEEK_END)
-            opened.seek(max(size - _END_BYTES, 0))
-            lines = opened.read().split(b"\n")
-    except FileNotFoundError:
-        return
-    for line in lines[1:] if size > _END_BYTES else lines:
-        with suppress(ValueError):
-            yield from _records([json.loads(line)])
+def _newest_first(attempt: AttemptPaths, node: str) -> Iterator[Path]:
+    yield attempt.telemetry(node)
+    yield from reversed(closed_segments(attempt, node))
+
+
+def _ends_of(file: Path) -> tuple[TelemetryTotal | None, dict[str, GpuDevice]]:
+    """Return the last total of a file, and the devices beside it and at the beginning."""
+    with suppress(FileNotFoundError), open_plain(file) as opened:
+        total, named = _last_of(_lines_backwards(opened))
+        first, devices = _first_of(opened)
+        return total or first, {**devices, **named}
+    return None, {}
+
+
+def _last_of(lines: Iterable[bytes]) -> tuple[TelemetryTotal | None, dict[str, GpuDevice]]:
+    """Return the total that comes first in lines from the end, and the devices around it."""
+    total, devices = None, dict[str, GpuDevice]()
+    for line in lines:
+        record = _end_record(line)
+        if isinstance(record, GpuDevice):
+            devices.setdefault(record.uuid, record)
+        elif total is not None:
+            break
+        elif isinstance(record, TelemetryTotal):
+            total = record
+    return total, devices
+
+
+def _first_of(opened: BinaryIO) -> tuple[TelemetryTotal | None, dict[str, GpuDevice]]:
+    """Return what a file begins with: its devices, and the latest total of the file before."""
+    total, devices = None, dict[str, GpuDevice]()
+    opened.seek(0)
+    while opened.tell() < _HEAD_BYTES and (line := opened.readline(_HEAD_BYTES)):
+        record = _end_record(line)
+        if isinstance(record, GpuDevice):
+            devices[record.uuid] = record
+        elif isinstance(record, TelemetryTotal):
+            total = record
+        elif devices and line.startswith(_ROW):
+            break
+    return total, devices
+
+
+def _lines_backwards(opened: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file from its end; of a long file the last megabytes."""
+    size = end = opened.seek(0, os.SEEK_END)
+    rest = b""
+    while end > max(size - _MOST_END_BYTES, 0):
+        begin = max(end - _BLOCK_BYTES, 0)
+        opened.seek(begin)
+        first, *lines = (opened.read(end - begin) + rest).split(b"\n")
+        yield from reversed(lines)
+        rest, end = first, begin
+    if not end:
+        yield rest
+
+
+def _end_record(line: bytes) -> TelemetryRecord | None:
+    """Return the record of a line that is a total or a device; others are not parsed."""
+    plain = None if line.startswith(_PASSED) else parsed_line(line)
+    return None if plain is None else decode_telemetry(plain)
 
 
 def read_telemetry(attempt: AttemptPaths, node: str) -> Iterator[TelemetryRecord]:

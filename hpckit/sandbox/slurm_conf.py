@@ -38,7 +38,7 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=5
 MpiDefault=none
 
-# A dead node is noticed within seconds and comes back by itself. One ping of all nodes lasts as long
+# A dead node is noticed within seconds and comes back by itself. A ping of all nodes lasts as long
 # as the wait for a dead one: a healthy node must not count as silent meanwhile.
 SlurmdTimeout={slurmd_timeout}
 MessageTimeout=5

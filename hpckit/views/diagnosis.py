@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 
+from hpckit.errors import FrozenFolderError
 from hpckit.model.diagnosis.findings import RunFindings
+from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.events import StragglerFound
 from hpckit.model.goodput import Goodput
 from hpckit.model.history import LaunchHistory
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import ResourceSpec, SharedJobSpec
-from hpckit.model.run import RunView
+from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
@@ -24,7 +30,10 @@ from hpckit.planning.diagnosis.usage import (
     samples_per_step,
 )
 from hpckit.planning.energy import EnergyPrices, energy_bill, work_done
-from hpckit.record.launches import Launch, load_settings, read_launch_history
+from hpckit.planning.goodput.phases import utc
+from hpckit.planning.overlap import runs_together
+from hpckit.record.attempts import read_attempts
+from hpckit.record.launches import Launch, load_settings, read_launch_history, read_runs
 from hpckit.views.telemetry import nccl_transport, run_usage
 
 
@@ -32,23 +41,46 @@ def findings(
     launch: Launch, views: Iterable[RunView], accounts: Mapping[int, Goodput]
 ) -> Mapping[int, RunFindings]:
     """Return the findings on each of these runs that has an account, by index."""
-    history = read_launch_history(launch) if accounts else None
+    if not accounts:
+        return {}
+    history, together = read_launch_history(launch), _together(launch)
     return {
-        view.record.index: run_findings(launch, history, view, accounts[view.record.index])
+        index: run_findings(launch, history, view, accounts[index], together.get(index, 1.0))
         for view in views
-        if history is not None and view.record.index in accounts
+        if (index := view.record.index) in accounts
     }
 
 
+def _together(launch: Launch) -> Mapping[int, float]:
+    """Return how many runs had this machine's GPUs together with each run; empty if one at a time.
+
+    The local executor gives every run all of them, and each measures them all.
+    """
+    cluster = launch.cluster
+    if cluster.kind is not ClusterKind.local or cluster.max_parallel < 2:  # noqa: PLR2004
+        return {}
+    now = datetime.now(UTC)
+    spans = {
+        one.index: (utc(one.started_at), utc(one.ended_at or now))
+        for one in read_runs(launch)
+        if one.started_at is not None
+    }
+    return runs_together(spans)
+
+
 def run_findings(
-    launch: Launch, history: LaunchHistory, view: RunView, account: Goodput
+    launch: Launch,
+    history: LaunchHistory,
+    view: RunView,
+    account: Goodput,
+    together: float = 1.0,
 ) -> RunFindings:
-    """Return the findings on one run."""
+    """Return the findings on one run; `together` is how many runs had its GPUs on this machine."""
     index = view.record.index
     usage = run_usage(launch, index)
     evidence = run_evidence(launch, history, view, account, usage.nodes)
     shared = _shared(launch, history, index)
-    energy = gpu_energy(usage.nodes, 1 if shared is None else shared.runs_per_gpu)
+    energy = gpu_energy(usage.nodes, together if shared is None else shared.runs_per_gpu)
     site = load_settings(launch, index)[0].cluster
     prices = EnergyPrices(
         per_gpu_hour=site.price_per_gpu_hour, carbon_g_per_kwh=site.carbon_g_per_kwh, pue=site.pue
@@ -83,9 +115,20 @@ def run_evidence(
         hosts=hosts,
         times=time_shares(account),
         allocation=allocation,
-        stragglers=view.record.stragglers,
+        stragglers=_stragglers(launch, view.record),
         nccl=nccl_transport(launch, index) if fast else None,
     )
+
+
+def _stragglers(launch: Launch, record: RunRecord) -> tuple[Straggler, ...]:
+    """Return the stragglers of all attempts; the record has those of the latest."""
+    if record.attempt < 2:  # noqa: PLR2004
+        return record.stragglers
+    known = replace(record, stragglers=())
+    with suppress(FrozenFolderError):
+        for _, told in read_attempts(launch.paths.run(record.index)):
+            known = known.fold(one for one in told if isinstance(one, StragglerFound))
+    return known.stragglers
 
 
 def _asked(launch: Launch, history: LaunchHistory, index: int) -> ResourceSpec | None:

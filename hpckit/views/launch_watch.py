@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hpckit.context import Context
+from hpckit.model.states import RunState
 from hpckit.planning.eta import RunDuration, estimate_completion
 from hpckit.record.launch_events import Mark, events_mark
 from hpckit.record.launches import Launch, load_evidence
@@ -35,6 +36,7 @@ class LaunchWatch:
     poller: Poller = field(init=False)
     mark: Mark = field(default=(), init=False)
     looks: int = field(default=0, init=False)
+    _paces: dict[int, _Pace] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.poller = Poller(
@@ -75,9 +77,7 @@ class LaunchWatch:
     def progress(self, rows: Sequence[RunRow]) -> Progress:
         """Return the progress of these runs."""
         now = self.context.now()
-        found = estimate_completion(
-            [RunDuration(state=row.state, elapsed=row.elapsed(now)) for row in rows]
-        )
+        found = estimate_completion([self._duration(row, now) for row in rows])
         return Progress(
             states=tuple(row.state for row in rows),
             share=found.share,
@@ -86,3 +86,33 @@ class LaunchWatch:
             queue_at=self.poller.queue_at,
             failures=short_failure_lines(rows),
         )
+
+    def _duration(self, row: RunRow, now: datetime) -> RunDuration:
+        pace = self._paces.setdefault(row.index, _Pace())
+        left = pace.left(row, now)
+        done = None
+        if row.step is not None and row.total:
+            done = min((row.step + 1) / row.total, 1.0)
+        return RunDuration(state=row.state, elapsed=row.elapsed(now), done=done, left=left)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How fast the steps of a round pass: since it was first seen, at `step`."""
+
+    place: tuple[int, int | None] = (0, None)
+    at: datetime | None = None
+    step: int = 0
+
+    def left(self, row: RunRow, now: datetime) -> timedelta | None:
+        """Return how long the other steps of a run take; None if that is not known."""
+        if row.state is not RunState.running or row.step is None or not row.total:
+            return None
+        if self.at is None or self.place != (row.attempt, row.round) or row.step < self.step:
+            self.place, self.at, self.step = (row.attempt, row.round), now, row.step
+        passed, elapsed = row.step - self.step, now - self.at
+        if not passed:
+            # The first look: a run that never began again has done all its steps since its start.
+            again = row.attempt > 1 or row.round
+            passed, elapsed = row.step + 1, timedelta(0) if again else row.elapsed(now) or elapsed
+        return max(row.total - 1 - row.step, 0) * elapsed / passed if elapsed else None

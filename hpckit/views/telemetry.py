@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from hpckit.errors import FrozenFolderError
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
-from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryRow, TelemetryTotal
+from hpckit.model.telemetry.vocabulary import (
+    GpuDevice,
+    GpuRow,
+    TelemetryRow,
+    TelemetryTotal,
+    nameless_gpu,
+)
 from hpckit.observe.totals import merge_totals
 from hpckit.planning.diagnosis.nccl_log import NcclTransport, read_nccl_log
 from hpckit.record.attempts import attempt_numbers, latest_attempt
 from hpckit.record.launches import Launch
+from hpckit.record.layout import AttemptPaths
 from hpckit.record.logs import rounds
-from hpckit.record.telemetry import last_total, telemetry_devices, telemetry_nodes
+from hpckit.record.store import open_plain
+from hpckit.record.telemetry import LatestTelemetry, latest_telemetry, telemetry_nodes
 
-_NCCL_CHARACTERS = 1_000_000
+_NCCL_BYTES = 1_000_000
 """NCCL says which network it uses while it begins."""
 
 
@@ -26,18 +35,23 @@ def run_usage(launch: Launch, index: int) -> RunUsage:
     devices: dict[str, dict[str, GpuDevice]] = {}
     for number in attempt_numbers(run.attempts):
         attempt, rows = run.attempt(number), list[TelemetryRow]()
-        with suppress(OSError):
-            for node in telemetry_nodes(attempt):
-                total = last_total(attempt, node)
-                if total is None:
-                    continue
-                totals.setdefault(node, []).append(total)
-                rows.append(total.row)
-                found = {one.uuid: one for one in telemetry_devices(attempt, node)}
+        for node, latest in _latest(attempt):
+            if latest.total is not None:
+                totals.setdefault(node, []).append(latest.total)
+                rows.append(latest.total.row)
+                found = {one.uuid: one for one in latest.devices}
                 devices.setdefault(node, {}).update(found)
         seconds += _span_s(rows)
     nodes = (_usage(node, totals[node], tuple(devices[node].values())) for node in sorted(totals))
     return RunUsage(nodes=tuple(nodes), seconds=seconds)
+
+
+def _latest(attempt: AttemptPaths) -> Iterator[tuple[str, LatestTelemetry]]:
+    """Yield the latest of each node of an attempt that can be read."""
+    with suppress(OSError):
+        for node in telemetry_nodes(attempt):
+            with suppress(OSError):
+                yield node, latest_telemetry(attempt, node)
 
 
 def _span_s(rows: Sequence[TelemetryRow]) -> float:
@@ -53,12 +67,9 @@ def nccl_transport(launch: Launch, index: int) -> NcclTransport | None:
     with suppress(OSError, FrozenFolderError):
         number = latest_attempt(run.attempts)
         newest = max(rounds(launch, index, number), default=0)
-        with (
-            run.attempt(number)
-            .round(newest)
-            .nccl_log.open(encoding="utf-8", errors="replace") as opened
-        ):
-            return read_nccl_log(opened.read(_NCCL_CHARACTERS).splitlines())
+        with open_plain(run.attempt(number).round(newest).nccl_log) as opened:
+            text = opened.read(_NCCL_BYTES).decode(errors="replace")
+            return read_nccl_log(text.splitlines())
     return None
 
 
@@ -67,4 +78,17 @@ def _usage(node: str, totals: list[TelemetryTotal], devices: tuple[GpuDevice, ..
     merged = totals[0]
     for one in totals[1:]:
         merged = merge_totals(merged, one)
-    return NodeUsage(node=node, seconds=seconds, row=merged.row, devices=devices)
+    row = replace(merged.row, gpus=tuple(_by_uuid(merged.row.gpus, devices)))
+    return NodeUsage(node=node, seconds=seconds, row=row, devices=devices)
+
+
+def _by_uuid(gpus: Sequence[GpuRow], devices: Sequence[GpuDevice]) -> Iterator[GpuRow]:
+    """Yield GPUs once: one that was lost before it told its UUID had its number for a name."""
+    names = {nameless_gpu(one.index): one.uuid for one in devices if one.parent is None}
+    measured = {gpu.uuid for gpu in gpus}
+    again = {names[gpu.uuid]: gpu for gpu in gpus if names.get(gpu.uuid) in measured}
+    for gpu in gpus:
+        if gpu.uuid in again:
+            yield replace(gpu, troubles=gpu.troubles | again[gpu.uuid].troubles)
+        elif names.get(gpu.uuid) not in measured:
+            yield gpu

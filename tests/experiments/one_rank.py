@@ -1,24 +1,32 @@
-"""One rank of a small training, started by torchrun: `one_rank.py ENTRY_POINT CONFIG_JSON`."""
+"""One rank of a small training: `one_rank.py ENTRY_POINT CONFIG_JSON`.
+
+Its place among the ranks is in torchrun's variables.
+"""
 
 import gc
 import importlib
 import json
 import sys
 
-import torch.distributed as dist
+from hpckit.runtime.imports import imports_to_keep
 
-from hpckit import attach
-from hpckit.runtime.rank.attach import seed_everything
-from hpckit.runtime.rank.config import Config
+with imports_to_keep():
+    import torch.distributed as dist
+
+    from hpckit import attach
+    from hpckit.runtime.rank.attach import seed_everything
+    from hpckit.runtime.rank.config import Config
+
+    module, function = sys.argv[1].split(":")
+    train = getattr(importlib.import_module(module), function)
 
 
 def main() -> None:
     """Call the entry point as a launch would, in the working directory."""
-    module, function = sys.argv[1].split(":")
     config = Config(json.loads(sys.argv[2]))
     run = attach()
     seed_everything(config.seed)
-    getattr(importlib.import_module(module), function)(config, run)
+    train(config, run)
 
 
 if __name__ == "__main__":

@@ -59,20 +59,21 @@ def test_poisonous_checkpoint_is_given_up_after_two_deaths(
 def test_full_disk_costs_saves_but_no_checkpoint(
     training: Training, calm: dict[int, float], tmp_path: Path
 ) -> None:
-    """Where two checkpoints fit, these two stay, the run goes on and says what it lacks."""
+    """Where two fit, these stay and the run goes on; it fails when its last state does not fit."""
     disk = tmp_path / "disk"
     disk.mkdir()
     training.launch(
         *("resources.nodes=1", "resources.tasks_per_node=2", f"checkpoint.dir={disk}"),
         f"cluster.setup=['mount -t tmpfs -o size=3m none {disk}']",
-        *("+params.floats=300000", "chaos=['kill rank=1 step=22']"),
+        *("+params.floats=300000", "chaos=['kill rank=1 step=22']", "checkpoint.patience_s=3"),
     )
     try:
-        training.completed()
+        run = training.over()
     finally:
         for (node,) in training.nodes_by_round()[:1]:
             training.sandbox.slurm("srun", f"--nodelist={node}", "umount", str(disk))
-    assert training.causes() == ["signal", None]
+    assert (run["state"], run["failure"]["cause"]) == ("failed", "disk_full")
+    assert training.causes() == ["signal", "disk_full"]
     assert [event["step"] for event in training.events("step_reached")] == [0, 10]
     warned = [event["message"] for event in training.events("warned")]
     assert any(message.startswith("checkpoint of step 15: ") for message in warned), warned

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from waiting import until
@@ -17,6 +18,7 @@ from hpckit.model.telemetry.vocabulary import (
     GpuDevice,
     GpuGauge,
     HostGauge,
+    HostSample,
     TelemetryEvent,
     TelemetryEventKind,
     TelemetryRow,
@@ -117,6 +119,42 @@ def test_a_storm_of_xids_is_two_lines_a_row(
     events = [one for one in read_telemetry(attempt, NODE) if isinstance(one, TelemetryEvent)]
     assert [(one.code, one.count) for one in events] == [(31, 1), (31, 39)]
     assert [one.code for one in told] == [31]
+
+
+def test_an_error_of_ours_costs_a_sample_and_leaves_a_note(
+    attempt: AttemptPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a library or a file of the system says: later samples are taken."""
+    told: list[str] = []
+    read = HostReader.read
+
+    def failing(reader: HostReader) -> HostSample:
+        told.append("asked")
+        if len(told) <= 2:
+            raise ValueError("nonsense")
+        return read(reader)
+
+    monkeypatch.setattr(HostReader, "read", failing)
+    settings = Observe(interval_s=0.5, row_s=0.5, measure_gpus=False)
+    sampler = NodeSampler(settings=settings, attempt=attempt, node=NODE)
+    sampler.start()
+    until(lambda: bool(rows_of(attempt)))
+    assert sampler.stop(20)
+    assert kinds_of(attempt) == [TelemetryEventKind.note]
+
+
+def test_a_library_that_cannot_be_opened_is_noted(attempt: AttemptPaths) -> None:
+    """Rows of the host go on."""
+
+    def opener() -> NoReturn:
+        raise ValueError("nonsense")
+
+    settings = Observe(interval_s=0.5, row_s=0.5)
+    sampler = NodeSampler(settings=settings, attempt=attempt, node=NODE, opener=opener)
+    sampler.start()
+    until(lambda: len(rows_of(attempt)) > 1)
+    assert sampler.stop(20)
+    assert kinds_of(attempt) == [TelemetryEventKind.note]
 
 
 def test_a_driver_that_hangs_holds_up_no_row(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.errors import UsageError
-from hpckit.operations.output_file import write_output_file
+from hpckit.operations.output_file import check_suffix, write_output_file
 
 
 def test_new_file_and_its_folders_are_private(tmp_path: Path) -> None:
@@ -55,6 +55,22 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path, *, linked: bool) -> N
         write_output_file(target, ("text",), "report")
     assert pipe.is_fifo()
     assert target.is_symlink() == linked
+
+
+def test_dash_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who means standard output is told so, and gets no file of that name."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="names no file"):
+        write_output_file(tmp_path / "-", ("text",), "report")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["train.py", "values.csv", "report", "report.html.bak"])
+def test_name_of_another_kind_is_refused(name: str) -> None:
+    """A slip must not replace a program or data by a page."""
+    with pytest.raises(UsageError, match=r"does not end with \.html or \.htm"):
+        check_suffix(Path(name), (".html", ".htm"), "report in HTML")
+    check_suffix(Path("Report.HTML"), (".html", ".htm"), "report in HTML")
 
 
 def test_failure_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:

@@ -29,7 +29,11 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def gpu(uuid: str, *, joules: float | None = None, watts: float | None = None) -> GpuRow:
     """Return what a GPU did."""
-    spread = None if watts is None else GaugeSpread(min=watts, mean=watts, max=watts, p95=watts)
+    spread = (
+        None
+        if watts is None
+        else GaugeSpread(min=watts, mean=watts, max=watts, p95=watts, count=10)
+    )
     return GpuRow(
         uuid=uuid,
         samples=10,
@@ -59,6 +63,15 @@ def test_energy_without_a_counter_is_estimated_by_power() -> None:
     found = gpu_energy([usage(gpu("a", watts=300.0), gpu("b", joules=1000.0))])
     assert (found.total_j, found.estimated_j, found.gpu_s) == (31_000, 30_000, 200)
     assert found.estimated_share == pytest.approx(30 / 31)
+
+
+def test_power_is_counted_for_the_time_in_which_it_is_known() -> None:
+    """A GPU that was lost after a tenth of the time draws nothing that anybody could know."""
+    known = GaugeSpread(min=300, mean=300, max=300, p95=300, count=10)
+    row = GpuRow(uuid="a", samples=100, gauges={GpuGauge.power_w: known}, counters={})
+    found = gpu_energy([usage(row, seconds=3000)])
+    assert (found.total_j, found.gpu_s, found.unknown_s) == (300 * 300, 3000, 2700)
+    assert found.is_estimate
 
 
 def test_gpu_of_which_nothing_is_known_has_no_energy() -> None:

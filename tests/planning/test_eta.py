@@ -40,6 +40,24 @@ def test_estimate_takes_a_run_that_lasts_for_one_of_the_long_ones() -> None:
     assert estimate_completion(sweep).remaining == 4 * MINUTE
 
 
+def test_estimate_counts_steps_where_runs_tell_them() -> None:
+    """A run alone, at step 653 of 700: nearly done, and its pace says for how long."""
+    alone = RunDuration(state=RunState.running, elapsed=MINUTE, done=653 / 700, left=MINUTE / 14)
+    found = estimate_completion([alone])
+    assert found.share == pytest.approx(653 / 700)
+    assert found.remaining == MINUTE / 14
+
+
+def test_estimate_takes_runs_that_wait_for_as_long_as_those_that_tell_their_pace() -> None:
+    """Two at half time beside two that wait: those two after them, on their two places."""
+    half = RunDuration(state=RunState.running, elapsed=5 * MINUTE, done=0.5, left=5 * MINUTE)
+    requeued = RunDuration(state=RunState.pending, elapsed=None, done=0.2)
+    found = estimate_completion([half, half, requeued, *runs(RunState.pending, None)])
+    assert found.remaining == 15 * MINUTE
+    assert found.share == pytest.approx(1.2 / 4)
+    assert estimate_completion([half, *runs(RunState.running, 3)]).remaining is None
+
+
 @pytest.mark.parametrize(
     "sweep",
     [

@@ -30,12 +30,12 @@ class EnergySum:
             unknown_s=self.unknown_s + other.unknown_s,
         )
 
-    def divided(self, runs: int) -> EnergySum:
-        """Return one of `runs` equal parts; with several, all of it is marked as shared."""
+    def divided(self, runs: float) -> EnergySum:
+        """Return one of `runs` equal parts; with more than one, all is marked as shared."""
         return EnergySum(
             total_j=self.total_j / runs,
             estimated_j=self.estimated_j / runs,
-            shared_j=(self.shared_j if runs == 1 else self.total_j) / runs,
+            shared_j=(self.shared_j if runs <= 1 else self.total_j) / runs,
             gpu_s=self.gpu_s / runs,
             unknown_s=self.unknown_s / runs,
         )

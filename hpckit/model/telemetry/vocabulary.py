@@ -347,6 +347,17 @@ TelemetryRecord = TelemetrySegment | GpuDevice | TelemetryRow | TelemetryTotal |
 """What a line of a telemetry file is."""
 
 
+def nameless_gpu(index: int) -> str:
+    """Return what stands in place of the UUID of a GPU that was lost before it told its own."""
+    return f"index {index}"
+
+
 def counter_increase(before: float, after: float) -> float:
-    """Return by how much a counter grew; where it fell it began again at 0."""
-    return after - before if after >= before else after
+    """Return by how much a counter grew; one that fell by more than half began again at 0.
+
+    A smaller fall is no growth: a network card that is gone takes its bytes out of a sum, and the
+    kernel lets iowait fall.
+    """
+    if after >= before:
+        return after - before
+    return after if after < before / 2 else 0.0

@@ -20,6 +20,7 @@ from hpckit.model.telemetry.vocabulary import (
     GpuTrouble,
     TelemetryEvent,
     TelemetryEventKind,
+    nameless_gpu,
 )
 from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.nvml.bindings import (
@@ -58,6 +59,7 @@ class NvmlBackend:
     _known: dict[int, str] = field(default_factory=dict, init=False)
     _xids: Counter[str] = field(default_factory=Counter, init=False)
     _listener: XidListener | None = field(default=None, init=False)
+    _remarked: set[str] = field(default_factory=set, init=False)
     _happened: list[TelemetryEvent] = field(default_factory=list, init=False)
     _away: bool = field(default=False, init=False)
     _pause_s: float = field(default=0, init=False)
@@ -67,8 +69,11 @@ class NvmlBackend:
         """Initialise NVML and find all GPUs; raises the bindings' NVMLError or DriverLostError."""
         self.nvml.nvmlInit()
         count = self.nvml.nvmlDeviceGetCount()
-        for index in range(count):
-            self._attach(index, count)
+        silent = {index: self._attach(index, count) for index in range(count)}
+        for index, code in silent.items():
+            known = self._known.get(index)
+            if code and (known or self.choice.may_include(index, count, len(self._known))):
+                self._lose(known or nameless_gpu(index), code)
         handles = {uuid: gpu.calls.handle for uuid, gpu in self._gpus.items()}
         self._listener = XidListener(nvml=self.nvml, handles=handles)
 
@@ -92,6 +97,8 @@ class NvmlBackend:
             except DriverLostError as error:
                 self._lose_driver(error.code)
                 return ()
+            except Exception as error:  # noqa: BLE001  # one GPU is not to end all measuring
+                self._remark(uuid, error)
         troubles = ((uuid, frozenset({one})) for uuid, one in self._lost.items())
         return *samples, *(GpuSample(uuid=uuid, troubles=found) for uuid, found in troubles)
 
@@ -112,7 +119,8 @@ class NvmlBackend:
         except self.nvml.NVMLError:
             return
 
-    def _attach(self, index: int, count: int) -> None:
+    def _attach(self, index: int, count: int) -> int:
+        """Find a GPU, and keep it if it is the job's; return an error of NVML if it is lost."""
         try:
             gpu = attach_gpu(self.nvml, index, gpm=self.gpm)
         except (self.nvml.NVMLError, GpuLostError) as error:
@@ -121,16 +129,24 @@ class NvmlBackend:
                 raise DriverLostError(code) from error
             if nvml_verdict(code) is NvmlVerdict.never:
                 # The job has no permission to use it: it is someone else's.
-                return
-            self._lose(self._known.get(index, f"index {index}"), code)
-            return
+                return 0
+            return code
+        except DriverLostError:
+            raise
+        except Exception as error:  # noqa: BLE001  # one GPU is not to end all measuring
+            self._remark(nameless_gpu(index), error)
+            return 0
         uuid = gpu.facts.uuid
         if not self.choice.includes(index, uuid, count):
             gpu.close()
-            return
+            return 0
         self._gpus[uuid], self._known[index] = gpu, uuid
-        if self._lost.pop(uuid, None) is not None:
+        for name, wrong in gpu.calls.unread.items():
+            self._remark(f"{uuid} ({name})", wrong)
+        lost = [self._lost.pop(name, None) for name in (uuid, nameless_gpu(index))]
+        if any(lost):
             self._note(TelemetryEventKind.gpu_back, uuid=uuid)
+        return 0
 
     def _lose(self, uuid: str, code: int) -> None:
         gpu = self._gpus.pop(uuid, None)
@@ -172,10 +188,23 @@ class NvmlBackend:
             self._xids[uuid or ""] += 1
             self._note(TelemetryEventKind.xid, uuid=uuid, code=number)
 
+    def _remark(self, gpu: str, error: Exception | str) -> None:
+        """Note once what could not be read of a GPU."""
+        message = f"what NVML says of {gpu} cannot be read: {error}"
+        if message not in self._remarked:
+            self._remarked.add(message)
+            self._note(TelemetryEventKind.note, message=message)
+
     def _note(
-        self, kind: TelemetryEventKind, *, uuid: str | None = None, code: int | None = None
+        self,
+        kind: TelemetryEventKind,
+        *,
+        uuid: str | None = None,
+        code: int | None = None,
+        message: str = "",
     ) -> None:
-        self._happened.append(TelemetryEvent(at=self.now(), kind=kind, uuid=uuid, code=code))
+        event = TelemetryEvent(at=self.now(), kind=kind, uuid=uuid, code=code, message=message)
+        self._happened.append(event)
 
 
 def open_nvml(*, gpm: bool, choice: GpuChoice) -> tuple[NvmlBackend | None, str]:

@@ -108,6 +108,8 @@ class NvmlCalls:
     failed: int = 0
     """Calls that failed in a way that may pass."""
     last_code: int = 0
+    unread: dict[str, str] = field(default_factory=dict)
+    """Calls that were answered with what is no answer, and what was wrong with it."""
 
     def ask(self, name: str, call: Callable[[Any, Any], T]) -> T | None:
         """Return what `call(nvml, handle)` returns, None if that is not to be had.
@@ -120,6 +122,10 @@ class NvmlCalls:
             answer = call(self.nvml, self.handle)
         except self.nvml.NVMLError as error:
             self.judge(name, int(error.value))
+            return None
+        except Exception as error:  # noqa: BLE001  # the bindings could not read the answer
+            self.refused.add(name)
+            self.unread[name] = str(error)
             return None
         self.answered += 1
         return answer

@@ -22,6 +22,8 @@ from hpckit.report.html.charts import COLOURS
 
 _MOST_NAME = 60
 _BAND_COLOUR = "#7f7f7f"
+_TRIANGLE = 7.0
+"""The size of a restart's mark in points, on paper: it has to stand out from a noisy curve."""
 
 
 class FigureStyle(StrEnum):
@@ -54,7 +56,7 @@ _SIZES = {FigureStyle.paper: (5.5, 3.2), FigureStyle.slides: (10.0, 5.6)}
 _LETTERS = {FigureStyle.paper: 8.0, FigureStyle.slides: 15.0}
 _WIDTHS = {FigureStyle.paper: 1.0, FigureStyle.slides: 2.0}
 _DPI = 200
-_SETTINGS = {
+SETTINGS = {
     "pdf.fonttype": 42,  # TrueType, embedded: what publishers ask for, and what can be searched
     "ps.fonttype": 42,
     "svg.fonttype": "path",
@@ -75,7 +77,7 @@ def drawn(figure: CurveFigure, look: FigureLook) -> bytes:
     """Return the file of a figure; raises UsageError without matplotlib."""
     matplotlib, figures = _libraries()
     letters = _LETTERS[look.style]
-    settings = {**_SETTINGS, "font.size": letters, "legend.fontsize": letters * 0.85}
+    settings = {**SETTINGS, "font.size": letters, "legend.fontsize": letters * 0.85}
     file = io.BytesIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -116,8 +118,23 @@ def _draw(axes: Any, panel: FigurePanel, look: FigureLook) -> None:
         _draw_line(axes, one, width)
     if look.log:
         axes.set_yscale("log", nonpositive="mask")
+        _label_plainly(axes.yaxis)
     axes.set_ylabel(_text(panel.metric))
     axes.margins(x=0.01)
+
+
+def _label_plainly(axis: Any) -> None:
+    """Have the ticks of a logarithmic axis say `0.5` and `1e-05`: mathematics is not parsed."""
+    ticker = importlib.import_module("matplotlib.ticker")
+    chosen = ticker.LogFormatter()
+    chosen.set_axis(axis)
+
+    def text(value: float, _: object = None) -> str:
+        chosen.set_locs()
+        return f"{value:g}" if chosen(value) else ""
+
+    axis.set_major_formatter(ticker.FuncFormatter(text))
+    axis.set_minor_formatter(ticker.FuncFormatter(text))
 
 
 def _draw_line(axes: Any, one: FigureLine, width: float) -> None:
@@ -131,9 +148,10 @@ def _draw_line(axes: Any, one: FigureLine, width: float) -> None:
         color=colour,
         linestyle="none",
         marker="v",
-        markersize=4 * width,
+        markersize=_TRIANGLE * width,
         markeredgecolor="white",
-        markeredgewidth=0.4 * width,
+        markeredgewidth=0.6 * width,
+        zorder=3,
     )
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from hpckit.errors import ConfigError
 from hpckit.model.profile.answer import MOST_RANKS, MOST_STEPS
 from hpckit.model.ranges import ranges
 from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
+
+LONGEST_ROW_S = 3600.0
+"""Longer rows would say nothing of a day, and a total is written after some rows only."""
+
+MOST_MB = 1e6
+"""A terabyte: more than a year of any node."""
+
+_ROW_HINT = "a row holds the samples of that time: observe.row_s=30"
 
 SHORTEST_INTERVAL_S = 0.5
 """Each sample takes a lock of the driver that training needs, too."""
@@ -13,6 +23,7 @@ SHORTEST_INTERVAL_S = 0.5
 
 def check_observe(observe: Observe) -> None:
     """Raise ConfigError for values that cannot be followed."""
+    _check_bounds(observe)
     if observe.interval_s and observe.interval_s < SHORTEST_INTERVAL_S:
         raise ConfigError(
             f"observe.interval_s is {observe.interval_s:g}; it has to be at least "
@@ -23,14 +34,27 @@ def check_observe(observe: Observe) -> None:
         raise ConfigError(
             f"observe.row_s is {observe.row_s:g}; it has to be at least observe.interval_s, which "
             f"is {observe.interval_s:g}",
-            hint="a row holds the samples of that time: observe.row_s=30",
+            hint=_ROW_HINT,
         )
+    _check_profile(observe.profile)
+
+
+def _check_bounds(observe: Observe) -> None:
+    """Raise ConfigError for a number that is none, or for one beyond all that is of use."""
+    for name, value, most, hint in (
+        ("interval_s", observe.interval_s, LONGEST_ROW_S, "observe=off measures nothing"),
+        ("row_s", observe.row_s, LONGEST_ROW_S, _ROW_HINT),
+        ("max_mb", observe.max_mb, MOST_MB, "observe=off writes no telemetry"),
+    ):
+        if not math.isfinite(value) or value > most:
+            raise ConfigError(
+                f"observe.{name} is {value:g}; it has to be a number up to {most:g}", hint=hint
+            )
     if observe.max_mb <= 0:
         raise ConfigError(
             f"observe.max_mb is {observe.max_mb:g}; it has to be more than 0",
             hint="observe=off writes no telemetry",
         )
-    _check_profile(observe.profile)
 
 
 def check_profile_ranks(profile: Profile, world_size: int) -> None:

@@ -80,7 +80,7 @@ def straggler(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
         yield lossy(
             VerdictKind.straggler,
             one.loss,
-            (message, _remedy(one, causes)),
+            (message, _remedy(one, causes, _neighbour(one, evidence))),
             limits,
             rank=one.rank,
             node=one.node,
@@ -93,7 +93,14 @@ def straggler(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
         )
 
 
-def _remedy(one: Straggler, causes: Sequence[str]) -> str:
+def _neighbour(one: Straggler, evidence: RunEvidence) -> int | None:
+    """Return a rank of the same node that is not slow; None if there is none."""
+    slow = {other.rank for other in evidence.stragglers} | {one.rank}
+    here = (peer.rank for peer in evidence.ranks if peer.node == one.node)
+    return min((rank for rank in here if rank not in slow), default=None)
+
+
+def _remedy(one: Straggler, causes: Sequence[str], neighbour: int | None) -> str:
     if any("CPU" in cause for cause in causes):
         return (
             "Ask for more CPUs for each rank (resources.cpus_per_task), or for whole nodes "
@@ -101,6 +108,12 @@ def _remedy(one: Straggler, causes: Sequence[str]) -> str:
         )
     if causes:
         return f"Report the node to the site, and leave it out: resources.exclude={one.node}"
+    if neighbour is not None:
+        ranks = ",".join(map(str, sorted((neighbour, one.rank))))
+        return (
+            f"Rank {neighbour} on the same node is not slow, so see what rank {one.rank} does and "
+            f"others do not (files it alone writes, longer samples): hpckit profile --ranks {ranks}"
+        )
     return (
         f"See what this rank does and others do not (files it alone writes, longer samples); if "
         f"it is slow again on {one.node} alone, leave that out: resources.exclude={one.node}"
@@ -108,14 +121,18 @@ def _remedy(one: Straggler, causes: Sequence[str]) -> str:
 
 
 def hardware_causes(one: Straggler, evidence: RunEvidence, limits: Thresholds) -> tuple[str, ...]:
-    """Return what the hardware of a straggler says, a sentence for each finding."""
+    """Return what the hardware of a straggler says, a sentence for each finding.
+
+    The node as a whole says nothing if another rank on it is not slow.
+    """
     causes: list[str] = []
     for gpu in evidence.gpus:
         if gpu.uuid == one.gpu:
             causes += _of_gpu(gpu, limits)
-    for host in evidence.hosts:
-        if host.node == one.node:
-            causes += _of_host(host)
+    if _neighbour(one, evidence) is None:
+        for host in evidence.hosts:
+            if host.node == one.node:
+                causes += _of_host(host)
     return tuple(causes)
 
 

@@ -163,10 +163,11 @@ def rank_steps(usages: Iterable[NodeUsage]) -> tuple[RankSteps, ...]:
     return tuple(replace(rank, node=usage.node) for usage in usages for rank in usage.row.ranks)
 
 
-def gpu_energy(usages: Iterable[NodeUsage], runs_per_gpu: int = 1) -> EnergySum:
+def gpu_energy(usages: Iterable[NodeUsage], runs_per_gpu: float = 1) -> EnergySum:
     """Return the energy of the GPUs: as counted, or else estimated as mean power times time.
 
-    GPUs that several runs had together are divided between them in equal parts.
+    The time is that in which the power was known. GPUs that several runs had together are divided
+    between them in equal parts; `runs_per_gpu` is their number, on average over the run's time.
     """
     whole = EnergySum()
     for usage in usages:
@@ -179,12 +180,14 @@ def gpu_energy(usages: Iterable[NodeUsage], runs_per_gpu: int = 1) -> EnergySum:
 
 def _energy_of(gpu: GpuRow, seconds: float) -> EnergySum:
     counted = gpu.counters.get(GpuCounter.energy_j)
-    power_w = _mean(gpu.gauges.get(GpuGauge.power_w))
     if counted is not None:
         return EnergySum(total_j=counted, gpu_s=seconds)
-    if power_w is None:
+    power = gpu.gauges.get(GpuGauge.power_w)
+    if power is None:
         return EnergySum(gpu_s=seconds, unknown_s=seconds)
-    return EnergySum(total_j=power_w * seconds, estimated_j=power_w * seconds, gpu_s=seconds)
+    known_s = seconds * min(power.count / gpu.samples, 1.0) if gpu.samples else 0.0
+    joules = power.mean * known_s
+    return EnergySum(total_j=joules, estimated_j=joules, gpu_s=seconds, unknown_s=seconds - known_s)
 
 
 def samples_per_step(ranks: Iterable[RankSteps]) -> float | None:

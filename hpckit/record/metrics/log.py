@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_line, read_json, read_rows, write_text
+from hpckit.record.store import append_line, open_plain, read_json, read_rows, write_text
 
 VERSION = 2
 
@@ -164,7 +164,7 @@ def _is_whole(last: LastValues) -> bool:
 
 
 def _ends_line(path: Path, size: int) -> bool:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         file.seek(size - 1)
         return file.read(1) == b"\n"
 

@@ -14,7 +14,7 @@ from hpckit.errors import UsageError
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.git import Git
-from hpckit.record.store import PRIVATE_FILE, read_json
+from hpckit.record.store import PRIVATE_FILE, read_json, read_plain
 
 _GAP = "  "
 """Between digest and path: the format that `sha256sum --check` reads."""
@@ -135,7 +135,7 @@ def _changed_checkout(
 def _frozen_diff(path: Path) -> str:
     if not path.exists():
         return ""
-    return path.read_text(encoding="utf-8", errors="surrogateescape")
+    return read_plain(path).decode(errors="surrogateescape")
 
 
 def digest_of(path: Path) -> str | None:
@@ -160,7 +160,7 @@ def frozen_sums(paths: LaunchPaths) -> Iterator[tuple[str, str]]:
     file = paths.code_sums
     if not file.exists():
         return
-    text = file.read_text(encoding="utf-8", errors="surrogateescape")
+    text = read_plain(file).decode(errors="surrogateescape")
     for line in text.split("\n")[:-1]:
         digest, _, path = line.partition(_GAP)
         if digest.startswith("\\"):

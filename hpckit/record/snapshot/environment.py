@@ -22,6 +22,9 @@ VERSION = 1
 _DISTRIBUTION = "hpckit-slurm"
 _DRIVER = Path("/proc/driver/nvidia/version")
 _DRIVER_VERSION = re.compile(r"\b\d{3}\.\d+(\.\d+)?\b")
+_METADATA_FILES = ("METADATA", "PKG-INFO", "")
+"""Where the metadata of a package is; an old egg is itself the file."""
+_HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _PATIENCE_S = 60.0
 _ASK = """\
 import json, os
@@ -130,8 +133,14 @@ def _packages() -> dict[str, str]:
     """Return name and version of installed packages; the first one found is the one imported."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
-        metadata = distribution.metadata  # parsed anew each time it is asked for
-        name = metadata["Name"]
-        if name:
-            found.setdefault(name, metadata["Version"])
+        headers = _headers(distribution)
+        if headers.get("Name"):
+            found.setdefault(headers["Name"], headers.get("Version", ""))
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def _headers(distribution: importlib.metadata.Distribution) -> dict[str, str]:
+    """Return name and version; `distribution.metadata` parses the whole mail that they are in."""
+    texts = (distribution.read_text(file) for file in _METADATA_FILES)
+    head, _, _ = next(filter(None, texts), "").partition("\n\n")
+    return dict(reversed(_HEADER.findall(head)))

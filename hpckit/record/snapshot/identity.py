@@ -19,7 +19,7 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_launches
 from hpckit.record.snapshot.changes import sums_text
 from hpckit.record.snapshot.collect import CodeSnapshot
-from hpckit.record.store import PRIVATE_FILE, read_json
+from hpckit.record.store import PRIVATE_FILE, open_plain, read_json, read_plain
 
 _ENDING_BYTES = 16 * 1024
 """The final event is shorter, unless it quotes a long traceback, and then it did not end well."""
@@ -59,7 +59,7 @@ def write_signatures(paths: LaunchPaths, signatures: Iterable[str]) -> None:
 def _signatures(paths: LaunchPaths) -> Sequence[str]:
     """Return the signatures of a launch by run; empty if they cannot be read."""
     try:
-        return paths.signatures.read_text(encoding="utf-8").split()
+        return read_plain(paths.signatures).decode().split()
     except (FileNotFoundError, UnicodeDecodeError):
         record = _record(paths.launch)  # a launch from before this file existed
     except OSError:
@@ -77,7 +77,7 @@ def ended_well(paths: LaunchPaths, index: int) -> bool:
     try:
         numbers = [int(name) for name in os.listdir(attempts) if name.isdecimal()]  # noqa: PTH208
         events = str(paths.run(index).attempt(max(numbers)).events)
-        with open(events, "rb", buffering=0) as file:  # noqa: PTH123  # as above
+        with open_plain(events) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _ENDING_BYTES))
             last = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
         return bool(last["event"] == "attempt_ended" and last["state"] == RunState.completed)
@@ -140,7 +140,7 @@ def _digest(parts: Sequence[str]) -> str:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="surrogateescape")
+    return read_plain(path).decode(errors="surrogateescape")
 
 
 def _record(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hpckit.record.snapshot.changes import changes, digest_of, frozen_sums
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.git import Git, GitState
 from hpckit.record.snapshot.identity import code_identity
-from hpckit.record.store import read_json
+from hpckit.record.store import read_json, read_plain
 
 _TODAY = "leave --exact out to run the same configuration with today's code"
 
@@ -84,7 +84,7 @@ class _Frozen:
         path = self.paths.code_diff
         if not path.exists():
             return ""
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
+        return read_plain(path).decode(errors="surrogateescape")
 
     def snapshot(self, root: Path, files: Iterator[CodeFile]) -> CodeSnapshot:
         """Return the snapshot of these files, described as the frozen one was."""

@@ -14,8 +14,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-ENOUGH_GAPS = 20
-"""Number of gaps a rank must have reported before its limit is learned from them."""
+ENOUGH_STEPS = 20
+"""Number of steps after which the limit of a rank is learned from them; the first do not count."""
 
 _REMEMBERED = 1000
 _QUANTILE = 0.99
@@ -55,7 +55,7 @@ class SilentRank:
 
 @dataclass(slots=True)
 class _Heard:
-    """What is known of one rank. `at` is when its silence began.
+    """What is known of one rank. `at` is when its silence began; `steps` are those learned from.
 
     `learnable` is whether the gap that began with `step` shows how long steps take: not the first
     gap of a rank (compilation), nor one with a pause. `working` is whether the rank does something
@@ -64,7 +64,7 @@ class _Heard:
 
     step: int | None
     at: float
-    gaps: int = 0
+    steps: int = 0
     learnable: bool = False
     first: bool = True
     working: bool = False
@@ -86,6 +86,7 @@ class StepWatch:
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED), init=False)
     _longest: float = field(default=0.0, init=False)
     _first_gap: float = field(default=0.0, init=False)
+    _steps: int = field(default=0, init=False)
     _known: bool = field(default=False, init=False)
     _judged_at: float | None = field(default=None, init=False)
     _tick: float = field(default=math.inf, init=False)
@@ -94,7 +95,8 @@ class StepWatch:
         """Take over what was learned in an earlier round of the same run."""
         self._gaps.extend(earlier._gaps)
         self._longest, self._first_gap = earlier._longest, earlier._first_gap
-        self._known = len(self._gaps) >= ENOUGH_GAPS
+        self._steps = earlier._steps
+        self._known = self._steps >= ENOUGH_STEPS
 
     @property
     def stepping(self) -> bool:
@@ -120,7 +122,10 @@ class StepWatch:
         if heard.learnable:
             self._gaps.append(at - heard.at)
             self._longest = max(self._longest, at - heard.at)
-            heard.gaps += 1
+            # A gap may be of many short steps: none of them took longer than the gap.
+            done = max(1, step - (heard.step or 0))
+            heard.steps += done
+            self._steps += done
         elif heard.first and rank not in self._paused:
             self._first_gap = max(self._first_gap, at - heard.at)
         heard.step, heard.at, heard.first = step, at, False
@@ -170,7 +175,7 @@ class StepWatch:
         first = max(learned, self.limits.first.total_seconds() or math.inf)
         if heard.working:
             return first
-        if heard.gaps >= ENOUGH_GAPS:
+        if heard.steps >= ENOUGH_STEPS:
             return learned
         if not self._known:
             return first

@@ -29,6 +29,7 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from hpckit.errors import RendezvousError
+from hpckit.model.failure import ExitReason, RankExit
 from hpckit.model.launch import DeviceKind, LaunchConfig, Pruner
 from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
@@ -38,6 +39,7 @@ from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel.listen import LOOPBACK
 from hpckit.runtime.channel.rank_pipe import AgentLink, open_link
 from hpckit.runtime.checkpoint.writer import writers_ended
+from hpckit.runtime.clock import now
 from hpckit.runtime.environ import environment, export, job_key, rank_info
 from hpckit.runtime.rank import process_group, recorder
 from hpckit.runtime.rank.child_signals import shield_children
@@ -180,9 +182,8 @@ def _finish(run: Run, memory: CudaMemory | None, leaving: ExitStatus, pid: int) 
         return
     if code is not None:
         raised = getattr(sys, "last_value", None)
-        words = "" if memory is None or raised is None else memory.note(raised)
-        if words:
-            sys.stderr.write(f"hpckit: {words}\n")
+        if raised is not None and memory is not None:
+            _note_exception(run, memory, raised)
         if not writers_ended(_WRITER_S):
             leaving.code = code
         return
@@ -191,6 +192,24 @@ def _finish(run: Run, memory: CudaMemory | None, leaving: ExitStatus, pid: int) 
     except Exception:  # noqa: BLE001  # nothing above would show it
         traceback.print_exc()
         run.give_up()
+
+
+def _note_exception(run: Run, memory: CudaMemory, raised: BaseException) -> None:
+    """Note what the supervisor cannot know of the exception that ended a script."""
+    words = memory.note(raised)
+    if words:
+        sys.stderr.write(f"hpckit: {words}\n")
+    record = RankExit(
+        rank=run.rank,
+        node=run.info.node,
+        code=1,
+        reason=ExitReason.raised,
+        step=run.step,
+        exception=type(raised).__name__,
+        message=str(raised),
+        at=now(),
+    )
+    recorder.keep_if_waiting(AttemptPaths(run.attempt_folder).round(run.round), run.info, record)
 
 
 def _detach(run: Run) -> None:

@@ -39,7 +39,7 @@ from hpckit.runtime.imports import imports_to_keep
 from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
 from hpckit.runtime.rank.exit_status import ExitStatus, exit_code
 from hpckit.runtime.rank.parent_watch import die_with_agent
-from hpckit.runtime.rank.user_function import call, load_function, loops_over_steps
+from hpckit.runtime.rank.user_function import call, calls, load_function
 
 if TYPE_CHECKING:
     from hpckit.runtime.rank.cuda_memory import CudaMemory
@@ -95,9 +95,9 @@ class RankProcess:
         enter_code(launch, index, settings.runtime.cwd)
         if settings.command is not None:
             become_command(settings, self.environ)
-        self._call(settings)
+        self._call(settings, Path(launch.code.working_dir))
 
-    def _call(self, settings: LaunchConfig) -> None:
+    def _call(self, settings: LaunchConfig, code: Path) -> None:
         """Import the user's function, initialise the process group, seed, and call it."""
         with imports_to_keep():
             function = load_function(str(settings.entry_point))
@@ -109,6 +109,11 @@ class RankProcess:
                 process_group,
                 recorder,
             )
+
+            loops = calls(function, "steps", code)
+            if loops and calls(function, "state", code):
+                # Needed once the state is, and half a second then, and at the process's end.
+                import hpckit.runtime.rank.checkpointing  # noqa: F401, PLC0415
 
         stacks.arm(Path(f"/proc/self/fd/{self.environ[stacks.VARIABLE]}"))
         shield_children()
@@ -136,7 +141,7 @@ class RankProcess:
         process_group.initialise(self.info, device, store, timeout)
         recorder.answer_agent(self.environ, self.info)
         attach.seed_everything(settings.seed)
-        if loops_over_steps(function, Path(self.run.code_folder)):
+        if loops:
             self.run.expect_steps()
         call(function, self.run)
         if not self.is_self:
@@ -168,9 +173,9 @@ class RankProcess:
             at=now(),
         )
         if classify(record) is Cause.communication:
-            from hpckit.runtime.rank.recorder import keep_collectives  # noqa: PLC0415  # torch
+            from hpckit.runtime.rank.recorder import keep_if_waiting  # noqa: PLC0415  # torch
 
-            keep_collectives(self._round().collectives(self.info.rank), self.info)
+            keep_if_waiting(self._round(), self.info, record)
         with contextlib.suppress(OSError):
             write_json(self._round().exit_record(self.info.rank), to_plain(record))
 

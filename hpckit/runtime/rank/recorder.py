@@ -13,16 +13,18 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from hpckit.model.diagnosis.collectives import RankCollectives
+from hpckit.model.failure import Cause, RankExit
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
+from hpckit.planning.recovery.classify import classify
 from hpckit.planning.recovery.flight_recorder import DumpedBy, read_dumps
+from hpckit.record.layout import RoundPaths
 from hpckit.record.store import write_json
 from hpckit.runtime.collectives_line import MOST_BYTES, READY, VARIABLE
 
@@ -69,11 +71,13 @@ def collectives_now(info: RankInfo, *, gave_up: bool = False) -> RankCollectives
     return read_dumps(_dumps(), by)
 
 
-def keep_collectives(file: Path, info: RankInfo) -> None:
-    """Write what this rank's collectives were to a file when one of them raised; best effort."""
+def keep_if_waiting(paths: RoundPaths, info: RankInfo, ended: RankExit) -> None:
+    """Write what this rank's collectives were to a file if one of them raised; best effort."""
     with contextlib.suppress(Exception):  # on the way to an end that must not change
+        if classify(ended) is not Cause.communication:
+            return
         if (found := collectives_now(info, gave_up=True)) is not None:
-            write_json(file, to_plain(found))
+            write_json(paths.collectives(info.rank), to_plain(found))
 
 
 def _dumps() -> Iterator[Any]:

@@ -76,8 +76,8 @@ def _not_run(function: Callable[..., Any]) -> ConfigError:
     )
 
 
-def loops_over_steps(function: Callable[..., Any], code: Path) -> bool:
-    """Return whether a function, or what it uses from below this folder, calls `….steps(…)`.
+def calls(function: Callable[..., Any], method: str, code: Path) -> bool:
+    """Return whether a function, or what it uses from below this folder, calls `….METHOD(…)`.
 
     Looks only at names and runs nothing; False if the call is well hidden.
     """
@@ -89,7 +89,7 @@ def loops_over_steps(function: Callable[..., Any], code: Path) -> bool:
         seen.add(id(one))
         for plain in _functions(one):
             names = set(_names(plain.__code__))
-            if "steps" in names:
+            if method in names:
                 return True
             waiting += _named(plain.__globals__, names, code)
     return False

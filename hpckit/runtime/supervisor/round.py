@@ -75,6 +75,7 @@ class Round:
     _hang: HangReport = field(default_factory=HangReport, init=False)
     requests: RoundRequests = field(init=False)
     _silent_s: float = field(default=0.0, init=False)
+    _stepped_at: float = field(default_factory=time.monotonic, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
     _asked: bool = field(default=False, init=False)
     _watching: bool = field(default=False, init=False)
@@ -149,9 +150,18 @@ class Round:
             failure=None if self._watching else self._failure(),
             members=tuple(peer.node for peer in self.members),
             standing=tuple(peer.node for peer in self.agents.standing),
-            silent=timedelta(seconds=max(self._silent_s, self._hang.silent_s)),
+            silent=timedelta(seconds=self._silence_s()),
             ran=timedelta(seconds=time.monotonic() - self._began_at),
         )
+
+    def _silence_s(self) -> float:
+        """Return for how long nothing had come on when the failure was noticed.
+
+        A collective that times out has waited since the latest step began: that was no training.
+        """
+        waited = is_time_out(first_failure(self._exits.in_order()))
+        since = time.monotonic() - self._stepped_at if waited else 0.0
+        return max(self._silent_s, self._hang.silent_s, since)
 
     def _failure(self) -> Failure | None:
         """Return the failure, unless the ends of the ranks say all of it."""
@@ -256,6 +266,7 @@ class Round:
                 await self.agents.broadcast(messages.StoreAddress(host=host, port=message.port))
             case messages.StepBegun():
                 self.usual_step = timedelta(seconds=message.usual_s)
+                self._stepped_at = time.monotonic()
                 self._advance(message.step, message.total)
             case messages.Restoring():
                 self._load = CheckpointLoad(checkpoint=message.checkpoint, others=message.others)

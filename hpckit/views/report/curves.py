@@ -63,7 +63,7 @@ class MetricPoints:
         assert one.step is not None  # noqa: S101  # the caller's promise
         points = self.undone.setdefault(one.place, CurveValues()) if one.undone else self.live
         if not one.undone:
-            if self._place not in {None, one.place}:
+            if self._place not in {None, one.place} or (self._place is None and self.undone):
                 self.restarts.append(len(points.steps))
             self._place = one.place
             self.not_finite += not -_LARGEST <= number <= _LARGEST

@@ -82,10 +82,10 @@ def curve_figure(
 
 
 def _names(views: Sequence[LaunchView]) -> dict[str, str]:
-    """Return what each run is called in the legend: the overrides in which it differs."""
+    """Return what each run is called in the legend: the overrides in which it differs, if any."""
     runs: list[tuple[LaunchView, RunView]] = [(view, one) for view in views for one in view.runs]
     words = [one.record.overrides for _, one in runs]
-    cells = override_cells(words, common_words(words) if len(runs) > 1 else frozenset())
+    cells = override_cells(words, common_words(words))
     counts: dict[str, int] = {}
     for cell in cells:
         counts[cell] = counts.get(cell, 0) + 1

@@ -8,11 +8,13 @@ import re
 import sys
 
 import pytest
-from cli_world import NOW, Desk
+from cli_world import NOW, Desk, Writer
 from report_launches import hostile_launch, swept_launch, troubled_launch
 
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, UsageError
+from hpckit.model import events
+from hpckit.operations.export import figure as drawing
 from hpckit.report.document.figure import CurveFigure
 from hpckit.report.document.run_clock import CurveAxis
 from hpckit.views.across_launches import named_runs
@@ -94,6 +96,39 @@ def test_plot_names_runs_by_their_overrides(desk: Desk) -> None:
     """A launch is one figure."""
     swept_launch(desk, 3)
     assert all("=" in name for name, _ in figure(desk).entries)
+
+
+def test_plot_of_one_run_has_its_name(desk: Desk) -> None:
+    """There is nothing that it differs from: its overrides would fill the legend."""
+    launch = troubled_launch(desk)
+    assert [name for name, _ in figure(desk).entries] == [f"{launch.id}.0"]
+
+
+@pytest.mark.parametrize("axis", [CurveAxis.step, CurveAxis.wall])
+def test_plot_marks_a_restart_from_the_beginning(desk: Desk, axis: CurveAxis) -> None:
+    """A run that failed before its first save: all that it had done is undone."""
+    writer = Writer(launch=desk.freeze("early"))
+    writer.start()
+    for number, end in ((0, 5), (1, 9)):
+        writer.round(number)
+        writer.tell(events.StepReached(at=NOW, round=number, step=0))
+        for step in range(end):
+            writer.metrics(step, round=number, loss=1 / (1 + step))
+    (line,) = figure(desk, axis=axis).panels[0].lines
+    assert len(line.undone) == 1
+    assert len(line.restarts[0]) == 1
+    assert line.restarts[0][0] == line.live[0][0]
+
+
+def test_plot_labels_logarithmic_ticks_plainly(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As numbers, not as the TeX that would be parsed if `$` were no letter in users' names."""
+    troubled_launch(desk)
+    monkeypatch.setitem(drawing.SETTINGS, "svg.fonttype", "none")  # letters instead of shapes
+    desk.say("plot", "-o", "a.svg", "--log")
+    content = (desk.folder / "a.svg").read_text(encoding="utf-8")
+    texts = re.findall(r"<text [^>]*>([^<]*)</text>", content)
+    assert {"1", "2", "3", "4"} <= set(texts)
+    assert "mathdefault" not in content
 
 
 def test_plot_of_many_runs_has_a_band(desk: Desk) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
+
+from hpckit.model import events
+from hpckit.record.process import alive
 
 pytestmark = pytest.mark.slow
 
@@ -15,11 +21,31 @@ JOB = "import sys\nprint('code', sys.argv[1])\nsys.exit(int(sys.argv[1]))\n"
 WORDS = ("experiment=command", 'command="python job.py ${params.i}"', "cluster=local")
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which the sweep of this module is, and is kept."""
+    return tmp_path_factory.mktemp("swept")
+
+
 @pytest.fixture
-def sweep(shell: Any) -> Any:
-    """Return a shell after a sweep whose runs 1, 2 and 4 failed, of 0 to 4."""
-    (shell.cwd / "job.py").write_text(JOB)
-    assert shell("launch", "--wait", "-m", *WORDS, "+params.i=0,3,1,0,3").code == 1
+def sweep(shell: Any, place: Path) -> Any:
+    """Return a shell after a sweep whose runs 1, 2 and 4 failed, of 0 to 4.
+
+    The sweep ran once; each test finds it where it ran, and as it was.
+    """
+    shell.cwd, kept = place / "project", place / "kept"
+    if not kept.exists():
+        shell.cwd.mkdir()
+        (shell.cwd / "job.py").write_text(JOB)
+        assert shell("launch", "--wait", "-m", *WORDS, "+params.i=0,3,1,0,3").code == 1
+        (folder,) = shell.outputs
+        begun = [one for one in shell.events(folder) if isinstance(one, events.LocalStarted)]
+        until(lambda: not any(alive(one.host, one.pid, one.started) for one in begun))
+        shutil.copytree(shell.cwd, kept, symlinks=True)
+    shutil.rmtree(shell.cwd)
+    shutil.copytree(kept, shell.cwd, symlinks=True)
+    later = itertools.count()
+    shell.tokens = lambda: f"later{next(later)}"
     return shell
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import shell_in
 from pseudo_terminal import Sitting
 
 from hpckit.errors import UsageError
@@ -59,27 +61,28 @@ def begin(shell: Any, *words: str, runs: int = 1) -> Path:
     return folder
 
 
-def make_caller(shell: Any) -> Iterator[Caller]:
-    """Give a caller; end what it launched."""
-    yield Caller(shell)
-    shell("cancel", "--all")
-
-
-@pytest.fixture
-def local(shell: Any) -> Iterator[Caller]:
-    """Return a caller on a machine without Slurm."""
-    yield from make_caller(shell)
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, path_without_slurm: str) -> Iterator[Caller]:
+    """Return a caller on a machine without Slurm, where a run sleeps until the last test."""
+    cwd = tmp_path_factory.mktemp("project")
+    caller = Caller(shell_in(cwd, {**os.environ, "PATH": path_without_slurm}))
+    try:
+        begin(caller.shell, "cluster=local")
+        yield caller
+    finally:
+        caller.shell("cancel", "--all")
 
 
 @pytest.fixture
 def on_slurm(slurm_shell: Any) -> Iterator[Caller]:
-    """Return a caller on a host with the fake Slurm."""
-    yield from make_caller(slurm_shell)
+    """Return a caller on a host with the fake Slurm; end what it launched."""
+    yield Caller(slurm_shell)
+    slurm_shell("cancel", "--all")
 
 
 def test_shell_runs_a_command_in_the_runs_place(local: Caller) -> None:
     """It has the ranks' environment, secrets too, their folder, and says nothing of its own."""
-    folder = begin(local.shell, "cluster=local")
+    (folder,) = local.shell.outputs
     script = "pwd; echo $FOO; echo $API_TOKEN; echo $HPCKIT_RUN_DIR; echo rank=$RANK$HPCKIT_RANK"
     done = local("--", "sh", "-c", script)
     run = folder / "runs/00000"
@@ -89,7 +92,6 @@ def test_shell_runs_a_command_in_the_runs_place(local: Caller) -> None:
 
 def test_shell_passes_input_and_exit_code(local: Caller) -> None:
     """Standard input reaches the command, and its exit code comes back, also from a shell."""
-    begin(local.shell, "cluster=local")
     assert local("--", "sh", "-c", "read x; echo got $x; exit 7", text="this\n").stdout == (
         "got this\n"
     )
@@ -102,7 +104,6 @@ def test_shell_passes_input_and_exit_code(local: Caller) -> None:
 
 def test_shell_leaves_the_run_alone(local: Caller) -> None:
     """What ends in the shell is the shell: the run continues, and it is nobody's rank."""
-    begin(local.shell, "cluster=local")
     assert local("--", sys.executable, "-c", "import hpckit").returncode == 0
     (run,) = json.loads(local.shell("status", "--json").out)["runs"]
     assert run["state"] == "running"
@@ -111,7 +112,6 @@ def test_shell_leaves_the_run_alone(local: Caller) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_shell_passes_signals(local: Caller, number: signal.Signals) -> None:
     """The process of `hpckit shell` is the command's: a signal reaches it, and no traceback."""
-    begin(local.shell, "cluster=local")
     argv = local.argv("--", "sh", "-c", "echo begun; exec sleep 60")
     with subprocess.Popen(
         argv, cwd=local.shell.cwd, env=local.shell.environ, stdout=-1, stderr=-1
@@ -125,7 +125,6 @@ def test_shell_passes_signals(local: Caller, number: signal.Signals) -> None:
 
 def test_shell_on_a_terminal_is_a_shell(local: Caller) -> None:
     """It says where it is; the program sits at that very terminal, and Ctrl-C is its own."""
-    begin(local.shell, "cluster=local")
     environ = {**local.shell.environ, "SHELL": "/bin/sh", "PS1": "$ "}
     with Sitting(words=["shell"], cwd=local.shell.cwd, environ=environ) as sitting:
         sitting.until("attempt 1, on ")
@@ -143,7 +142,6 @@ def test_shell_on_a_terminal_is_a_shell(local: Caller) -> None:
 @pytest.mark.parametrize(("name", "code"), [("no-such-program", 127), ("/", 126)])
 def test_shell_says_what_cannot_be_started(local: Caller, name: str, code: int) -> None:
     """As shells do, with one line that names it."""
-    begin(local.shell, "cluster=local")
     done = local("--", name)
     assert (done.returncode, done.stdout) == (code, "")
     assert f"hpckit: error: cannot start '{name}'" in done.stderr
@@ -259,7 +257,6 @@ def test_shell_between_two_rounds_has_the_environment_too(
     local: Caller, variables: Callable[[str], dict[str, str]]
 ) -> None:
     """Without a rank to take it from it is made as the agent makes it, secrets too."""
-    begin(local.shell, "cluster=local")
     whole = variables(local("--", "env", "-0").stdout)
     made = subprocess.run(
         [sys.executable, "-c", MADE, whole["HPCKIT_LAUNCH_DIR"]],

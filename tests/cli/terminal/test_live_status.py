@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from cli_world import NOW, Terminal
+from cli_world import NOW, START, Terminal
 
 from hpckit.cli.main import verb_module, verb_parser
 from hpckit.context import Context
@@ -18,6 +18,7 @@ from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.model.launch import Cluster, ClusterKind
 from hpckit.planning.jobs.service_jobs import auto_resume_job
+from hpckit.record.store import write_json
 
 SWEEP = [("lr=0.1",), ("lr=0.2",), ("lr=0.3",)]
 
@@ -81,6 +82,18 @@ def test_watch_says_a_line_for_each_change_until_the_end(sweep: Viewer) -> None:
     assert lines[-1] == "3 runs: 3 completed; 100.0 % done"
     assert len(lines) == 4
     assert set(sweep.sleeps) == {30.0}
+
+
+def test_watch_of_one_run_counts_its_steps(desk: Any, writer: Any) -> None:
+    """No other run has to complete first: its steps say how far it is, its pace for how long."""
+    launch = desk.freeze()
+    attempt = writer(launch=launch)
+    attempt.start()
+    told = {"round": 0, "step": 652, "total": 700, "at": START.isoformat()}
+    write_json(launch.paths.run(0).attempt(1).progress, told)
+    lines = Viewer(desk=desk, happenings=[attempt.complete]).watch("--watch").splitlines()
+    # It began nine minutes ago.
+    assert lines[0].startswith("1 run: 1 running; 93.3 % done, about 0:38 to go (until 01-01 ")
 
 
 def test_watch_json_is_an_object_a_line(sweep: Viewer) -> None:

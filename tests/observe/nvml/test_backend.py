@@ -16,8 +16,9 @@ from hpckit.model.telemetry.vocabulary import (
     GpuSample,
     GpuTrouble,
     TelemetryEventKind,
+    nameless_gpu,
 )
-from hpckit.observe.gpu_choice import GpuChoice
+from hpckit.observe.gpu_choice import GpuChoice, gpu_choice
 from hpckit.observe.nvml.backend import NvmlBackend, open_nvml
 from hpckit.observe.nvml.bindings import outdated_bindings
 from hpckit.testing.nvml.fake_nvml import FakeNvml
@@ -33,9 +34,10 @@ class World:
     time: float = 0.0
     opened: list[NvmlBackend] = field(default_factory=list)
 
-    def open(self, *, gpm: bool = True) -> NvmlBackend:
+    def open(self, *, gpm: bool = True, choice: GpuChoice | None = None) -> NvmlBackend:
         """Open the GPUs of the fake."""
-        backend = NvmlBackend(nvml=pynvml, gpm=gpm, monotonic=lambda: self.time)
+        choice = choice or GpuChoice()
+        backend = NvmlBackend(nvml=pynvml, gpm=gpm, choice=choice, monotonic=lambda: self.time)
         backend.open()
         self.opened.append(backend)
         return backend
@@ -273,6 +275,58 @@ def test_a_gpu_of_someone_else_is_no_lost_gpu(world: World) -> None:
     backend = world.open()
     assert len(backend.sample(counters=False)) == 1
     assert backend.events() == ()
+
+
+@pytest.mark.parametrize(
+    ("environ", "lost"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0"}, 5),
+        ({"SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "5"}, 5),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-0"}, 5),
+    ],
+)
+def test_another_jobs_lost_gpu_is_not_this_jobs(
+    world: World, environ: dict[str, str], lost: int
+) -> None:
+    """It is in no sample, and NVML is not initialised anew because of it."""
+    world.fake.profile("h100", gpus=8)
+    world.fake.lose(lost)
+    chosen = {name: value.replace("GPU-0", world.fake.uuid(0)) for name, value in environ.items()}
+    backend = world.open(choice=gpu_choice(chosen))
+    first = backend.devices()
+    world.time = 10000
+    assert [one.uuid for one in backend.sample(counters=True)] == [world.fake.uuid(0)]
+    assert backend.events() == ()
+    assert backend.devices()[0] is first[0], "found anew"
+
+
+def test_a_gpu_that_was_lost_from_the_beginning_comes_back_as_itself(world: World) -> None:
+    """Else it stays lost by its number for good, and counts as a second GPU."""
+    world.fake.profile("h100", gpus=2)
+    world.fake.lose(1)
+    backend = world.open()
+    lost = {one.uuid: one.troubles for one in backend.sample(counters=True)}
+    assert lost[nameless_gpu(1)] == {GpuTrouble.lost}
+    world.fake.find(1)
+    world.time = 1000
+    found = {one.uuid: one.troubles for one in backend.sample(counters=True)}
+    assert found == {world.fake.uuid(0): frozenset(), world.fake.uuid(1): frozenset()}
+    kinds = [event.kind for event in backend.events()]
+    assert kinds == [TelemetryEventKind.gpu_lost, TelemetryEventKind.gpu_back]
+
+
+@pytest.mark.parametrize("what", ["name", "uuid"])
+def test_text_that_is_none_takes_one_gpu_at_most_away(world: World, what: str) -> None:
+    """The bindings raise UnicodeDecodeError; it is noted, once."""
+    world.fake.profile("h100", gpus=2)
+    old = f"g0.{what} = ".encode()
+    world.fake.file.write_bytes(world.fake.file.read_bytes().replace(old, old + b"\xff"))
+    backend = world.open()
+    backend.sample(counters=True)
+    measured = {one.uuid for one in backend.sample(counters=True)}
+    assert world.fake.uuid(1) in measured
+    assert len(measured) == (2 if what == "name" else 1)
+    assert [event.kind for event in backend.events()] == [TelemetryEventKind.note]
 
 
 def test_gpm_samples_are_freed(world: World) -> None:

@@ -317,6 +317,19 @@ def test_straggler_on_a_busy_node_needs_cpus() -> None:
     )
 
 
+def test_busy_node_is_no_reason_if_another_rank_on_it_is_not_slow() -> None:
+    """Both share its CPUs: then it is what the rank does, and a profile of both shows it."""
+    busy = host(node="n1", cores=16, cores_busy=15.8)
+    peers = (rank(4, node="n1"), rank(5, node="n1"))
+    verdict = only(RunEvidence(ranks=peers, hosts=(busy,), stragglers=(slow_rank(),)))
+    assert "CPU" not in verdict.message
+    assert verdict.remedy.startswith("Rank 4 on the same node is not slow")
+    assert verdict.remedy.endswith("hpckit profile --ranks 4,5")
+    both = (slow_rank(), slow_rank(rank=4, gpu="GPU-4"))
+    for one in diagnose(RunEvidence(ranks=peers, hosts=(busy,), stragglers=both)):
+        assert "16 of 16 CPUs were busy" in one.message
+
+
 def test_throttling_of_slow_clocks_is_lost_time() -> None:
     """With known clocks the loss is the time at lower clocks, times how much lower."""
     assert only(hot(0.5)).loss == pytest.approx(0.2)

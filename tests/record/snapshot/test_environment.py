@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
+from pathlib import Path
+
+import pytest
 
 from hpckit.record.snapshot.environment import capture_environment
 
@@ -20,6 +24,25 @@ def test_capture_names_python_packages_modules_and_host() -> None:
     assert isinstance(packages, dict)
     assert "torch" in packages
     assert record["hpckit"] == packages["hpckit-slurm"]
+
+
+def test_packages_are_named_as_python_itself_names_them() -> None:
+    """Name and version of each are those that its metadata has."""
+    named: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        metadata = distribution.metadata
+        named.setdefault(metadata["Name"], metadata["Version"])
+    assert capture_environment({})["packages"] == named
+
+
+def test_an_old_egg_is_a_package_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be one file, and what follows the headers is text."""
+    text = "Metadata-Version: 1.0\nName: old \nVersion: 0.1\n\nName: prose\nVersion: 9\n"
+    (tmp_path / "old.egg-info").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    packages = capture_environment({})["packages"]
+    assert isinstance(packages, dict)
+    assert (packages["old"], "prose" in packages) == ("0.1", False)
 
 
 def test_capture_holds_no_variable() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpckit.runtime.agent.hang_detector import ENOUGH_GAPS, HangLimits, SilentRank, StepWatch
+from hpckit.runtime.agent.hang_detector import ENOUGH_STEPS, HangLimits, SilentRank, StepWatch
 
 TICK = 1.0
 TELL = 0.1
@@ -83,7 +83,7 @@ def test_noisy_steps_and_regular_saves_are_no_hang(
 
 
 @settings(max_examples=40, deadline=None)
-@given(seconds=st.floats(0.1, 20), count=st.integers(ENOUGH_GAPS + 2, 300))
+@given(seconds=st.floats(0.1, 20), count=st.integers(ENOUGH_STEPS + 2, 300))
 def test_silence_is_found_within_the_limit_and_a_tick(seconds: float, count: int) -> None:
     """A rank that stops stepping is judged one tick after its limit at the latest."""
     watch = StepWatch(limits=LIMITS)
@@ -96,6 +96,30 @@ def test_silence_is_found_within_the_limit_and_a_tick(seconds: float, count: int
     assert found[1].step == count - 1
     assert found[1].limit.total_seconds() == pytest.approx(limit)
     assert limit < found[0] - last <= limit + TICK + 1e-6
+
+
+def test_short_steps_are_known_after_as_many_steps_not_messages() -> None:
+    """A rank that tells ten times a second of thirty steps a second, and stops after two seconds.
+
+    Else a hang in a run's first seconds would last for as long as a first step may.
+    """
+    trace = list(heard([1 / 30] * 60))
+    assert len(trace) <= ENOUGH_STEPS
+    watch = StepWatch(limits=LIMITS)
+    assert judge(watch, trace) is None
+    last = trace[-1][1]
+    found = first_stall(watch, last, last + 700)
+    assert found is not None
+    assert found[1].limit == LIMITS.floor
+
+
+def test_fewer_steps_are_no_measure() -> None:
+    """The first steps compile: until enough of them are known, only their own limit holds."""
+    trace = list(heard([1 / 30] * 15))
+    watch = StepWatch(limits=LIMITS)
+    assert judge(watch, trace) is None
+    last = trace[-1][1]
+    assert first_stall(watch, last, last + LIMITS.first.total_seconds()) is None
 
 
 def test_limit_grows_with_the_run_s_own_steps() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -42,11 +43,13 @@ def reads_a_slow_file(seconds):
 def main(config, run):
     group = dist.new_group(timeout=datetime.timedelta(seconds=3))
     ones = torch.ones(8)
-    dist.all_reduce(ones, group=group)
-    if run.info.rank == 2:
-        reads_a_slow_file(60)
-    dist.all_reduce(ones, group=group)
+    for step in run.steps(10):
+        if step == 1 and run.info.rank == 2:
+            reads_a_slow_file(60)
+        dist.all_reduce(ones, group=group)
 """
+
+SCRIPT = TIME_OUT.replace("def main(config, run):", "import hpckit\nrun = hpckit.attach()\nif run:")
 
 
 def failure_of(ended: Any) -> Failure:
@@ -82,9 +85,22 @@ def test_time_out_of_a_collective_names_the_rank_that_others_waited_for(
     workshop: Any, ranks: Any
 ) -> None:
     """Not the one that raised: that waited."""
-    ended = workshop.attempt(TIME_OUT, **ranks(3))
+    check_time_out(workshop.attempt(TIME_OUT, **ranks(3)))
+
+
+def test_time_out_in_a_script_names_it_too(workshop: Any, ranks: Any) -> None:
+    """With `attach()` nobody above the script sees its exception."""
+    command = [sys.executable, "task.py"]
+    check_time_out(workshop.attempt(SCRIPT, **ranks(3, command=command, entry_point=None)))
+
+
+def check_time_out(ended: Any) -> None:
+    """Check the failure, and that the time in which ranks waited is no training."""
     failure = failure_of(ended)
-    assert (failure.cause, failure.rank) == (Cause.communication, 2)
+    assert (failure.cause, failure.rank) == (Cause.communication, 2), failure
     assert "never entered all_reduce #2 of group" in failure.message
     assert failure.collective is not None
     assert failure.collective.missing == (2,)
+    told = read_events(ended.paths.events)
+    (round_ended,) = [one for one in told if isinstance(one, events.RoundEnded)]
+    assert round_ended.silent_s >= 2.9
