@@ -21,6 +21,7 @@ from typing import NoReturn
 from hpckit import __version__
 from hpckit.cli.option_slips import option_hint
 from hpckit.cli.optional_value import OptionalValue
+from hpckit.cli.refusals import plain
 from hpckit.cli.streams import forget_output, open_standard_streams
 from hpckit.cli.terminal.progress_bar import progress_bar
 from hpckit.context import Context
@@ -92,7 +93,7 @@ _MEANT = {
     **dict.fromkeys(("run", "start", "submit", "train"), "launch"),
     **dict.fromkeys(("stop", "kill", "abort"), "cancel"),
     **dict.fromkeys(("list", "jobs", "history"), "ls"),
-    **dict.fromkeys(("queue", "state"), "status"),
+    **dict.fromkeys(("queue", "state", "energy", "cost"), "status"),
     **dict.fromkeys(("dashboard", "monitor", "live", "tui", "nvitop", "htop"), "top"),
     **dict.fromkeys(("restart", "requeue", "retry"), "resume"),
     **dict.fromkeys(("delete", "remove"), "rm"),
@@ -107,6 +108,9 @@ _MEANT = {
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """Names that other tools use for hpckit's verbs."""
+
+_ALIKE = 0.7
+"""`launhc` is that similar to `launch`; `energy` and `render` are not."""
 
 _UNRECOGNIZED = "unrecognized arguments: "
 """How argparse reports unknown options."""
@@ -166,7 +170,7 @@ def verb_module(verb: str) -> ModuleType:
     """Import a verb's module; raises UsageError for an unknown verb."""
     if verb not in VERBS and verb not in HIDDEN_VERBS:
         meant = _MEANT.get(verb)
-        near = [meant] if meant else difflib.get_close_matches(verb, VERBS, n=1)
+        near = [meant] if meant else difflib.get_close_matches(verb, VERBS, n=1, cutoff=_ALIKE)
         raise UsageError(
             f"there is no verb {verb!r}; there are {', '.join(VERBS)}",
             hint=f"did you mean `hpckit {near[0]}`?" if near else "`hpckit --help` lists them",
@@ -198,8 +202,9 @@ class _Parser(argparse.ArgumentParser):
     words: tuple[str, ...] = ()
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError, naming the option that was probably meant."""
-        hint = f"`{self.prog} --help` lists the options"
+        """Raise UsageError in words, naming the option or value that was probably meant."""
+        message, guess = plain(message)
+        hint = guess or f"`{self.prog} --help` lists the options"
         unknown = message.removeprefix(_UNRECOGNIZED).split() if _UNRECOGNIZED in message else ()
         if unknown:
             hint = option_hint(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from enum import EnumType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from hpckit.config.schema import typed_sections
 from hpckit.model.launch import LaunchConfig
 
 _UNITS = {
@@ -19,27 +18,37 @@ _UNITS = {
 """The unit of a number, by the end of its key."""
 
 
+_ONE = {
+    str: "a text",
+    int: "a whole number, such as 2",
+    float: "a number, such as 1.5",
+    bool: "true or false",
+}
+_MANY = {str: "texts", int: "whole numbers", Any: "values"}
+
 _OF_TEXTS = ("env.", "cluster.env.", "resources.additional_parameters.")
 """Keys below these take text."""
 
-_FORMS = {"sweep.zip": "groups of keys that advance together, such as [[lr,batch]]"}
+_FORMS = {
+    "command": "a program and its words, as a list or as one text",
+    "stages": "a mapping of names to stages",
+    "sweep.zip": "groups of keys that advance together, such as [[lr,batch]]",
+}
 """What a key takes, if its type says too little."""
 
 
 def known_in(section: str) -> tuple[str, ...]:
     """Return the keys of one of hpckit's sections; empty for others."""
-    kind = typed_sections().get(section)
+    kind = _section(section) if section else None
     return () if kind is None else tuple(field.name for field in dataclasses.fields(kind))
 
 
 def takes(key: str) -> str:
     """Return what a key of hpckit takes, as a sentence; unknown for a user's own keys."""
-    section, _, name = key.rpartition(".")
-    kind = typed_sections().get(section) if section else LaunchConfig
-    hints = get_type_hints(kind) if kind is not None else {}
-    if name not in hints:
+    hint = _hint(key)
+    if hint is None:
         return "See --cfg for what it is now."
-    return f"{key} takes {_FORMS.get(key) or _words(hints[name], key)}{_unit(name)}."
+    return f"{key} takes {_FORMS.get(key) or _words(hint, key)}{_unit(key)}."
 
 
 def is_text(key: str) -> bool:
@@ -58,9 +67,19 @@ def is_scalar(key: str) -> bool:
     )
 
 
+def _section(name: str) -> type[Any] | None:
+    """Return the type of a section, which may lie in another one; the root has no name."""
+    kind: Any = LaunchConfig
+    for part in name.split(".") if name else ():
+        kind = get_type_hints(kind).get(part)
+        if not dataclasses.is_dataclass(kind):
+            return None
+    return cast("type[Any]", kind)
+
+
 def _hint(key: str) -> Any:
     section, _, name = key.rpartition(".")
-    kind = typed_sections().get(section) if section else LaunchConfig
+    kind = _section(section)
     return get_type_hints(kind).get(name) if kind is not None else None
 
 
@@ -69,8 +88,23 @@ def _unit(name: str) -> str:
 
 
 def _words(hint: Any, key: str) -> str:
+    """Return what values of a type are in words, without Python's names for types."""
+    inner = get_args(hint)
+    if type(None) in inner:
+        (kind,) = (one for one in inner if one is not type(None))
+        return f"{_words(kind, key)}, or null"
+    if get_origin(hint) is list:
+        return f"a list of {_several(inner[0])}"
+    if get_origin(hint) is dict:
+        return f"a mapping of names to {_several(inner[1])}"
     if isinstance(hint, EnumType):
         return f"one of {', '.join(hint.__members__)}"
     if dataclasses.is_dataclass(hint):
         return f"a mapping of {', '.join(known_in(key))}"
-    return hint.__name__ if type(hint) is type else str(hint).replace("typing.", "")
+    return _ONE[hint]
+
+
+def _several(kind: Any) -> str:
+    if isinstance(kind, EnumType):
+        return f"these: {', '.join(kind.__members__)}"
+    return _MANY[kind]

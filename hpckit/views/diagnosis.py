@@ -20,7 +20,7 @@ from hpckit.model.states import RunState
 from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
 from hpckit.planning.diagnosis.evidence import RunEvidence
-from hpckit.planning.diagnosis.known import run_allocation, time_shares
+from hpckit.planning.diagnosis.known import run_allocation, run_settings, time_shares
 from hpckit.planning.diagnosis.usage import (
     gpu_energy,
     gpu_uses,
@@ -117,6 +117,7 @@ def run_evidence(
         allocation=allocation,
         stragglers=_stragglers(launch, view.record),
         nccl=nccl_transport(launch, index) if fast else None,
+        settings=run_settings(load_settings(launch, index)[0]),
     )
 
 

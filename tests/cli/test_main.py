@@ -12,6 +12,7 @@ import pytest
 
 import hpckit
 from hpckit.cli.main import VERB_GROUPS, VERBS
+from hpckit.operations.export.kinds import ExportKind
 
 
 def test_main_help_lists_every_verb(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,6 +50,16 @@ def test_main_help_is_a_word_too(shell: Any, capsys: pytest.CaptureFixture[str])
         expected = capsys.readouterr().out
         assert shell("help", *words[:-1]).code == 0
         assert capsys.readouterr().out == expected != ""
+
+
+def test_main_guesses_a_verb_only_if_it_is_close(shell: Any) -> None:
+    """`tracker` is not `stacks`, and `energy` is not `render`."""
+    for word, hint in (
+        ("launhc", "did you mean `hpckit launch`?"),
+        ("tracker", "`hpckit --help` lists them"),
+        ("energy", "did you mean `hpckit status`?"),
+    ):
+        assert hint in shell(word).err
 
 
 @pytest.mark.parametrize(
@@ -113,8 +124,25 @@ def test_main_is_quiet_when_the_reader_leaves(shell: Any) -> None:
         (("launch", "--wiat"), "unrecognized arguments: --wiat", "did you mean --wait?"),
         (("status", "--faild"), "unrecognized arguments: --faild", "did you mean --failed?"),
         (("launch", "-w"), "unrecognized arguments: -w", "`hpckit launch --help` lists"),
-        (("status", "--limit", "x"), "argument --limit: invalid int value: 'x'", "--help"),
-        (("ls", "--state"), "argument --state: expected one argument", "--help"),
+        (
+            ("status", "--limit", "x"),
+            "--limit is 'x'; it takes a whole number, such as 3",
+            "--help",
+        ),
+        (("plot", "--width", "5cm"), "--width is '5cm'; it takes a number, such as 1.5", "--help"),
+        (
+            ("report", "--refresh", "x"),
+            "--refresh is 'x'; it takes a time, such as 60, 90s or 2m",
+            "--help",
+        ),
+        (("ls", "--state"), "--state needs a value", "--help"),
+        (("export", "-o"), "--to needs a value", "--help"),
+        (
+            ("export", "tensorbord"),
+            f"KIND is 'tensorbord'; it is one of {', '.join(ExportKind)}",
+            "did you mean tensorboard?",
+        ),
+        (("export", "xyz"), f"KIND is 'xyz'; it is one of {', '.join(ExportKind)}", "--help"),
         (("--versoin",), "unrecognized arguments: --versoin", "did you mean --version?"),
     ],
 )

@@ -99,7 +99,7 @@ def test_sweep_of_one_point_needs_no_axis(request_for: Requester) -> None:
         ("seed=range(0,0)", _SWEEP, "has no values", "range"),
         ("seed=range(0,3,0)", _SWEEP, "cannot be listed", "key=value"),
         ("seed=range(0,1000000)", _SWEEP, "at most 100000", "Narrow"),
-        ("seed=1,b", _SWEEP, r"seed=b: .*Integer.*\(in the run .*seed=b\)", "takes int"),
+        ("seed=1,b", _SWEEP, r"seed=b: .*Integer.*\(in the run .*seed=b\)", "takes a whole number"),
     ],
 )
 def test_sweep_that_cannot_be_says_why(

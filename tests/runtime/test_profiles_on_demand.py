@@ -211,7 +211,7 @@ def test_run_without_a_step_loop_is_told_why(workshop: Any, ranks: Any, tmp_path
         until(lambda: paths.round(0).log(0).exists())
         answer = verb_said("profile", f"{launch.folder}/runs/00000", folder=tmp_path)
         assert answer.code == 2, answer.err
-        assert "none of its ranks has begun a step of run.steps()" in answer.err
+        assert "none of its ranks has begun a step of `run.steps()` yet" in answer.err
         assert "hpckit.attach()" in " ".join(answer.err.split())
     finally:
         process.terminate()

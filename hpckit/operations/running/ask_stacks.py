@@ -9,8 +9,8 @@ from hpckit.errors import RunError
 from hpckit.model.failure import StacksAnswer
 from hpckit.model.run import RunRecord
 from hpckit.record.lookup import Selection
-from hpckit.runtime.requests import LOOK_S, WAIT_S
 from hpckit.runtime.stacks_request import read_answer, request_stacks
+from hpckit.views.awaited_answer import await_answer
 from hpckit.views.running_run import running_run
 
 
@@ -25,7 +25,8 @@ class RunStacks:
 def ask_stacks(selection: Selection, context: Context) -> RunStacks:
     """Return the stacks of all ranks of the selected run, which continues.
 
-    Raises UsageError if it is not running, RunError if its supervisor does not answer.
+    Raises UsageError if it is not running, RunError if it ends meanwhile, or its
+    supervisor does not answer.
     """
     launch = selection.launch
     record = running_run(selection, context, "asked for its stacks").record
@@ -34,14 +35,5 @@ def ask_stacks(selection: Selection, context: Context) -> RunStacks:
         request = request_stacks(paths, context.now())
     except OSError as error:
         raise RunError(f"cannot write {paths.stacks_requests}: {error.strerror}") from error
-    waited_s = 0.0
-    while (answer := read_answer(paths, request)) is None:
-        if waited_s >= WAIT_S:
-            raise RunError(
-                f"the supervisor of run {record.id} did not answer within {WAIT_S:.0f} s",
-                hint="`hpckit status` says whether the run has ended; a supervisor of an earlier "
-                "hpckit does not answer",
-            )
-        context.sleep(LOOK_S)
-        waited_s += LOOK_S
+    answer = await_answer(lambda: read_answer(paths, request), launch, record, context)
     return RunStacks(record=record, answer=answer)

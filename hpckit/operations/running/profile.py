@@ -24,6 +24,7 @@ from hpckit.model.profile.summary import TraceSummary
 from hpckit.model.ranges import parse_ranges, ranges
 from hpckit.model.run import RunRecord
 from hpckit.model.telemetry.settings import ProfileTool
+from hpckit.operations.next_step import reference
 from hpckit.planning.profile.summary import summarise
 from hpckit.record.attempts import latest_attempt
 from hpckit.record.launches import load_settings, read_runs
@@ -32,7 +33,8 @@ from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.record.profile.answers import latest_profile, read_profile_answer
 from hpckit.record.profile.trace_file import TraceTooLargeError, read_trace
-from hpckit.runtime.requests import LOOK_S, WAIT_S, ask
+from hpckit.runtime.requests import LOOK_S, ask
+from hpckit.views.awaited_answer import await_answer
 from hpckit.views.running_run import running_run
 
 _STILL_S = 30.0
@@ -74,7 +76,7 @@ def profile_run(selection: Selection, order: ProfileOrder, context: Context) -> 
     """Have ranks of the selected run profiled, and wait for it if the order says so.
 
     The run continues. Raises UsageError if it is not running or cannot be profiled as asked,
-    RunError if its supervisor does not answer.
+    RunError if it ends meanwhile, or its supervisor does not answer.
     """
     launch = selection.launch
     record = running_run(selection, context, "profiled").record
@@ -93,7 +95,7 @@ def profile_run(selection: Selection, order: ProfileOrder, context: Context) -> 
         ask(paths.profile_requests, to_plain(request))
     except OSError as error:
         raise RunError(f"cannot write {paths.profile_requests}: {error.strerror}") from error
-    answer = _accepted(paths, request.id, record.id, context)
+    answer = await_answer(lambda: read_profile_answer(paths, request.id), launch, record, context)
     if answer.refused is not None:
         raise UsageError(
             f"run {record.id} was not profiled: {answer.refused}", hint=_hint(settings)
@@ -192,21 +194,6 @@ def _hint(settings: LaunchConfig) -> str:
     )
 
 
-def _accepted(paths: AttemptPaths, name: str, run: str, context: Context) -> ProfileAnswer:
-    """Return the first answer to the request; raises RunError if none comes."""
-    waited_s = 0.0
-    while (answer := read_profile_answer(paths, name)) is None:
-        if waited_s >= WAIT_S:
-            raise RunError(
-                f"the supervisor of run {run} did not answer within {WAIT_S:.0f} s",
-                hint="`hpckit status` says whether the run has ended; a supervisor of an earlier "
-                "hpckit does not answer",
-            )
-        context.sleep(LOOK_S)
-        waited_s += LOOK_S
-    return answer
-
-
 def _ended(
     paths: AttemptPaths,
     answer: ProfileAnswer,
@@ -214,28 +201,38 @@ def _ended(
     record: RunRecord,
     context: Context,
 ) -> ProfileAnswer:
-    """Return the answer once it is complete, or once the run has ended without completing it."""
-    waited_s = 0.0
+    """Return the answer once it is complete, or once the run has ended without completing it.
+
+    Says once if no step begins meanwhile: a run that hangs comes to no step boundary.
+    """
+    waited_s, since, said = 0.0, context.now(), False
     while not answer.done:
         context.sleep(LOOK_S)
         waited_s += LOOK_S
         answer = read_profile_answer(paths, answer.id) or answer
-        if (
-            not answer.done
-            and waited_s % _STILL_S < LOOK_S
-            and not _runs(selection, record, context)
-        ):
+        if answer.done or waited_s % _STILL_S >= LOOK_S:
+            continue
+        now = _still(selection, record, context)
+        if now is None:
             return read_profile_answer(paths, answer.id) or answer
+        if now.step == record.step and not said:
+            context.note(
+                f"no step has begun since {since:%H:%M:%S} UTC; the run may hang: "
+                f"`hpckit stacks {reference(selection.launch, context)}.{record.index}` shows where"
+            )
+            said = True
+        if now.step != record.step:
+            record, since, said = now, context.now(), False
     return answer
 
 
-def _runs(selection: Selection, record: RunRecord, context: Context) -> bool:
-    """Return whether the attempt that was asked still runs."""
+def _still(selection: Selection, record: RunRecord, context: Context) -> RunRecord | None:
+    """Return the record of the run if the attempt that was asked still runs."""
     try:
-        now = running_run(replace(selection, index=record.index), context, "profiled")
+        now = running_run(replace(selection, index=record.index), context, "profiled").record
     except UsageError:
-        return False
-    return now.record.attempt == record.attempt
+        return None
+    return now if now.attempt == record.attempt else None
 
 
 def _summed_up(

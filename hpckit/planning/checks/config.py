@@ -95,15 +95,15 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
 def _check_prices(cluster: Cluster) -> None:
     """Refuse what no site can have: a negative price, or less energy than its computers use."""
     least = (
-        ("price_per_gpu_hour", cluster.price_per_gpu_hour, 0.0),
-        ("carbon_g_per_kwh", cluster.carbon_g_per_kwh, 0.0),
-        ("pue", cluster.pue, 1.0),
+        ("price_per_gpu_hour", cluster.price_per_gpu_hour, 0.0, "1.5"),
+        ("carbon_g_per_kwh", cluster.carbon_g_per_kwh, 0.0, "350"),
+        ("pue", cluster.pue, 1.0, "1.2"),
     )
-    for name, value, limit in least:
+    for name, value, limit, usual in least:
         if value is not None and not limit <= value < math.inf:
             raise ConfigError(
                 f"cluster.{name} is {value:g}; it has to be at least {limit:g}",
-                hint=f"what the site says, for example cluster.{name}=1.2",
+                hint=f"what the site says, for example cluster.{name}={usual}",
             )
 
 

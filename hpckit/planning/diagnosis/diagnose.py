@@ -114,7 +114,7 @@ RULES = (
     DiagnosisRule(
         kind=VerdictKind.overallocated,
         find=allocation_rules.overallocated,
-        measured="CPUs busy on the mean, memory at its peak, time of a completed run",
+        measured="CPUs that are busy on average, memory at its peak, time of a completed run",
         thresholds=(
             *("cpu_share", "spare_cores", "memory_share", "spare_memory_gb", "time_share"),
             *("spare_time_s", "samples", "run_s"),

@@ -114,11 +114,21 @@ class RunAllocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What the user set, as far as remedies speak of it; `local`: it ran without Slurm."""
+
+    interval_steps: int | None = None
+    interval_min: float | None = None
+    spare_nodes: int = 0
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvidence:
     """All that is known about one run.
 
     `ranks` has one entry for each rank, summed over all its steps after warm-up. `nccl` is what
-    NCCL says of its network.
+    NCCL says of its network. `settings` change remedies alone.
     """
 
     ranks: tuple[RankSteps, ...] = ()
@@ -128,3 +138,4 @@ class RunEvidence:
     allocation: RunAllocation | None = None
     stragglers: tuple[Straggler, ...] = ()
     nccl: NcclTransport | None = None
+    settings: RunSettings = RunSettings()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from hpckit.model.goodput import Goodput
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import ResourceSpec
 from hpckit.planning.checks.cost import gpus_of
-from hpckit.planning.diagnosis.evidence import RunAllocation, TimeShares
+from hpckit.planning.diagnosis.evidence import RunAllocation, RunSettings, TimeShares
 
 _GB = 1e9
 
@@ -47,6 +48,16 @@ def run_allocation(
         memory_bytes_per_node=None if asked.mem_gb is None else int(asked.mem_gb * _GB),
         time_limit_s=_seconds(asked.timeout),
         longest_attempt_s=took,
+    )
+
+
+def run_settings(settings: LaunchConfig) -> RunSettings:
+    """Return what the user set of what remedies speak of."""
+    return RunSettings(
+        interval_steps=settings.checkpoint.interval_steps,
+        interval_min=settings.checkpoint.interval_min,
+        spare_nodes=settings.resources.spare_nodes,
+        local=settings.cluster.kind is ClusterKind.local,
     )
 
 

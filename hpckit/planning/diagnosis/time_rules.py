@@ -7,9 +7,14 @@ from collections.abc import Iterator
 
 from hpckit.model.counted import counted
 from hpckit.model.diagnosis.verdict import Verdict, VerdictKind
-from hpckit.planning.diagnosis.evidence import RunEvidence, TimeShares
+from hpckit.model.failure import Cause
+from hpckit.planning.diagnosis.evidence import RunEvidence, RunSettings, TimeShares
 from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.planning.diagnosis.words import duration, lossy, share
+
+_FROM_OUTSIDE = frozenset(
+    {Cause.signal, Cause.node_lost, Cause.agents_missing, Cause.scheduler, Cause.launcher_lost}
+)
 
 
 def checkpoint_overhead(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
@@ -29,7 +34,7 @@ def checkpoint_overhead(evidence: RunEvidence, limits: Thresholds) -> Iterator[V
     yield lossy(
         VerdictKind.checkpoint_overhead,
         stalled,
-        (message, _rarer(better)),
+        (message, _rarer(times, better, evidence.settings)),
         limits,
         checkpoint_share=stalled,
         saves=times.saves,
@@ -51,18 +56,41 @@ def _better_interval(times: TimeShares) -> float | None:
     return best if best > times.interval_s else None
 
 
-def _rarer(better: float | None) -> str:
+def _rarer(times: TimeShares, better: float | None, chosen: RunSettings) -> str:
+    key = _interval_key(chosen)
     if better is not None:
+        left = f"set {key}=null" if key else "leave the interval to hpckit"
         return (
-            f"Save every {duration(better)}, which is best for how often this run failed; or leave "
-            "checkpoint.interval_steps and checkpoint.interval_min unset, so that the interval "
-            "follows from the measured cost."
+            f"Save every {duration(better)}{_as_set(times, better, chosen)}, which is best for "
+            f"how often this run failed; or {left}, so that the interval follows from the measured cost."
+        )
+    if key:
+        return (
+            f"Save less often (a larger {key}), or set {key}=null: the interval then follows from "
+            "the measured cost and checkpoint.mtbf_hours. Or save to faster storage: "
+            "checkpoint.dir."
         )
     return (
-        "Save less often (checkpoint.interval_min), or leave the interval unset: it then follows "
-        "from the measured cost and checkpoint.mtbf_hours. Or save to faster storage: "
-        "checkpoint.dir."
+        "Save to faster storage: checkpoint.dir. The interval follows from the measured cost and "
+        "checkpoint.mtbf_hours: if failures are rarer, set that higher."
     )
+
+
+def _interval_key(chosen: RunSettings) -> str:
+    """Return the key by which the user set how often to save; empty if hpckit chooses."""
+    if chosen.interval_steps is not None:
+        return "checkpoint.interval_steps"
+    return "" if chosen.interval_min is None else "checkpoint.interval_min"
+
+
+def _as_set(times: TimeShares, better: float, chosen: RunSettings) -> str:
+    """Return an interval as the user set it: `, checkpoint.interval_steps=40`."""
+    if chosen.interval_steps is not None and times.interval_s:
+        steps = max(round(chosen.interval_steps * better / times.interval_s), 1)
+        return f" (checkpoint.interval_steps={steps})"
+    if chosen.interval_min is not None:
+        return f" (checkpoint.interval_min={better / 60:.2g})"
+    return ""
 
 
 def restarts(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
@@ -82,7 +110,7 @@ def restarts(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     yield lossy(
         VerdictKind.restarts,
         lost,
-        (message, _cheaper(times)),
+        (message, _cheaper(times, evidence.settings)),
         limits,
         lost_share=lost,
         restart_s=times.restart_s,
@@ -99,15 +127,23 @@ def _counts(times: TimeShares) -> str:
     return ", ".join(words)
 
 
-def _cheaper(times: TimeShares) -> str:
+def _cheaper(times: TimeShares, chosen: RunSettings) -> str:
     cause = next(iter(times.failures), None)
-    first = "" if cause is None else f"See what failed most ({cause}): hpckit logs. "
+    first = "" if cause is None else f"See what failed most ({cause}): {_where(cause)}. "
     if times.redone_s > times.restart_s:
-        return (
-            f"{first}Save more often, so that less has to be repeated: checkpoint.interval_min, or "
-            "a checkpoint.mtbf_hours that is as low as measured."
-        )
-    return (
-        f"{first}Shorten the start: stage data and containers on the node, keep the caches of "
-        "torch.compile (TORCHINDUCTOR_CACHE_DIR), and keep a spare node: resources.spare_nodes=1."
-    )
+        how = "checkpoint.interval_min, or a checkpoint.mtbf_hours that is as low as measured"
+        if key := _interval_key(chosen):
+            how = f"a smaller {key} than {chosen.interval_steps or chosen.interval_min:g}"
+        return f"{first}Save more often, so that less has to be repeated: {how}."
+    caches = "keep the caches of torch.compile (TORCHINDUCTOR_CACHE_DIR)"
+    if chosen.local:
+        return f"{first}Shorten the start: keep data on a local disk, and {caches}."
+    spare = "" if chosen.spare_nodes else ", and keep a spare node: resources.spare_nodes=1"
+    return f"{first}Shorten the start: stage data and containers on the node, {caches}{spare}."
+
+
+def _where(cause: str) -> str:
+    """Return where one sees why runs failed like that."""
+    if cause in _FROM_OUTSIDE:
+        return "hpckit report says when and where; logs show nothing of what comes from outside"
+    return "hpckit logs"

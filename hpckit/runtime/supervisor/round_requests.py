@@ -52,7 +52,10 @@ class RoundRequests:
         if not state.watched:
             return "its ranks are being started, or have just ended"
         if state.step is None:
-            return "none of its ranks has begun a step of run.steps(): profiles are of such steps"
+            return (
+                "none of its ranks has begun a step of `run.steps()` yet, and a profile is made "
+                "of steps"
+            )
         return None
 
     async def profile(self, order: messages.StartProfile) -> None:

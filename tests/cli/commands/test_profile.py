@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from hpckit.errors import NotFoundError, RunError, UsageError
 from hpckit.model.launch import Resources
 from hpckit.model.profile.answer import ProfileAnswer, RankProfile
 from hpckit.model.telemetry.settings import Observe, Profile, ProfileTool
+from hpckit.operations.running import profile
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.profile.answers import write_profile_answer
 from hpckit.record.store import make_folder
@@ -96,6 +98,27 @@ def test_silent_supervisor_is_an_error_after_a_bounded_wait(
     (line,) = attempt.profile_requests.read_text().splitlines()
     request = json.loads(line)
     assert (request["steps"], request["ranks"], request["tool"]) == (7, [1, 3], "torch")
+
+
+def test_wait_for_a_run_without_steps_says_that_it_may_hang(
+    desk: Any, writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After half a minute without a step, once; then it waits on."""
+    launch = desk.freeze()
+    one = writer(launch=launch)
+    one.start()
+    looks: list[int] = []
+
+    def read(_: AttemptPaths, name: str) -> ProfileAnswer:
+        looks.append(1)
+        return replace(ANSWER, id=name, done=len(looks) > 100)
+
+    monkeypatch.setattr(profile, "read_profile_answer", read)
+    said = desk.say("profile")
+    assert len(looks) > 100
+    (line,) = [line for line in said.err.splitlines() if "may hang" in line]
+    assert re.search(r"no step has begun since \d\d:\d\d:\d\d UTC; the run may hang: ", line)
+    assert re.search(rf"`hpckit stacks \S*{launch.id}\.0` shows where$", line)
 
 
 def test_only_running_runs_are_profiled(desk: Any, writer: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hpckit.errors import RunError, UsageError
+from hpckit.operations.running import ask_stacks
 
 
 def test_silent_supervisor_is_an_error_after_a_bounded_wait(desk: Any, writer: Any) -> None:
@@ -20,6 +21,23 @@ def test_silent_supervisor_is_an_error_after_a_bounded_wait(desk: Any, writer: A
     assert sum(desk.sleeps) == 30
     requests = launch.paths.run(0).attempt(1).stacks_requests.read_text()
     assert len(requests.splitlines()) == 1
+
+
+def test_run_that_ends_meanwhile_is_said_to_have_ended(
+    desk: Any, writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends between the look at its state and the answer: no word of other versions."""
+    launch = desk.freeze()
+    attempt = writer(launch=launch)
+    attempt.start()
+
+    def ends(*_: object) -> None:
+        attempt.complete()
+
+    monkeypatch.setattr(ask_stacks, "read_answer", ends)
+    with pytest.raises(RunError, match=r"completed before it could answer") as caught:
+        desk.say("stacks")
+    assert f"hpckit logs {launch.id}.0" in caught.value.hint
 
 
 def test_only_running_runs_are_asked(desk: Any, writer: Any) -> None:

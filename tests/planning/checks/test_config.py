@@ -38,16 +38,17 @@ def test_entry_point_of_another_form_is_answered_with_the_right_one(
 
 
 @pytest.mark.parametrize(
-    ("cluster", "said"),
+    ("cluster", "said", "example"),
     [
-        (Cluster(pue=0.9), "cluster.pue is 0.9; it has to be at least 1"),
-        (Cluster(pue=float("nan")), "cluster.pue is nan"),
-        (Cluster(price_per_gpu_hour=-1), "price_per_gpu_hour is -1; it has to be at least 0"),
-        (Cluster(carbon_g_per_kwh=float("inf")), "carbon_g_per_kwh is inf"),
+        (Cluster(pue=0.9), "cluster.pue is 0.9; it has to be at least 1", "pue=1.2"),
+        (Cluster(pue=float("nan")), "cluster.pue is nan", "pue=1.2"),
+        (Cluster(price_per_gpu_hour=-1), "hour is -1; it has to be at least 0", "hour=1.5"),
+        (Cluster(carbon_g_per_kwh=float("inf")), "carbon_g_per_kwh is inf", "kwh=350"),
     ],
 )
-def test_prices_that_cannot_be_are_refused(cluster: Cluster, said: str) -> None:
-    """Energy and money are not computed from nonsense."""
-    with pytest.raises(ConfigError, match=said):
+def test_prices_that_cannot_be_are_refused(cluster: Cluster, said: str, example: str) -> None:
+    """Energy and money are not computed from nonsense; the hint has a usual value."""
+    with pytest.raises(ConfigError, match=said) as caught:
         check_settings(LaunchConfig(entry_point="a:b", cluster=cluster))
+    assert caught.value.hint.endswith(example)
     check_settings(LaunchConfig(entry_point="a:b", cluster=Cluster(pue=1, price_per_gpu_hour=0)))

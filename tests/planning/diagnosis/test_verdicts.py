@@ -19,6 +19,7 @@ from hpckit.planning.diagnosis.evidence import (
     HostUse,
     RunAllocation,
     RunEvidence,
+    RunSettings,
     TimeShares,
 )
 from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
@@ -222,6 +223,36 @@ def test_verdict_has_a_number_a_consequence_and_a_remedy(evidence: RunEvidence) 
         assert len(verdict.remedy) > 20
         assert verdict.evidence
         assert 0 <= verdict.loss <= 1
+
+
+REDONE = times(redone_s=HOUR_S * 0.2, failures={"exception": 1})
+QUICK = times(restart_s=HOUR_S * 0.2, failures={"exception": 1})
+FEW = times(checkpoint_s=HOUR_S * 0.2, saves=4, save_s=20.0, interval_s=100.0, mtbf_s=16_000.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "settings", "has", "lacks"),
+    [
+        (FEW, {"interval_steps": 10}, "(checkpoint.interval_steps=80)", "interval_min"),
+        (FEW, {"interval_min": 1.5}, "(checkpoint.interval_min=13)", "interval_steps"),
+        (FEW, {}, "leave the interval to hpckit", "=null"),
+        (saving(0.2).times, {"interval_steps": 10}, "a larger checkpoint.interval_steps", "_min"),
+        (saving(0.2).times, {}, "set that higher", "interval_min"),
+        (REDONE, {"interval_steps": 10}, "interval_steps than 10", "_min"),
+        (restarting(0.2).times, {}, "logs show nothing of what comes from outside", "hpckit logs"),
+        (QUICK, {}, "spare_nodes=1", "interval"),
+        (QUICK, {"spare_nodes": 1}, "containers", "spare"),
+        (QUICK, {"local": True}, "local disk", "spare"),
+        (QUICK, {"local": True}, "(exception): hpckit logs.", "containers"),
+    ],
+)
+def test_remedy_speaks_of_what_the_user_set(
+    found: TimeShares, settings: dict[str, Any], has: str, lacks: str
+) -> None:
+    """It names the key that was set, with a value, and nothing that this machine does not have."""
+    remedy = only(RunEvidence(times=found, settings=RunSettings(**settings))).remedy
+    assert has in remedy
+    assert lacks not in remedy
 
 
 def test_input_verdict_names_seconds_and_idle_cpus() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hpckit.cli.gc_pause import gc_paused
 from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir
+from hpckit.cli.value_types import seconds
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.operations.report import ReportOutcome, ReportRequest, write_report
@@ -39,9 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--refresh",
-        metavar="SECONDS",
-        type=float,
-        help="make the page load itself again every so often, for a file that is written again",
+        metavar="TIME",
+        type=seconds,
+        help="make the page load itself again every so often, such as 60 or 2m, for a file that is "
+        "written again",
     )
     add_fresh(parser)
     add_output_dir(parser)
