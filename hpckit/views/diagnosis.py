@@ -11,7 +11,7 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.model.telemetry.usage import NodeUsage
+from hpckit.model.telemetry.usage import NodeUsage, RunUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
 from hpckit.planning.diagnosis.evidence import RunEvidence
 from hpckit.planning.diagnosis.known import run_allocation, time_shares
@@ -29,23 +29,36 @@ from hpckit.views.telemetry import nccl_transport, run_usage
 
 
 def findings(
-    launch: Launch, views: Iterable[RunView], accounts: Mapping[int, Goodput]
+    launch: Launch,
+    views: Iterable[RunView],
+    accounts: Mapping[int, Goodput],
+    usages: Mapping[int, RunUsage] | None = None,
 ) -> Mapping[int, RunFindings]:
-    """Return the findings on each of these runs that has an account, by index."""
+    """Return the findings on each of these runs that has an account, by index.
+
+    `usages` is what they used, if that is already known.
+    """
+    usages = {} if usages is None else usages
     history = read_launch_history(launch) if accounts else None
     return {
-        view.record.index: run_findings(launch, history, view, accounts[view.record.index])
+        view.record.index: run_findings(
+            launch, history, view, accounts[view.record.index], usages.get(view.record.index)
+        )
         for view in views
         if history is not None and view.record.index in accounts
     }
 
 
 def run_findings(
-    launch: Launch, history: LaunchHistory, view: RunView, account: Goodput
+    launch: Launch,
+    history: LaunchHistory,
+    view: RunView,
+    account: Goodput,
+    usage: RunUsage | None = None,
 ) -> RunFindings:
-    """Return the findings on one run."""
+    """Return the findings on one run; `usage` is what it used, if that is already known."""
     index = view.record.index
-    usage = run_usage(launch, index)
+    usage = run_usage(launch, index) if usage is None else usage
     evidence = run_evidence(launch, history, view, account, usage.nodes)
     shared = _shared(launch, history, index)
     energy = gpu_energy(usage.nodes, 1 if shared is None else shared.runs_per_gpu)
