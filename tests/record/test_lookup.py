@@ -111,6 +111,9 @@ def test_find_a_run_beyond_the_last_says_which_there_are(frozen: Frozen, outputs
     launch = frozen(2)
     with pytest.raises(NotFoundError, match="it has 0 to 1"):
         find(f"{launch.id}.2", outputs)
+    alone = frozen(1, seconds=5)
+    with pytest.raises(NotFoundError, match="it has only run 0"):
+        find(f"{alone.id}.1", outputs)
 
 
 def test_find_among_no_launches_says_how_to_make_one(tmp_path: Path) -> None:
