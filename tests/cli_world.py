@@ -100,9 +100,8 @@ class Desk:
         settings = LaunchConfig(
             name=name,
             entry_point="train:main",
-            cluster=Cluster(kind=kind),
             code=Code(),
-            **settings_given,
+            **{"cluster": Cluster(kind=kind), **settings_given},
         )
         points = [
             SweepPoint(overrides=words, config=to_plain(settings), settings=settings)
