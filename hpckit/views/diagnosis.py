@@ -100,7 +100,8 @@ def run_findings(
     evidence = run_evidence(launch, history, view, account, usage.nodes)
     shared = _shared(launch, history, index)
     energy = gpu_energy(usage.nodes, together if shared is None else shared.runs_per_gpu)
-    site = load_settings(launch, index)[0].cluster
+    settings = load_settings(launch, index)[0]
+    site, asked = settings.cluster, settings.resources
     prices = EnergyPrices(
         per_gpu_hour=site.price_per_gpu_hour, carbon_g_per_kwh=site.carbon_g_per_kwh, pue=site.pue
     )
@@ -110,6 +111,7 @@ def run_findings(
         diagnosis=diagnosis(evidence),
         telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy, usage.seconds),
         energy=energy_bill(energy, prices, done),
+        gpus_asked=asked.gpus_per_node * asked.nodes if view.record.attempt else 0,
     )
 
 

@@ -27,7 +27,7 @@ def checkpoint_overhead(evidence: RunEvidence, limits: Thresholds) -> Iterator[V
         return
     each = times.save_s if times.save_s is not None else times.checkpoint_s / times.saves
     message = (
-        f"Training stood still for saves {share(stalled)} of {duration(times.running_s)} "
+        f"Checkpoint stalls took {share(stalled)} of {duration(times.running_s)} "
         f"({counted(times.saves, 'save')} of {duration(each)} each)."
     )
     better = _better_interval(times)

@@ -121,7 +121,7 @@ def _round(
 ) -> _Span:
     return _Span(
         thread=_ROUNDS,
-        name=f"round {attempt}.{begun.round}",
+        name=f"attempt {attempt}, round {begun.round}",
         began=begun.at,
         ended=ended,
         about={"world_size": begun.world_size, "nodes": list(begun.nodes), **about},

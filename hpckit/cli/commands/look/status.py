@@ -39,6 +39,7 @@ from hpckit.report.account import launch_page, run_page
 from hpckit.report.diagnosis import (
     energy_lines,
     held_back_line,
+    unmeasured_lines,
     usage_lines,
     verdict_lines,
 )
@@ -190,6 +191,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         if auto_resume is not None:
             page += [f"auto-resume job {auto_resume} resumes interrupted runs"]
         page += _goodput(shown, kept, single=single, whole=arguments.goodput)
+        page += unmeasured_lines(shown)
         if single and shown:
             page += [*usage_lines(shown[0].findings), *verdict_lines(shown[0].findings)]
         else:
