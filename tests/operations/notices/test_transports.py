@@ -135,6 +135,7 @@ def _lives(pid: str) -> bool:
     return state != "Z"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of its own imports
 def test_apprise_sends_what_hpckit_does_not(server: NoticeServer) -> None:
     """Through the library, if it is installed."""
     pytest.importorskip("apprise")
