@@ -14,6 +14,7 @@ from hpckit.cli.terminal.live_status import Look, follow
 from hpckit.cli.terminal.log_printer import LogPrinter
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
+from hpckit.model.counted import steps_text
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
@@ -142,8 +143,8 @@ class _Lines:
         steps = [row.step for row in rows if row.state is RunState.running and row.step is not None]
         text = count_line([row.state for row in rows])
         if steps:
-            last = f" to {max(steps)}" if max(steps) > min(steps) else ""
-            text += f", step {min(steps)}{last}"
+            last = f" to {steps_text(max(steps))}" if max(steps) > min(steps) else ""
+            text += f", step {steps_text(min(steps))}{last}"
         if text != self.said and self.said_at is not None and now - self.said_at >= _REMARK:
             self.said, self.said_at = text, now
             self.say(text)
