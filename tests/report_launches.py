@@ -234,6 +234,7 @@ def _row(node: str, begin: datetime, end: datetime, samples: int, busy: float) -
                 checkpoint_s=0.05 * steps,
                 waiting_s=(0.1 if base + index == 3 else 0.5) * steps,
                 own_s=(1.85 if base + index == 3 else 1.45) * steps,
+                phases={"forward": 0.5 * steps, "backward": 0.6 * steps},
             )
             for index in range(2)
         ),

@@ -12,3 +12,10 @@ def counted(number: int, noun: str) -> str:
 def whole_percent(share: float | None) -> str:
     """Return a share of 1 without decimals, as `94 %`; empty if it is unknown."""
     return "" if share is None else f"{share:.0%}".replace("%", " %")
+
+
+def steps_text(step: int | None, total: int | None = None) -> str:
+    """Return a step as people count it, `600 of 600`; `step` is as recorded, from 0, or unknown."""
+    if step is None:
+        return ""
+    return f"{step + 1} of {total}" if total is not None and step < total else str(step + 1)

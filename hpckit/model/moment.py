@@ -57,3 +57,15 @@ def span_words(span: timedelta) -> str:
         count, seconds = divmod(seconds, size)
         words += [f"{count} {name}"] if count else []
     return " ".join(words)
+
+
+def duration(span: timedelta | None) -> str:
+    """Return a duration as Slurm writes it: `0:05`, `1:02:03`, `3-04:05:06`."""
+    if span is None:
+        return ""
+    minutes, seconds = divmod(int(span.total_seconds()), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}"
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

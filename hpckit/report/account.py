@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, steps_text
 from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, TimeParts
-from hpckit.model.moment import local_second, span_words
+from hpckit.model.moment import duration, local_second, span_words
 from hpckit.model.states import RoundAction
 from hpckit.report.escape import shortened
 from hpckit.report.rows import RunRow
-from hpckit.report.text import Page, TextTable, duration, percent
+from hpckit.report.text import Page, TextTable, percent
 
 SHOWN_INTERRUPTIONS = 10
 _BAR_CELLS = 24
@@ -165,13 +165,14 @@ def _interruption_cells(one: Interruption) -> tuple[str, ...]:
         "" if one.round is None else str(one.round),
         one.cause.value,
         " ".join(word for word in where if word),
-        "" if one.step is None else str(one.step),
+        steps_text(one.step),
         "" if one.action is None else one.action.replace("_", " "),
-        _shortened(one.message),
+        first_line(one.message),
     )
 
 
-def _shortened(message: str) -> str:
+def first_line(message: str) -> str:
+    """Return the first line of a message, cut where a table has no more room."""
     line = next(iter(message.strip().splitlines()), "")
     return shortened(line, _MESSAGE_WIDTH)
 

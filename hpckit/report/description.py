@@ -10,13 +10,13 @@ from typing import Any
 import yaml
 
 from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.moment import local_moment
+from hpckit.model.moment import duration, local_moment
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
 from hpckit.report.failures import failure_words
 from hpckit.report.rows import LaunchHead, RunRow
-from hpckit.report.text import Page, TextTable, count_line, duration
+from hpckit.report.text import Page, TextTable, count_line
 
 _LABEL = 13
 _SHOWN_FILES = 8

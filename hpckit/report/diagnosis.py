@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpckit.model.counted import whole_percent
@@ -16,11 +16,14 @@ from hpckit.model.diagnosis.verdict import (
 )
 from hpckit.model.plain import to_plain
 from hpckit.model.telemetry.energy import EnergyBill, launch_bill
+from hpckit.model.telemetry.rank_steps import TimedPhase
 from hpckit.model.telemetry.usage import RunTelemetry
+from hpckit.report.escape import escaped_cell, shortened
 from hpckit.report.failures import shown_ranges
 from hpckit.report.rows import RunRow
 
 _DIGITS = 6
+_SHOWN_PHASES, _PHASE_NAME = 6, 32
 
 
 def verdict_lines(found: RunFindings | None) -> list[str]:
@@ -58,7 +61,20 @@ def usage_lines(found: RunFindings | None) -> list[str]:
     ]
     head = "steps" if used.gpu_utilization is None and used.power_w is None else "GPUs"
     busy = [word for word in gpus if word]
-    return [*([f"{head}: {', '.join(busy)}"] if busy else []), *energy_lines([bill])]
+    lines = [f"{head}: {', '.join(busy)}"] if busy else []
+    return [*lines, *_phase_lines(found.phases), *energy_lines([bill])]
+
+
+def _phase_lines(phases: Sequence[TimedPhase]) -> list[str]:
+    """Return what the run's own code timed, as a line: `timed: forward 0.31 s a step (62 %)`."""
+    words = [
+        f"{shortened(escaped_cell(one.name), _PHASE_NAME)} {one.step_s:.2g} s a step "
+        f"({whole_percent(one.share)})"
+        for one in phases[:_SHOWN_PHASES]
+    ]
+    left = len(phases) - len(words)
+    more = [f"{left} more in `hpckit report`"] if left > 0 else []
+    return [f"timed: {', '.join([*words, *more])}"] if words else []
 
 
 def unmeasured_lines(rows: Iterable[RunRow]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, steps_text
 from hpckit.model.failure import Failure
 from hpckit.model.ids import split_run_id
 from hpckit.model.ranges import ranges
@@ -163,7 +163,7 @@ def _place(failure: Failure) -> str:
     places = [
         "" if failure.rank is None else f"rank {failure.rank}",
         f"on {failure.node}" if failure.node else "",
-        "" if failure.step is None else f"at step {failure.step}",
+        "" if failure.step is None else f"at step {steps_text(failure.step)}",
     ]
     place = " ".join(place for place in places if place)
     return f" ({place})" if place else ""

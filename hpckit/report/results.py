@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from hpckit.model.counted import steps_text
 from hpckit.model.goodput import Goodput, TimeParts
 from hpckit.model.ids import split_run_id
+from hpckit.model.moment import duration
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import SortKey, assigned, check_column, ordered
@@ -160,6 +162,18 @@ def cells(results: Results) -> Iterable[tuple[Any, ...]]:
         state = (row.state.value, row.attempt) if results.spans else (row.state.value,)
         cause = (row.cause,) if failed else ()
         yield (*first, *stage, *own, *state, *cause, *metrics, row.step, row.wall_s)
+
+
+def shown_header(results: Results) -> tuple[str, ...]:
+    """Return the names of all columns for people: steps are how many there were."""
+    return (*header(results)[:-2], "steps", "time")
+
+
+def shown_cells(results: Results) -> Iterable[tuple[Any, ...]]:
+    """Yield the values of each row under `shown_header`, steps and time as text."""
+    for line, row in zip(cells(results), results.rows, strict=True):
+        span = None if row.wall_s is None else timedelta(seconds=row.wall_s)
+        yield (*line[:-2], steps_text(row.step), duration(span))
 
 
 def _has_causes(results: Results) -> bool:

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, steps_text
 from hpckit.model.goodput import Goodput
-from hpckit.model.moment import local_moment
+from hpckit.model.moment import duration, local_moment
 from hpckit.model.states import RunState
 from hpckit.report import results as sweep
 from hpckit.report.blocked import blocked_lines
@@ -150,13 +150,6 @@ def _status_cells(row: RunRow, overrides: str, now: datetime) -> tuple[str, ...]
     )
 
 
-def steps_text(step: int | None, total: int | None) -> str:
-    """Return how many steps have begun, and of how many: `3 of 4`. Steps are numbered from 0."""
-    if step is None:
-        return ""
-    return f"{step + 1} of {total}" if total is not None and step < total else str(step + 1)
-
-
 def _state(state: RunState, early: str) -> str:
     return f"{state} ({early})" if early else state.value
 
@@ -194,36 +187,23 @@ def number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else shortened(str(value), CELL_WIDTH)
 
 
-def duration(span: timedelta | None) -> str:
-    """Return a duration as Slurm writes it: `0:05`, `1:02:03`, `3-04:05:06`."""
-    if span is None:
-        return ""
-    minutes, seconds = divmod(int(span.total_seconds()), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}"
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
 def results_page(results: sweep.Results) -> Page:
     """Return the page of `results`."""
-    header = (*sweep.header(results), "failures", "goodput")
+    header = (*sweep.shown_header(results), "failures", "goodput")
     state = header.index("state", 1 + len(results.overrides))
     lines = [
         (
             *map(number, line[:state]),
             _state(row.state, row.reason),
-            *map(number, line[state + 1 : -1]),
-            _seconds(line[-1]),
+            *map(number, line[state + 1 :]),
             *goodput_cells(row.goodput),
         )
-        for line, row in zip(sweep.cells(results), results.rows, strict=True)
+        for line, row in zip(sweep.shown_cells(results), results.rows, strict=True)
     ]
     shown = [
         place
         for place, name in enumerate(header)
-        if name not in {"failures", "goodput", "step"} or any(line[place] for line in lines)
+        if name not in {"failures", "goodput", "steps"} or any(line[place] for line in lines)
     ]
     rows = tuple(tuple(line[place] for place in shown) for line in lines)
     names = tuple(header[place] for place in shown)
@@ -263,12 +243,8 @@ def _completed(row: SpreadRow) -> str:
     return str(count) if count == row.completed else f"{count} ({row.completed} completed)"
 
 
-_SPARE = ("failures", "goodput", "time", "attempt", "step")
+_SPARE = ("failures", "goodput", "time", "attempt", "steps")
 """The columns that `results` leaves out first; overrides and the first metric matter most."""
-
-
-def _seconds(wall_s: float | None) -> str:
-    return "" if wall_s is None else duration(timedelta(seconds=wall_s))
 
 
 def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) -> Page:

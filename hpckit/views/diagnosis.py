@@ -17,6 +17,7 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
+from hpckit.model.telemetry.rank_steps import timed_phases
 from hpckit.model.telemetry.usage import NodeUsage, RunUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
 from hpckit.planning.diagnosis.evidence import RunEvidence
@@ -112,6 +113,7 @@ def run_findings(
         telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy, usage.seconds),
         energy=energy_bill(energy, prices, done),
         gpus_asked=asked.gpus_per_node * asked.nodes if view.record.attempt else 0,
+        phases=timed_phases(evidence.ranks),
     )
 
 

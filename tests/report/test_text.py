@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpckit.model.counted import steps_text
+from hpckit.model.moment import duration
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.report.failures import user_traceback
 from hpckit.report.rows import LaunchHead, run_row
 from hpckit.report.text import (
     TextTable,
-    duration,
     head_line,
     metrics_text,
     number,
@@ -25,7 +26,6 @@ from hpckit.report.text import (
     plain,
     runs_table,
     status_page,
-    steps_text,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,22 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.cli.terminal.live_status import Look, follow
 from hpckit.cli.terminal.log_printer import LogPrinter
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
+from hpckit.errors import HpckitError
+from hpckit.model.counted import steps_text
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations.next_step import only_a_view
 from hpckit.operations.notices.unsent import say_unsent
 from hpckit.record.launches import Launch
 from hpckit.record.logs import LogFile, other_logs, rank_logs
+from hpckit.report.document.words import held_back_lines
 from hpckit.report.rows import RunRow, run_row
 from hpckit.report.selection import Filter
 from hpckit.report.text import count_line, status_page
+from hpckit.views.accounts import accounts
+from hpckit.views.diagnosis import findings
 from hpckit.views.launch_head import launch_head
 from hpckit.views.poller import POLL_BACKOFF, Poller
 
@@ -32,6 +37,7 @@ _SHARE = 10
 
 _REMARK = timedelta(seconds=30)
 _SHOWN_AT_END = 20
+_JUDGED = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +72,25 @@ def wait(launch: Launch, context: Context, how: Waiting) -> int:
     elif not how.quiet and not how.follow:
         _show_end(launch, rows, context)
     say_unsent(launch, views, context)
+    if not how.quiet:
+        say = context.note if how.follow else context.say
+        for line in held_back_lines(_judged(launch, views, rows, context)):
+            say(line)
     return int(any(view.state is not RunState.completed for view in views))
+
+
+def _judged(
+    launch: Launch, views: Sequence[RunView], rows: Sequence[RunRow], context: Context
+) -> Sequence[RunRow]:
+    """Return the rows with what is found of each; none of many runs, as it reads all attempts."""
+    if len(rows) > _JUDGED:
+        return ()
+    try:
+        known = findings(launch, views, accounts(launch, views, context.now()))
+    except HpckitError as error:  # how the runs ended is known, and is what counts
+        context.note(f"warning: what held the runs back is not known: {error.message}")
+        return ()
+    return [replace(row, findings=known.get(row.index)) for row in rows]
 
 
 def _watch(launch: Launch, context: Context, how: Waiting) -> Sequence[RunView]:
@@ -145,8 +169,8 @@ class _Lines:
         steps = [row.step for row in rows if row.state is RunState.running and row.step is not None]
         text = count_line([row.state for row in rows])
         if steps:
-            last = f" to {max(steps)}" if max(steps) > min(steps) else ""
-            text += f", step {min(steps)}{last}"
+            last = f" to {steps_text(max(steps))}" if max(steps) > min(steps) else ""
+            text += f", step {steps_text(min(steps))}{last}"
         if text != self.said and self.said_at is not None and now - self.said_at >= _REMARK:
             self.said, self.said_at = text, now
             self.say(text)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hpckit.model.diagnosis.verdict import Diagnosis
 from hpckit.model.telemetry.energy import EnergyBill
+from hpckit.model.telemetry.rank_steps import TimedPhase
 from hpckit.model.telemetry.usage import RunTelemetry
 
 
@@ -13,13 +14,14 @@ from hpckit.model.telemetry.usage import RunTelemetry
 class RunFindings:
     """What a run used of its nodes, what that says, and what it comes to.
 
-    `gpus_asked` is how many GPUs it asked for.
+    `gpus_asked` is how many GPUs it asked for, `phases` what its own code timed.
     """
 
     diagnosis: Diagnosis
     telemetry: RunTelemetry
     energy: EnergyBill
     gpus_asked: int = 0
+    phases: tuple[TimedPhase, ...] = ()
 
     @property
     def gpus_unmeasured(self) -> bool:

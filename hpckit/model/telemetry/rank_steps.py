@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -46,3 +46,28 @@ class RankSteps:
         """Seconds of its own work without waiting for data; None if one of them is not known."""
         own = self.working_s
         return None if own is None or self.data_s is None else max(own - self.data_s, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedPhase:
+    """What the user's code measured by `run.timed(NAME)`: seconds a step, and its share of a step.
+
+    Phases may overlap, so that their shares need not add up.
+    """
+
+    name: str
+    step_s: float
+    share: float
+
+
+def timed_phases(ranks: Iterable[RankSteps]) -> tuple[TimedPhase, ...]:
+    """Return the phases of these ranks' steps, means over all of them, the longest first."""
+    some = [one for one in ranks if one.steps > 0 and one.seconds > 0]
+    steps, seconds = sum(one.steps for one in some), sum(one.seconds for one in some)
+    names = dict.fromkeys(name for one in some for name in one.phases)
+    sums = {name: sum(one.phases.get(name, 0.0) for one in some) for name in names}
+    found = [
+        TimedPhase(name=name, step_s=spent / steps, share=spent / seconds)
+        for name, spent in sums.items()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.step_s))

@@ -21,7 +21,7 @@ from hpckit.report.document.words import (
 )
 from hpckit.report.escape import escaped, escaped_cell
 from hpckit.report.failures import failure_line, group_failures, user_traceback
-from hpckit.report.results import cells, header
+from hpckit.report.results import shown_cells, shown_header
 from hpckit.report.text import number, percent
 
 SHOWN_ROWS = 50
@@ -109,7 +109,7 @@ def _times(document: ReportDocument) -> Iterator[str]:
 def _results(document: ReportDocument) -> Iterator[str]:
     results = document.results
     yield from ("", "## Runs", "")
-    yield from _table(header(results), list(cells(results))[:SHOWN_ROWS])
+    yield from _table(shown_header(results), list(shown_cells(results))[:SHOWN_ROWS])
     left = len(results.rows) - SHOWN_ROWS
     if left > 0:
         yield from ("", f"{counted(left, 'more run')}: `hpckit results` has all")

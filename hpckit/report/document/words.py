@@ -67,6 +67,20 @@ def verdict_runs(group: VerdictGroup, total: int) -> str:
     return which if len(group.rows) == 1 else f"{which}; the numbers are those of {_id(group)}"
 
 
+def held_back_lines(rows: Sequence[RunRow]) -> list[str]:
+    """Return a line for each kind of what costs runs a tenth of their time or more, worst first."""
+    return [
+        f"held back: {verdict_head(group)}{_among(group, len(rows))}; "
+        f"`hpckit status {group.example.run}` says more"
+        for group in verdict_groups(rows)
+        if group.worst.severity in {VerdictSeverity.high, VerdictSeverity.medium}
+    ]
+
+
+def _among(group: VerdictGroup, total: int) -> str:
+    return "" if total == 1 else f", run .{shown_ranges(row.index for row in group.rows)}"
+
+
 def _id(group: VerdictGroup) -> str:
     return group.example.run
 

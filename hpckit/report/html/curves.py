@@ -69,7 +69,7 @@ def _legend(document: ReportDocument) -> Html:
     if any(one.live.wall_s for metric in document.curves for one in metric.runs):
         words += (
             " Wall time begins with the first attempt; productive time leaves out start-up, saves, "
-            "restarts and lost steps."
+            "restarts and repeated steps."
         )
     if any(metric.band for metric in document.curves):
         words += (
@@ -107,10 +107,25 @@ def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Ch
                 "x": 0,
             },
             "xaxis": {"title": {"text": "step"}},
-            "yaxis": {"title": {"text": label(curves.metric, 40)}, "automargin": True},
+            "yaxis": {
+                "title": {"text": label(curves.metric, 40)},
+                "automargin": True,
+                **_flat_range(curves),
+            },
         },
         axes=axes,
     )
+
+
+def _flat_range(curves: MetricCurves) -> dict[str, Any]:
+    """Return a range around a curve that is constant: plotly's own is two units high."""
+    pieces = [piece for one in curves.runs for piece in (one.live, *one.undone)]
+    values = {value for piece in pieces for value in piece.values if value is not None}
+    if curves.band is not None or len(values) != 1:
+        return {}
+    (value,) = values
+    room = abs(value) / 2 or 1.0
+    return {"range": [value - room, value + room]}
 
 
 def _axis_title(axis: CurveAxis, curves: MetricCurves) -> str:

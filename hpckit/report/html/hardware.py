@@ -10,7 +10,8 @@ from hpckit.model.counted import counted
 from hpckit.model.telemetry.energy import EnergyBill, launch_bill
 from hpckit.report.document.model import GpuActivity, GpuUsed, RankUsed, ReportDocument
 from hpckit.report.document.words import short_name
-from hpckit.report.html.charts import Chart, label, legend, pattern
+from hpckit.report.escape import escaped_cell, shortened
+from hpckit.report.html.charts import LABEL_WIDTH, Chart, label, legend, pattern
 from hpckit.report.html.elements import Cell, Figure, Html, element, paragraph, table
 from hpckit.report.html.section import Section, empty_section, section
 from hpckit.report.rows import RunRow
@@ -252,7 +253,27 @@ def ranks_section(document: ReportDocument) -> Section:
         left = counted(len(some) - _MOST_RANKS, "more rank")
         parts.append(paragraph(f"{left} in the table only.", "remark"))
     adds_up = "A rank's own work is waiting for data and other work; the four shares add up."
-    return section("ranks", "Ranks", [*parts, _rank_table(document), paragraph(adds_up, "remark")])
+    parts += [_rank_table(document), paragraph(adds_up, "remark"), *_phases(document)]
+    return section("ranks", "Ranks", parts)
+
+
+def _phases(document: ReportDocument) -> list[Html]:
+    """Return what the code of runs timed itself, as a table; nothing if it did not."""
+    rows = [
+        (
+            short_name(document, row.run),
+            shortened(escaped_cell(one.name), LABEL_WIDTH),
+            one.step_s,
+            Figure(percent(one.share), one.share),
+        )
+        for row in document.rows
+        if row.findings is not None
+        for one in row.findings.phases
+    ]
+    if not rows:
+        return []
+    head = element("h3", "Timed by your code (run.timed)")
+    return [head, table(("run", "phase", "s a step", "of a step"), rows, label="timed phases")]
 
 
 def _slow_words(slow: Sequence[RankUsed]) -> Html:
@@ -306,9 +327,9 @@ def _rank_chart(run: str, ranks: Sequence[RankUsed]) -> Chart:
 
 
 def _rank_table(document: ReportDocument) -> Html:
-    header = ("run", "rank", "node", "steps", "s a step", *(name for name, *_ in _RANK_PARTS))
+    header = ("run", "rank", "node", "steps with repeated ones", "s a step")
     return table(
-        (*header, "straggler"),
+        (*header, *(name for name, *_ in _RANK_PARTS), "straggler"),
         [(short_name(document, one.run), *_rank_cells(one)) for one in document.ranks],
         label="ranks",
     )

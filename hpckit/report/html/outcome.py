@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from heapq import nlargest
 
 from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import counted
-from hpckit.report.account import span_text
+from hpckit.model.counted import counted, steps_text
+from hpckit.model.moment import local_moment
+from hpckit.report.account import first_line, span_text
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.document.words import (
     VerdictGroup,
@@ -30,10 +32,11 @@ from hpckit.report.failures import (
 from hpckit.report.html.elements import Cell, Figure, Html, bullets, element, paragraph, table
 from hpckit.report.html.section import Section, section
 from hpckit.report.rows import RunRow, count_states
-from hpckit.report.text import percent, steps_text
+from hpckit.report.text import percent
 
 SHOWN_FAILURES = 20
 SHOWN_REMARKS = 10
+SHOWN_INTERRUPTIONS = 20
 
 
 def verdicts_section(document: ReportDocument) -> Section:
@@ -77,7 +80,7 @@ def outcome_section(document: ReportDocument) -> Section:
             f"{counted(left, 'other failure')} not shown: `hpckit status --failed --json` has all."
         )
         parts += [paragraph(more, "remark")] if left > 0 else []
-    parts += _interruptions(rows)
+    parts += _interruptions(document)
     remarks = list(_remarks(rows))
     parts += [element("h3", "Remarks"), bullets(remarks)] if remarks else []
     parts += [element("h3", "Runs"), _runs_table(document)]
@@ -95,10 +98,10 @@ def _failure(group: FailureGroup) -> Html:
     return element("div", paragraph(head), more, code, log, class_="failure")
 
 
-def _interruptions(rows: Sequence[RunRow]) -> list[Html]:
+def _interruptions(document: ReportDocument) -> list[Html]:
     """Return the interruptions that runs survived or ended with, by cause."""
     counts: dict[tuple[str, bool], list[RunRow]] = {}
-    for row in rows:
+    for row in document.rows:
         for one in () if row.goodput is None else row.goodput.interruptions:
             counts.setdefault((one.cause.value, one.planned), []).append(row)
     if not counts:
@@ -111,6 +114,36 @@ def _interruptions(rows: Sequence[RunRow]) -> list[Html]:
     return [
         element("h3", "Interruptions of all attempts"),
         table(header, lines, label="interruptions"),
+        *_latest_interruptions(document),
+    ]
+
+
+def _latest_interruptions(document: ReportDocument) -> list[Html]:
+    """Return the latest interruptions, each with when, where and why, the newest first."""
+    every = (
+        (row, one)
+        for row in document.rows
+        for one in (() if row.goodput is None else row.goodput.interruptions)
+    )
+    latest = nlargest(SHOWN_INTERRUPTIONS, every, key=lambda pair: pair[1].at)
+    lines = [
+        (
+            local_moment(one.at),
+            short_name(document, row.run),
+            one.attempt,
+            "" if one.round is None else one.round,
+            "" if one.rank is None else one.rank,
+            one.node or "",
+            steps_text(one.step),
+            "" if one.action is None else one.action.replace("_", " "),
+            first_line(one.message),
+        )
+        for row, one in latest
+    ]
+    header = ("when", "run", "attempt", "round", "rank", "node", "step", "then", "what")
+    return [
+        paragraph(f"The latest {len(lines)}:" if len(lines) > 1 else "It was:"),
+        table(header, lines, label="latest interruptions"),
     ]
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from hpckit.model.counted import counted
 from hpckit.model.moment import local_moment
+from hpckit.model.states import RunState
 from hpckit.report.account import span_text
 from hpckit.report.description import AttemptDescription, LaunchDescription
 from hpckit.report.document.model import ReportDocument, ReportLaunch
@@ -67,9 +68,16 @@ def _launch(one: ReportLaunch, document: ReportDocument) -> Iterable[Html]:
     yield element(
         "pre",
         f"hpckit rerun {one.reference}            # today's code\n"
-        f"hpckit rerun {one.reference} --exact    # exactly what was frozen\n"
-        f"hpckit resume {one.reference}           # go on with what has not completed",
+        f"hpckit rerun {one.reference} --exact    # exactly what was frozen" + _resume(one),
     )
+
+
+def _resume(one: ReportLaunch) -> str:
+    """Return how to resume; nothing if all of it completed."""
+    rows = one.about.rows if one.about.run is None else (one.about.run.row,)
+    if all(row.state is RunState.completed for row in rows):
+        return ""
+    return f"\nhpckit resume {one.reference}           # continue what has not completed"
 
 
 def _facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:

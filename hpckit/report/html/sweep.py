@@ -10,9 +10,9 @@ from typing import Any
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.document.words import short_name
 from hpckit.report.html.charts import VIRIDIS, Chart, label
-from hpckit.report.html.elements import Html, paragraph, shown, table
+from hpckit.report.html.elements import Figure, Html, paragraph, shown, table
 from hpckit.report.html.section import Section, empty_section, section
-from hpckit.report.results import Results, cells, header
+from hpckit.report.results import Results, shown_cells, shown_header
 from hpckit.report.text import number
 
 _MOST_AXES = 8
@@ -39,9 +39,11 @@ def sweep_section(document: ReportDocument) -> Section:
 
 
 def _table(results: Results) -> Html:
-    rows = [[shown(value) for value in line] for line in cells(results)]
-    names = ["time (s)" if name == "time" else name for name in header(results)]
-    return table(names, rows, label="results of the runs")
+    rows = [
+        [*map(shown, line[:-1]), Figure(line[-1], row.wall_s)]
+        for line, row in zip(shown_cells(results), results.rows, strict=True)
+    ]
+    return table(shown_header(results), rows, label="results of the runs")
 
 
 def _metric(document: ReportDocument) -> str | None:

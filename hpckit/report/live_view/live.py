@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.moment import local_minute
+from hpckit.model.moment import duration, local_minute
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.report.account import bar
 from hpckit.report.rows import LaunchHead, RunRow, count_states
-from hpckit.report.text import Page, TextTable, count_line, duration, head_line, percent, runs_table
+from hpckit.report.text import Page, TextTable, count_line, head_line, percent, runs_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from hpckit.model.counted import counted, whole_percent
-from hpckit.model.moment import local_clock
+from hpckit.model.counted import counted, steps_text, whole_percent
+from hpckit.model.moment import duration, local_clock
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow
@@ -23,13 +23,7 @@ from hpckit.report.live_view.live import Progress
 from hpckit.report.live_view.plot import Point
 from hpckit.report.overrides import override_cells
 from hpckit.report.rows import LaunchHead, RunRow, count_states
-from hpckit.report.text import (
-    duration,
-    number,
-    percent,
-    states_text,
-    steps_text,
-)
+from hpckit.report.text import number, percent, states_text
 
 _GIB = 1 << 30
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

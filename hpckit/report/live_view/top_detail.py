@@ -52,7 +52,7 @@ def plot_title(detail: TopDetail) -> str:
     values = [value for _, value in detail.points]
     last = detail.points[-1]
     return (
-        f"{escaped_cell(detail.metric)} {number(last[1])} at step {number(last[0])}; "
+        f"{escaped_cell(detail.metric)} {number(last[1])}; "
         f"{number(min(values))} to {number(max(values))}"
     )
 

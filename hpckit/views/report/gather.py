@@ -108,7 +108,7 @@ def _seen(view: LaunchView, now: datetime) -> list[_Seen]:
 def _title(views: Sequence[LaunchView]) -> str:
     if len(views) == 1:
         (view,) = views
-        whole = len(view.runs) == len(view.launch.runs) > 1
+        whole = len(view.runs) == len(view.launch.runs)
         return view.launch.id if whole or len(view.runs) > 1 else view.runs[0].record.id
     return f"{len(views)} launches: {', '.join(dict.fromkeys(one.launch.name for one in views))}"
 

@@ -48,6 +48,15 @@ def test_export_to_a_file_says_what_it_wrote(tmp_path: Path) -> None:
     assert said.err == f"hpckit: exported 1 run to {desk.folder / 'trace.json'}\n"
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_export_of_a_run_without_metrics_says_so(desk: Desk, kind: str) -> None:
+    """An empty table alone leaves open what is wrong."""
+    Writer(launch=desk.freeze("silent")).start()
+    said = desk.say("export", kind)
+    assert said.err == "hpckit: this run has no metrics: run.log(loss=...) writes them\n"
+    assert desk.say("export", "trace").err == ""
+
+
 def test_export_takes_several_launches_and_runs(desk: Desk) -> None:
     """All that is named, each once; the same computation in two launches twice."""
     first = desk.freeze("first", sweep=[("a=1",), ("a=2",)])

@@ -22,10 +22,10 @@ needs_plotly = pytest.mark.skipif(
 
 @needs_plotly
 def test_report_writes_one_private_file(desk: Desk) -> None:
-    """Without -o it is named after the run, and nothing is left beside it."""
+    """Without -o it is named after the launch, and nothing is left beside it."""
     launch = troubled_launch(desk)
     said = desk.say("report")
-    target = desk.folder / f"{launch.id}.0.html"
+    target = desk.folder / f"{launch.id}.html"
     assert (said.code, said.out) == (0, "")
     assert said.err == f"hpckit: reported 1 run to {target}\n"
     text = target.read_text()
@@ -68,7 +68,7 @@ def test_report_prints_other_forms_without_html(desk: Desk) -> None:
     """--markdown, --json and --junit need no plotly and write no HTML by themselves."""
     launch = troubled_launch(desk)
     said = desk.say("report", "--markdown", "--junit", "junit.xml")
-    assert said.out.startswith(f"# {launch.id}.0\n")
+    assert said.out.startswith(f"# {launch.id}\n")
     assert said.err == f"hpckit: reported 1 run to {desk.folder / 'junit.xml'}\n"
     assert ET.parse(desk.folder / "junit.xml").getroot().tag == "testsuites"  # noqa: S314  # ours
     found = json.loads(desk.say("report", "--json").out)

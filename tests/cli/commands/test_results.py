@@ -39,9 +39,9 @@ def test_results_show_what_differs_beside_what_came_out(swept: Any) -> None:
     """Columns are the overrides that differ, the state, the last metrics, step and time."""
     lines = swept.say("results").out.splitlines()
     assert lines[0].split() == [
-        *("index", "lr", "state", "loss", "accuracy", "step", "time", "goodput"),
+        *("index", "lr", "state", "loss", "accuracy", "steps", "time", "goodput"),
     ]
-    assert lines[1].split()[:7] == ["0", "0.1", "completed", "0.5", "0.5", "20", "2:00"]
+    assert lines[1].split()[:7] == ["0", "0.1", "completed", "0.5", "0.5", "21", "2:00"]
     assert lines[1].endswith("  99.2 %")
     assert lines[3].split()[:3] == ["2", "0.003", "running"]
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from report_launches import troubled_launch
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
@@ -147,6 +148,13 @@ def test_status_of_a_few_runs_says_which_are_held_back(desk: Any, writer: Any) -
     said = desk.say("status").out
     assert "held back: restarts (.0, 2); `hpckit status RUN` says more" in said
     assert "held back" not in desk.say("status", ".1").out
+
+
+def test_status_of_one_run_says_what_its_code_timed(desk: Any) -> None:
+    """`run.timed("forward")` is for whoever looks at the run, not for JSON alone."""
+    troubled_launch(desk)
+    said = desk.say("status").out
+    assert "\ntimed: backward 0.6 s a step (30 %), forward 0.5 s a step (25 %)\n" in said
 
 
 def test_status_of_gpus_that_nobody_measured_has_no_price(desk: Any, writer: Any) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import re
 from typing import Any
 
 import pytest
+from cli_world import NOW
 from pseudo_terminal import Sitting
+from report_launches import troubled_launch
+
+from hpckit.cli.terminal.waiting import Waiting, wait
+from hpckit.context import Context
 
 LOCAL = ("cluster=local", "code.snapshot=false")
 SAY = ("sh", "-c", "echo one; echo two; exit $0")
@@ -67,6 +73,28 @@ def test_wait_follow_says_which_of_several_runs_printed_a_line(shell: Any) -> No
     printed = [line for line in said.out.splitlines() if "|" in line]
     assert sorted(printed) == [".0| one", ".0| two", ".1| one", ".1| two"]
     assert "2 runs: 1 completed, 1 failed" in said.err
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_wait_ends_with_what_held_the_runs_back(desk: Any, *, follow: bool) -> None:
+    """A line for each kind of verdict that matters, and where to read on."""
+    launch = troubled_launch(desk)
+    out, err = io.StringIO(), io.StringIO()
+    context = Context(
+        environ={}, cwd=desk.folder, stdout=out, stderr=err, now=lambda: NOW, sleep=lambda _: None
+    )
+    assert wait(launch, context, Waiting(follow=follow)) == 1
+    said = err.getvalue() if follow else out.getvalue()
+    lines = [line.removeprefix("hpckit: ") for line in said.splitlines() if "held back" in line]
+    assert lines == [
+        f"held back: {kind}; `hpckit status {launch.id}.0` says more"
+        for kind in (
+            *("input bound (high)", "restarts (high)", "straggler (medium)", "throttled (medium)"),
+        )
+    ]
+    out.truncate(0)
+    wait(launch, context, Waiting(quiet=True))
+    assert "held back" not in out.getvalue()
 
 
 @pytest.mark.parametrize(

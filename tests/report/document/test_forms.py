@@ -156,7 +156,7 @@ def test_markdown_is_a_short_twin_of_the_page(desk: Desk) -> None:
     """Verdicts with remedies, failures with tracebacks, the account, the runs, the next step."""
     launch = troubled_launch(desk)
     text = markdown_text(gathered(desk, launch))
-    assert text.startswith(f"# {launch.id}.0\n\n- 1 run: 1 failed.\n- Goodput 68.8 % of 1 h;")
+    assert text.startswith(f"# {launch.id}\n\n- 1 run: 1 failed.\n- Goodput 68.8 % of 1 h;")
     assert "- **input bound (high)**: Ranks waited 35 % of each step for data" in text
     assert "- **restarts (high)**:" in text
     assert "    loss = model(batch).mean()" in text

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from cli_world import Desk
+from cli_world import Desk, Writer
 from report_launches import ATTACK, gathered, hostile_launch, swept_launch, troubled_launch
 
 from hpckit.report.document.model import ReportDocument
@@ -177,6 +177,66 @@ def test_page_shows_what_steps_went_to_in_shares_that_add_up(desk: Desk) -> None
         shares = [float(one) for one in re.findall(r">([0-9.]+) %<", row)]
         assert sum(shares[:4]) == pytest.approx(100, abs=0.3), row
     assert len(rows) == 4
+
+
+def test_page_lists_the_latest_interruptions(desk: Desk) -> None:
+    """When, where and why, the newest first; causes alone are counted for all of them."""
+    rows = parsed(gathered(desk, troubled_launch(desk))).tables["latest interruptions"]
+    assert rows[0] == ["when", "run", "attempt", "round", "rank", "node", "step", "then", "what"]
+    assert [row[1:6] for row in rows[1:]] == [
+        [".0", "2", "0", "3", "n2"],
+        [".0", "1", "1", "", "n2"],
+        [".0", "1", "0", "1", "n1"],
+    ]
+    assert [row[6:] for row in rows[2:]] == [
+        ["800", "end", "n2 is lost"],
+        ["420", "new round", "CUDA out of memory"],
+    ]
+    assert rows[1][0].startswith("2026-01-01 01:19:20")
+
+
+def test_page_shows_what_the_code_timed(desk: Desk) -> None:
+    """The phases of `run.timed`, the longest first."""
+    page = parsed(gathered(desk, troubled_launch(desk)))
+    assert page.tables["timed phases"][1:] == [
+        [".0", "backward", "0.6", "30.0 %"],
+        [".0", "forward", "0.5", "25.0 %"],
+    ]
+
+
+def test_page_offers_resume_where_something_is_left(desk: Desk) -> None:
+    """A launch that completed has nothing to resume."""
+    left = parsed(gathered(desk, troubled_launch(desk))).text["provenance"]
+    assert "hpckit resume" in left
+    launch = desk.freeze("done", minute=1)
+    writer = Writer(launch=launch)
+    writer.start()
+    writer.complete()
+    done = parsed(gathered(desk, launch)).text["provenance"]
+    assert ("hpckit rerun" in done, "hpckit resume" in done) == (True, False)
+
+
+def test_page_gives_a_constant_curve_a_range_of_its_size(desk: Desk) -> None:
+    """A learning rate of 0.001 is not drawn between -1 and 1."""
+    writer = Writer(launch=desk.freeze("flat"))
+    writer.start()
+    for step in range(3):
+        writer.metrics(step, lr=0.001, loss=float(step))
+    charts = {
+        one["layout"]["yaxis"]["title"]["text"]: one["layout"]["yaxis"]
+        for one in parsed(gathered(desk, writer.launch)).charts
+        if one["id"].startswith("chart-curve")
+    }
+    assert charts["lr"]["range"] == pytest.approx([0.0005, 0.0015])
+    assert "range" not in charts["loss"]
+
+
+def test_page_counts_steps_and_shows_times_in_one_way(desk: Desk) -> None:
+    """The table of results has what the table of runs has: `1200`, not the step's number 1199."""
+    page = parsed(gathered(desk, troubled_launch(desk)))
+    head, (*_, steps, time) = page.tables["results of the runs"]
+    assert head[-2:] == ["steps", "time"]
+    assert (steps, time) == ("1200", "21:50")
 
 
 def test_page_draws_undone_steps_faint_and_the_others_solid(desk: Desk) -> None:

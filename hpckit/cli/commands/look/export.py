@@ -58,12 +58,23 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     outcome = export_runs(request, context)
     if request.target is not None:
         context.note(f"exported {_summary(outcome, request.kind)} to {request.target}")
+    if outcome.runs and not arguments.follow and not outcome.written.values:
+        _remark_nothing(outcome, request.kind, context)
     if outcome.written.left_out:
         context.note(
             f"left out {counted(outcome.written.left_out, 'value')} that {request.kind} has no "
             "place for: texts, and values without a whole step"
         )
     return 0
+
+
+def _remark_nothing(outcome: ExportOutcome, kind: ExportKind, context: Context) -> None:
+    """Say why there is nothing; traces and OpenMetrics have more than values, and need none."""
+    if kind not in {ExportKind.trace, ExportKind.openmetrics} and not outcome.written.left_out:
+        context.note(
+            f"{'this run has' if len(outcome.runs) == 1 else 'these runs have'} no metrics: "
+            "run.log(loss=...) writes them"
+        )
 
 
 def _target(arguments: argparse.Namespace, context: Context) -> Path | None:
