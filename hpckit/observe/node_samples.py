@@ -37,6 +37,9 @@ STALLED = timedelta(seconds=30)
 LAST_WAIT_S = 0.5
 """Longest wait for the GPUs in the last sample."""
 
+CLOCK_SET = timedelta(seconds=1)
+"""A clock that differs by more from one that nobody sets has been set while a row was under way."""
+
 ROWS_A_TOTAL = 10
 """A total is written after so many rows; after the first ones more often."""
 
@@ -55,12 +58,15 @@ class NodeSamples:
     host: HostReader | None
     gpus: GpuThread | None
     on_event: Callable[[TelemetryEvent], None] | None = None
+    monotonic: Callable[[], float] | None = None
+    """A clock that nobody sets, to measure how long a row is; without it `take` says that alone."""
     steps: deque[RankSteps] = field(default_factory=deque)
     """What the ranks of the node have reported since the last row; other threads append to it."""
     _total: RunningTotal = field(init=False)
     _rows: int = field(default=0, init=False)
     _looked: datetime | None = field(default=None, init=False)
     _begun: datetime | None = field(default=None, init=False)
+    _begun_s: float = field(default=0.0, init=False)
     _hosts: list[HostSample] = field(default_factory=list, init=False)
     _samples: list[GpuSample] = field(default_factory=list, init=False)
     _answered: datetime | None = field(default=None, init=False)
@@ -109,14 +115,14 @@ class NodeSamples:
 
     def _close_row(self, at: datetime, *, last: bool = False) -> None:
         row = TelemetryRow(
-            start=self._begun or at,
+            start=self._start_of_row(at),
             end=at,
             host=host_row(self._hosts) if self._hosts else None,
             gpus=gpu_rows(self._samples),
             ranks=merge_steps(self._reported()),
         )
         repeated = [event for event in self._repeated.values() if event.count]
-        self._begun, self._hosts, self._samples, self._repeated = at, [], [], {}
+        self._hosts, self._samples, self._repeated = [], [], {}
         for event in repeated:
             self.writer.append(event, at)
         self._total.add(row)
@@ -125,6 +131,18 @@ class NodeSamples:
         due = self._rows % ROWS_A_TOTAL == 0 or self._rows & (self._rows - 1) == 0
         if (last or due) and self._total.total is not None:
             self.writer.append_total(self._total.total, at)
+
+    def _start_of_row(self, at: datetime) -> datetime:
+        """Return when the row began that ends now, by the clock as it is now: it may have been set.
+
+        The next one begins.
+        """
+        start, self._begun = self._begun or at, at
+        if self.monotonic is None:
+            return start
+        begun_s, self._begun_s = self._begun_s, self.monotonic()
+        passed = timedelta(seconds=self._begun_s - begun_s)
+        return start if start == at or abs(at - start - passed) <= CLOCK_SET else at - passed
 
     def _reported(self) -> Iterator[RankSteps]:
         """Yield what ranks have reported, and forget it."""

@@ -12,6 +12,7 @@ or stops it: not a driver that hangs, not a file system that does not answer.
 from __future__ import annotations
 
 import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -129,6 +130,7 @@ class NodeSampler:
             host=HostReader() if settings.measure_host else None,
             gpus=GpuThread(opener) if settings.measure_gpus else None,
             on_event=self.on_event,
+            monotonic=time.monotonic,
             steps=self._steps,
         )
 

@@ -36,10 +36,8 @@ class RunningTotal:
         """Add the next row."""
         grown = self._grown(row)
         self._remember(row)
-        if self.total is None:
-            self.total = TelemetryTotal(row=grown)
-            return
-        self.total = merge_totals(self.total, TelemetryTotal(row=grown))
+        added = TelemetryTotal(row=grown, measured_s=(row.end - row.start).total_seconds())
+        self.total = added if self.total is None else merge_totals(self.total, added)
 
     def _grown(self, row: TelemetryRow) -> TelemetryRow:
         """Return the row with the increase of each counter since it was last known."""
@@ -58,9 +56,11 @@ class RunningTotal:
 
 
 def merge_totals(first: TelemetryTotal, second: TelemetryTotal) -> TelemetryTotal:
-    """Return both totals as one: counters add up, as they are increases."""
+    """Return both totals as one: counters, which are increases, and lengths add up."""
     merged = merge_rows(first.row, second.row)
-    return TelemetryTotal(row=_summed(merged, first.row, second.row))
+    return TelemetryTotal(
+        row=_summed(merged, first.row, second.row), measured_s=first.length_s + second.length_s
+    )
 
 
 def _increases(before: Mapping[_Name, float], now: Mapping[_Name, float]) -> dict[_Name, float]:

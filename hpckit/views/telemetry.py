@@ -11,7 +11,6 @@ from hpckit.model.telemetry.usage import NodeUsage, RunUsage
 from hpckit.model.telemetry.vocabulary import (
     GpuDevice,
     GpuRow,
-    TelemetryRow,
     TelemetryTotal,
     nameless_gpu,
 )
@@ -24,6 +23,8 @@ from hpckit.record.logs import rounds
 from hpckit.record.store import open_plain
 from hpckit.record.telemetry import LatestTelemetry, latest_telemetry, telemetry_nodes
 
+_CLOCK_SET_S = 1.0
+
 _NCCL_BYTES = 1_000_000
 """NCCL says which network it uses while it begins."""
 
@@ -34,14 +35,14 @@ def run_usage(launch: Launch, index: int) -> RunUsage:
     totals: dict[str, list[TelemetryTotal]] = {}
     devices: dict[str, dict[str, GpuDevice]] = {}
     for number in attempt_numbers(run.attempts):
-        attempt, rows = run.attempt(number), list[TelemetryRow]()
+        attempt, of_nodes = run.attempt(number), list[TelemetryTotal]()
         for node, latest in _latest(attempt):
             if latest.total is not None:
                 totals.setdefault(node, []).append(latest.total)
-                rows.append(latest.total.row)
+                of_nodes.append(latest.total)
                 found = {one.uuid: one for one in latest.devices}
                 devices.setdefault(node, {}).update(found)
-        seconds += _span_s(rows)
+        seconds += _measured_s(of_nodes)
     nodes = (_usage(node, totals[node], tuple(devices[node].values())) for node in sorted(totals))
     return RunUsage(nodes=tuple(nodes), seconds=seconds)
 
@@ -54,11 +55,16 @@ def _latest(attempt: AttemptPaths) -> Iterator[tuple[str, LatestTelemetry]]:
                 yield node, latest_telemetry(attempt, node)
 
 
-def _span_s(rows: Sequence[TelemetryRow]) -> float:
-    """Return the time from the first beginning to the last end, in seconds."""
-    if not rows:
-        return 0.0
-    return (max(row.end for row in rows) - min(row.start for row in rows)).total_seconds()
+def _measured_s(totals: Sequence[TelemetryTotal]) -> float:
+    """Return how long at least one node was measured in an attempt, in seconds.
+
+    That is from the first beginning to the last end, but for nodes with gaps, or with a clock that
+    was set.
+    """
+    whole = [one.row for one in totals if abs(one.span_s - one.length_s) <= _CLOCK_SET_S]
+    starts, ends = [row.start for row in whole], [row.end for row in whole]
+    span_s = (max(ends) - min(starts)).total_seconds() if whole else 0.0
+    return max(span_s, *(one.length_s for one in totals), 0.0)
 
 
 def nccl_transport(launch: Launch, index: int) -> NcclTransport | None:
@@ -74,7 +80,7 @@ def nccl_transport(launch: Launch, index: int) -> NcclTransport | None:
 
 
 def _usage(node: str, totals: list[TelemetryTotal], devices: tuple[GpuDevice, ...]) -> NodeUsage:
-    seconds = sum((one.row.end - one.row.start).total_seconds() for one in totals)
+    seconds = sum(one.length_s for one in totals)
     merged = totals[0]
     for one in totals[1:]:
         merged = merge_totals(merged, one)

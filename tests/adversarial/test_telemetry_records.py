@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_world import START, Desk, Writer
 
-from hpckit.model.telemetry.json_form import decode_telemetry
+from hpckit.model.telemetry.json_form import decode_telemetry, encode_telemetry
+from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.model.telemetry.vocabulary import (
     GaugeSpread,
@@ -26,8 +28,10 @@ from hpckit.model.telemetry.vocabulary import (
     GpuTrouble,
     GpuVendor,
     TelemetryRow,
+    TelemetryTotal,
     nameless_gpu,
 )
+from hpckit.observe.sampler import NodeSampler
 from hpckit.observe.segments import SegmentWriter
 from hpckit.observe.totals import RunningTotal
 from hpckit.planning.diagnosis.usage import gpu_energy
@@ -35,8 +39,13 @@ from hpckit.record import store
 from hpckit.record import telemetry as telemetry_record
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import make_folder
-from hpckit.record.telemetry import closed_segments, last_total, telemetry_devices
+from hpckit.record.store import append_line, make_folder
+from hpckit.record.telemetry import (
+    closed_segments,
+    last_total,
+    read_telemetry,
+    telemetry_devices,
+)
 from hpckit.views import telemetry as telemetry_view
 from hpckit.views.report import gpu_rows, hardware
 from hpckit.views.telemetry import nccl_transport, run_usage
@@ -205,6 +214,43 @@ def test_a_gpu_that_was_lost_at_first_counts_once(desk: Desk) -> None:
     writer.append_total(total.total, total.total.row.end)
     (usage,) = run_usage(launch, 0).nodes
     assert [(gpu.uuid, gpu.troubles) for gpu in usage.row.gpus] == [("GPU-1", lost.troubles)]
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_is_set_is_no_hour_of_gpus(tmp_path: Path, hours: int) -> None:
+    """Rows, and all of them together, are as long as they were measured."""
+    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    began = time.monotonic()
+
+    def now() -> datetime:
+        late = time.monotonic() - began > 1
+        return datetime.now(UTC) + timedelta(hours=hours if late else 0)
+
+    settings = Observe(interval_s=0.5, row_s=0.5, measure_gpus=False)
+    sampler = NodeSampler(settings=settings, attempt=attempt, node=NODE, now=now)
+    sampler.start()
+    time.sleep(2.5)
+    assert sampler.stop(10)
+    lasted = time.monotonic() - began
+    rows = [one for one in read_telemetry(attempt, NODE) if isinstance(one, TelemetryRow)]
+    assert all(timedelta() <= row.end - row.start < timedelta(minutes=1) for row in rows)
+    total = last_total(attempt, NODE)
+    assert total is not None
+    assert total.span_s > 3000, "the clock was set"
+    assert 1 < total.length_s <= lasted
+
+
+def test_an_hour_that_was_not_measured_has_no_price(desk: Desk) -> None:
+    """One node of two has a clock that was set an hour forward; an attempt lasted two minutes."""
+    launch, (attempt,) = completed(desk)
+    for node, late in (("n1", 0), ("n2", 3600)):
+        row = node_row(0, gpu_row("GPU-1", 36000))
+        row = replace(row, end=row.start + timedelta(seconds=120 + late))
+        total = TelemetryTotal(row=row, measured_s=120)
+        append_line(attempt.telemetry(node), encode_telemetry(total))
+    run = shown(desk, launch)
+    assert run["energy"]["gpu_hours"] == pytest.approx(2 * 120 / 3600, rel=1e-3)
+    assert run["telemetry"]["power_w"] == pytest.approx(2 * 300)
 
 
 def test_a_part_of_a_gpu_that_appears_late_is_known_as_one(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ each counter once, with a list over the GPUs in the order of `uuids` (null: this
      "ranks":{"rank":[0,1],"first_step":[40,40],"steps":[60,60],"seconds":[29.8,29.8],
               "data_s":[1.2,0.9],"phases":{"forward":[9.1,9.2]}}}
 
-A `total` has the fields of a row, and counters as increases.
+A `total` has the fields of a row, counters as increases, and `measured_s`.
 
 A spread is `[min, mean, max, p95]`; followed by its count where that is not the row's `samples`; a
 bare number where all four are equal. Gauges keep four significant digits, counters and shares
@@ -82,7 +82,10 @@ def encode_telemetry(record: TelemetryRecord) -> dict[str, Any]:
     if isinstance(record, TelemetryRow):
         return {"v": VERSION, "kind": "row", **_row(record)}
     if isinstance(record, TelemetryTotal):
-        return {"v": VERSION, "kind": "total", **_row(record.row)}
+        measured_s = (
+            {} if record.measured_s is None else {"measured_s": _counted(record.measured_s)}
+        )
+        return {"v": VERSION, "kind": "total", **measured_s, **_row(record.row)}
     name, fields = _NAMES[type(record)], to_plain(record)
     if isinstance(record, TelemetryEvent):
         fields = {"at": fields["at"], "what": fields.pop("kind"), **fields}
@@ -98,7 +101,7 @@ def decode_telemetry(line: Mapping[str, Any]) -> TelemetryRecord | None:
         if line.get("kind") == "row":
             return _read_row(line)
         if line.get("kind") == "total":
-            return TelemetryTotal(row=_read_row(line))
+            return _read_total(line)
         kind = _KINDS.get(str(line.get("kind")))
         if kind is None:
             return None
@@ -197,6 +200,14 @@ def _read_row(line: Mapping[str, Any]) -> TelemetryRow:
         host=None if host is None else _read_host(host),
         gpus=() if gpus is None else _read_gpus(gpus),
         ranks=_read_ranks(line.get("ranks") or {"rank": []}),
+    )
+
+
+def _read_total(line: Mapping[str, Any]) -> TelemetryTotal:
+    measured_s = line.get("measured_s")
+    return TelemetryTotal(
+        row=_read_row(line),
+        measured_s=None if measured_s is None else max(_number(measured_s), 0.0),
     )
 
 

@@ -316,10 +316,23 @@ class TelemetryRow:
 class TelemetryTotal:
     """All rows of a node in an attempt so far, as one; counters are how much they have grown.
 
-    It is written now and then, so that reading the end of a file is enough.
+    It is written now and then, so that reading the end of a file is enough. `measured_s` is how
+    long all rows are together: a clock that is set makes the row longer or shorter than that. None:
+    from its start to its end.
     """
 
     row: TelemetryRow
+    measured_s: float | None = None
+
+    @property
+    def span_s(self) -> float:
+        """The seconds from the start of the row to its end."""
+        return (self.row.end - self.row.start).total_seconds()
+
+    @property
+    def length_s(self) -> float:
+        """The seconds that were measured."""
+        return self.span_s if self.measured_s is None else self.measured_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
