@@ -62,7 +62,8 @@ def _rarer(times: TimeShares, better: float | None, chosen: RunSettings) -> str:
         left = f"set {key}=null" if key else "leave the interval to hpckit"
         return (
             f"Save every {duration(better)}{_as_set(times, better, chosen)}, which is best for "
-            f"how often this run failed; or {left}, so that the interval follows from the measured cost."
+            f"how often this run failed; or {left}, so that the interval follows from the "
+            "measured cost."
         )
     if key:
         return (
