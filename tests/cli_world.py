@@ -92,7 +92,6 @@ class Desk:
         kind: ClusterKind = ClusterKind.local,
         minute: int = 0,
         files: Sequence[str] = (),
-        max_parallel: int = 1,
         **settings_given: Any,
     ) -> Launch:
         """Freeze a launch of one run per tuple of overrides, with a snapshot of these files."""
@@ -101,9 +100,8 @@ class Desk:
         settings = LaunchConfig(
             name=name,
             entry_point="train:main",
-            cluster=Cluster(kind=kind, max_parallel=max_parallel),
             code=Code(),
-            **settings_given,
+            **{"cluster": Cluster(kind=kind), **settings_given},
         )
         points = [
             SweepPoint(overrides=words, config=to_plain(settings), settings=settings)

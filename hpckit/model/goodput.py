@@ -134,6 +134,7 @@ class Goodput:
     """The goodput of a run. `stepped` is whether its work can be seen: by steps, or by completion.
 
     `writing` is how long saves took until their commit, in parallel with training or not.
+    `standstill` is how long no step has begun, if that is much longer than steps take, else null.
     `first_wait` is the part of `parts.queue` before the first attempt. `ettr_expected` is the
     result of the formula for `measured`, null if that lacks values.
     """
@@ -150,6 +151,7 @@ class Goodput:
     first_wait: timedelta
     measured: MeasuredTimes
     ettr_expected: float | None
+    standstill: timedelta | None = None
 
     @property
     def goodput(self) -> float | None:

@@ -2,13 +2,16 @@
 
 Datetimes are ISO 8601 in UTC, durations are seconds, enums their value, tuples lists. Unknown keys
 are ignored when reading, so that an older hpckit can read what a newer one wrote. A value of
-another type than its field's is refused here, so that code that reads a record can trust it.
+another type than its field's is refused here, so that code that reads a record can trust it. So is
+a number that nothing measures or counts: NaN, infinity, a whole number beyond 64 bits, and in a
+field of seconds (`_s`) more than a thousand years. JSON has all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import types
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -21,6 +24,23 @@ _Reader = Callable[[Any], Any]
 
 _PLAIN: frozenset[Any] = frozenset({str, int, float, bool, type(None)})
 _LONGEST_SHOWN = 60
+
+LARGEST = 2**63 - 1
+"""The largest whole number that a record may have: what 64 bits hold."""
+
+LONGEST_S = 3.2e10
+"""The longest time that a record may have, in seconds: a thousand years."""
+
+_LARGEST_FLOAT = sys.float_info.max
+_NUMBERS = frozenset({int, float})
+
+
+def is_within(value: float, most: float = _LARGEST_FLOAT) -> bool:
+    """Whether a number is between -most and most: not NaN, and by default what a float can hold.
+
+    `math.isfinite` fails for whole numbers that no float can hold; this does not.
+    """
+    return -most <= value <= most
 
 
 def to_plain(value: Any) -> Any:
@@ -71,10 +91,15 @@ def from_plain(kind: type[T], record: Mapping[str, Any]) -> T:
         raise TypeError(f"{kind.__name__} is {_shown(record)}, not an object")
     whole: Any = kind
     made: dict[str, Any] = {}
-    for name, accepted, read in _readers(whole):
+    for name, accepted, most, read in _readers(whole):
         if name in record:
             value = record[name]
-            made[name] = value if type(value) in accepted else _read(name, read, value)
+            if type(value) not in accepted:
+                made[name] = _read(name, read, value)
+            elif most is None or type(value) not in _NUMBERS or -most <= value <= most:
+                made[name] = value
+            else:
+                raise ValueError(f"{name}: {_shown(value)} is out of range")
     return kind(**made)
 
 
@@ -86,13 +111,25 @@ def _read(name: str, read: _Reader, value: Any) -> Any:
 
 
 @cache
-def _readers(kind: Any) -> tuple[tuple[str, frozenset[Any], _Reader], ...]:
-    """Return the fields of a dataclass, each with the types accepted unchanged and a reader."""
+def _readers(kind: Any) -> tuple[tuple[str, frozenset[Any], float | None, _Reader], ...]:
+    """Return the fields of a dataclass: the types accepted unchanged, the largest number, a reader.
+
+    The largest number is null for a field that holds none, or anything.
+    """
     hints = get_type_hints(kind)
-    return tuple(
-        (field.name, _accepted(hints[field.name]), _reader(hints[field.name]))
-        for field in dataclasses.fields(kind)
-    )
+    return tuple(_field(field.name, hints[field.name]) for field in dataclasses.fields(kind))
+
+
+def _field(name: str, hint: Any) -> tuple[str, frozenset[Any], float | None, _Reader]:
+    accepted = _accepted(hint)
+    return name, accepted, None if hint is Any else _most(accepted, name), _reader(hint)
+
+
+def _most(accepted: frozenset[Any], name: str = "") -> float | None:
+    """Return the largest number among values of these types, in a field of this name."""
+    if float in accepted:
+        return LONGEST_S if name.endswith("_s") else _LARGEST_FLOAT
+    return LARGEST if int in accepted else None
 
 
 _AS_THEY_ARE: Mapping[Any, frozenset[Any]] = {
@@ -130,7 +167,8 @@ def _reader_of_union(members: tuple[Any, ...]) -> _Reader:
         read = _reader(others[0])
         return lambda value: None if value is None else read(value)
     # In a union of several types, only JSON's own types can be told apart.
-    return _reader_of_some(frozenset(members), " or ".join(one.__name__ for one in others))
+    allowed = " or ".join(one.__name__ for one in others)
+    return _reader_of_some(frozenset(members), allowed)
 
 
 def _reader_of_tuple(members: tuple[Any, ...]) -> _Reader:
@@ -153,7 +191,8 @@ def _reader_of_one(hint: Any) -> _Reader:
     if issubclass(hint, Enum):
         return cast("_Reader", hint)
     accepted = _accepted(hint)
-    return lambda value: _checked(value, hint, accepted)
+    most = _most(accepted)
+    return lambda value: _in_range(_checked(value, hint, accepted), most)
 
 
 def _checked(value: Any, hint: type, accepted: frozenset[Any]) -> Any:
@@ -164,12 +203,20 @@ def _checked(value: Any, hint: type, accepted: frozenset[Any]) -> Any:
 
 
 def _reader_of_some(accepted: frozenset[Any], allowed: str) -> _Reader:
+    most = _most(accepted)
+
     def read(value: Any) -> Any:
         if type(value) in accepted:
-            return value
+            return _in_range(value, most)
         raise TypeError(f"{_shown(value)} is not {allowed}")
 
     return read
+
+
+def _in_range(value: Any, most: float | None) -> Any:
+    if most is not None and type(value) in _NUMBERS and not is_within(value, most):
+        raise ValueError(f"{_shown(value)} is out of range")
+    return value
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -192,10 +239,9 @@ def _moment(value: Any) -> datetime:
 
 
 def _duration(value: Any) -> timedelta:
-    try:
-        return timedelta(seconds=value)
-    except OverflowError as error:
-        raise ValueError(f"{_shown(value)} is too long") from error
+    if not is_within(value, LONGEST_S):
+        raise ValueError(f"{_shown(value)} is too long")
+    return timedelta(seconds=value)
 
 
 def _shown(value: object) -> str:

@@ -16,6 +16,7 @@ from hpckit.views.across_launches import named_runs
 from hpckit.views.report.plotted import PlotQuestion, curve_figure
 
 _LARGEST_INCHES = 100.0
+_MOST_SMOOTHED = 1_000_000
 _WHAT = "figure"
 
 
@@ -42,10 +43,10 @@ def write_plot(request: PlotRequest, context: Context) -> CurveFigure:
         height=_checked("--height", request.height),
         log=request.log,
     )
-    if request.question.smooth < 1:
+    if not 1 <= request.question.smooth <= _MOST_SMOOTHED:
         raise UsageError(
             f"--smooth is {request.question.smooth}; it is the number of values to take the mean "
-            "of, 1 or more"
+            f"of, from 1 to {_MOST_SMOOTHED}"
         )
     check_output_file(request.target, _WHAT)
     named = named_runs(request.references, request.base, context)

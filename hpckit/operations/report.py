@@ -20,6 +20,7 @@ from hpckit.views.report.gather import report_document
 
 _BEGINNING = 4096
 _LEAST_REFRESH_S = 1.0
+_MOST_REFRESH_S = 24 * 3600
 _WHAT = "report"
 _HTML, _JUNIT = (".html", ".htm"), (".xml",)
 
@@ -52,10 +53,11 @@ class ReportOutcome:
 
 def write_report(request: ReportRequest, context: Context) -> ReportOutcome:
     """Write what was asked for; raises UsageError, and NotFoundError."""
-    if request.refresh_s is not None and not request.refresh_s >= _LEAST_REFRESH_S:
+    seconds = request.refresh_s
+    if seconds is not None and not _LEAST_REFRESH_S <= seconds <= _MOST_REFRESH_S:
         raise UsageError(
-            f"--refresh is {request.refresh_s:g}; it has to be {_LEAST_REFRESH_S:g} (a second) "
-            "or more"
+            f"--refresh is {seconds:g}; it is in seconds, from {_LEAST_REFRESH_S:g} to "
+            f"{_MOST_REFRESH_S} (a day)"
         )
     for target, suffixes in ((request.html, _HTML), (request.junit, _JUNIT)):
         if target is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpckit.model import events
 from hpckit.model.goodput import StepProgress
-from hpckit.model.plain import from_plain
+from hpckit.model.plain import LARGEST, from_plain, is_within
 from hpckit.record.frozen import unreadable_file
 from hpckit.record.layout import AttemptPaths, RunPaths
 from hpckit.record.store import read_events, read_json
@@ -80,7 +80,11 @@ def progress_of(attempt: AttemptPaths) -> tuple[int | None, int | None]:
         step, total = noted["step"], noted.get("total")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None, None
-    return step if isinstance(step, int) else None, total if isinstance(total, int) else None
+    return _whole(step), _whole(total)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and is_within(value, LARGEST) else None
 
 
 def read_attempts(

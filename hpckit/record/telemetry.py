@@ -35,8 +35,12 @@ _MOST_END_BYTES = 4_000_000
 """Rows of ten minutes of a node with 16 GPUs and as many ranks, and a total, are a tenth of it."""
 
 _ROW = b'{"v":1,"kind":"row",'
-_PASSED = (_ROW, b'{"v":1,"kind":"event",', b'{"v":1,"kind":"segment",')
+_EVENT, _SEGMENT = b'{"v":1,"kind":"event",', b'{"v":1,"kind":"segment",'
+_PASSED = (_ROW, _EVENT, _SEGMENT)
 """How lines begin that are neither totals nor devices, as this version writes them."""
+
+NO_ROW = (_EVENT, _SEGMENT, b'{"v":1,"kind":"total",', b'{"v":1,"kind":"device",')
+"""How lines begin that are no rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +124,7 @@ def _newest_first(attempt: AttemptPaths, node: str) -> Iterator[Path]:
 def _ends_of(file: Path) -> tuple[TelemetryTotal | None, dict[str, GpuDevice]]:
     """Return the last total of a file, and the devices beside it and at the beginning."""
     with suppress(FileNotFoundError), open_plain(file) as opened:
-        total, named = _last_of(_lines_backwards(opened))
+        total, named = _last_of(lines_backwards(opened))
         first, devices = _first_of(opened)
         return total or first, {**devices, **named}
     return None, {}
@@ -155,7 +159,7 @@ def _first_of(opened: BinaryIO) -> tuple[TelemetryTotal | None, dict[str, GpuDev
     return total, devices
 
 
-def _lines_backwards(opened: BinaryIO) -> Iterator[bytes]:
+def lines_backwards(opened: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file from its end; of a long file the last megabytes."""
     size = end = opened.seek(0, os.SEEK_END)
     rest = b""

@@ -20,12 +20,12 @@ _BAR_CELLS = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MESSAGE_WIDTH = 72
 _KIB = 1024
-_LABELS = {
+PART_LABELS = {
     "productive": "productive",
     "checkpoint": "checkpoint stall",
     "start": "start-up",
     "restart": "restart",
-    "lost": "lost work",
+    "lost": "repeated steps",
     "queue": "queue",
     "idle": "ended, not resumed",
 }
@@ -61,9 +61,9 @@ _SHORT_RUN = timedelta(minutes=1)
 _SECOND = timedelta(seconds=1)
 _LOST = {
     "restart": "restarts",
-    "lost": "steps done again",
+    "lost": "repeated steps",
     "start": "start-up",
-    "checkpoint": "saving",
+    "checkpoint": "checkpoint stall",
 }
 
 
@@ -106,25 +106,29 @@ def _history(row: RunRow, account: Goodput) -> Page:
 
 
 def _shares_line(account: Goodput) -> str:
-    """Return the ratios, `goodput 94.1 %  ETTR 93.0 %`, and the result of the formula."""
+    """Return the ratios, each with what it is a share of, and the result of the formula."""
     if account.goodput is None:
         return "goodput not known: the run has reported no step"
-    words = f"goodput {percent(account.goodput)}  ETTR {percent(account.ettr)}"
+    parts = account.parts
+    words = (
+        f"goodput {percent(account.goodput)} of {span_words(parts.running)} on its nodes; "
+        f"ETTR {percent(account.ettr)} of {span_words(parts.wall)} of wall time"
+    )
     if account.ettr_expected is None:
         return words
     since, formula = percent(account.ettr_since_first_step), percent(account.ettr_expected)
-    return f"{words}  (since the first step {since}; by the formula {formula})"
+    return f"{words}\nETTR since the first step {since}; by Daly's formula for its times {formula}"
 
 
 def _parts_table(parts: TimeParts) -> TextTable:
     spans = {field.name: getattr(parts, field.name) for field in fields(parts)}
     rows = [
-        (_LABELS[name], span_text(span), f"{percent(share):>7}", bar(share))
+        (PART_LABELS[name], span_text(span), f"{percent(share):>7}", bar(share))
         for name, span in spans.items()
         if (share := span / parts.wall)
     ]
     return TextTable(
-        header=("part", "time", "share", ""),
+        header=("part", "time", "of wall", ""),
         rows=(*rows, ("wall", span_text(parts.wall), "", "")),
     )
 
@@ -138,7 +142,7 @@ def _counts_line(account: Goodput) -> str:
         if counts
     ]
     tries = f"{counted(account.rounds, 'round')} in {counted(account.attempts, 'attempt')}"
-    return f"{', '.join(words)} over {tries}; {counted(account.lost_steps, 'step')} done again"
+    return f"{', '.join(words)} over {tries}; {counted(account.lost_steps, 'repeated step')}"
 
 
 def _causes(counts: Mapping[Cause, int]) -> str:
@@ -148,7 +152,7 @@ def _causes(counts: Mapping[Cause, int]) -> str:
 def _history_table(account: Goodput) -> TextTable:
     latest = account.interruptions[-SHOWN_INTERRUPTIONS:]
     return TextTable(
-        header=("at", "round", "cause", "where", "step", "then", "what"),
+        header=("at", "attempt", "round", "cause", "where", "step", "then", "what"),
         rows=tuple(map(_interruption_cells, latest)),
     )
 
@@ -157,7 +161,8 @@ def _interruption_cells(one: Interruption) -> tuple[str, ...]:
     where = ["" if one.rank is None else f"rank {one.rank}", f"on {one.node}" if one.node else ""]
     return (
         local_second(one.at),
-        str(one.attempt) if one.round is None else f"{one.attempt}.{one.round}",
+        str(one.attempt),
+        "" if one.round is None else str(one.round),
         one.cause.value,
         " ".join(word for word in where if word),
         "" if one.step is None else str(one.step),
@@ -177,7 +182,11 @@ def _remarks(account: Goodput) -> Page:
     remarks = []
     if account.saves:
         saves = f"{counted(account.saves, 'save')}, {size_text(account.saved_bytes)}"
-        costs = _spans({"one every": measured.interval, "standstill": measured.stall})
+        every = "" if measured.interval is None else f"one every {span_text(measured.interval)}"
+        each = (
+            "" if measured.stall is None else f"checkpoint stall {span_text(measured.stall)} each"
+        )
+        costs = ", ".join(filter(None, (every and f"{every} of training", each)))
         share = account.writing_share
         writing = "" if share is None else f"{percent(share)} of the time writing"
         remarks.append(f"{saves}: {', '.join(filter(None, (costs, writing)))}")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from hpckit.model.launch import Direction
+from hpckit.model.metrics.rows import number_of
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
@@ -76,4 +77,4 @@ def _counts(row: ResultRow, search: Goal) -> bool:
 def _value(row: ResultRow, search: Goal) -> float | None:
     value = row.metrics.get(search.metric)
     fit = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if fit and value is not None else None
+    return number_of(value) if fit else None

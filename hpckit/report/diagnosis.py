@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hpckit.model.counted import whole_percent
 from hpckit.model.diagnosis.findings import RunFindings
 from hpckit.model.diagnosis.verdict import (
     Diagnosis,
@@ -50,14 +51,24 @@ def usage_lines(found: RunFindings | None) -> list[str]:
         return []
     used, bill = found.telemetry, found.energy
     gpus = [
-        _said("{:.0%} busy", used.gpu_utilization),
+        _said("{} busy", whole_percent(used.gpu_utilization) or None),
         _said("{:.1f} GB of memory at most", _over(used.gpu_memory_bytes, 1e9)),
         _said("{:.0f} W", used.power_w),
-        _said("waiting for data {:.0%} of each step", used.data_wait_share),
+        _said("waiting for data {} of each step", whole_percent(used.data_wait_share) or None),
     ]
     head = "steps" if used.gpu_utilization is None and used.power_w is None else "GPUs"
     busy = [word for word in gpus if word]
     return [*([f"{head}: {', '.join(busy)}"] if busy else []), *energy_lines([bill])]
+
+
+def unmeasured_lines(rows: Iterable[RunRow]) -> list[str]:
+    """Return that no GPU of some runs was measured although they asked for some; else nothing."""
+    found = [row for row in rows if row.findings is not None and row.findings.gpus_unmeasured]
+    if not found:
+        return []
+    which = f".{shown_ranges(row.index for row in found)}"
+    why = "observe=off, no library for them on the node, or not yet"
+    return [f"GPUs: none was measured of {which}, which asked for some ({why}): no use, no energy"]
 
 
 def energy_lines(bills: Iterable[EnergyBill]) -> list[str]:
@@ -69,20 +80,22 @@ def energy_lines(bills: Iterable[EnergyBill]) -> list[str]:
 
 def energy_words(bill: EnergyBill) -> list[str]:
     """Return what is known of an energy, in words; empty if that is nothing."""
+    if not bill.energy.gpu_s:  # no GPU was measured: what it cost is not known, and not nothing
+        return []
     about = "about " if bill.estimated_share > 0 else ""
     words = [
         _said(about + "{:.3g} kWh", bill.kwh),
-        _said("{:.3g} kWh with the site's share", bill.site_kwh if _differs(bill) else None),
+        _site_words(bill),
         _said("{:.3g} g CO2", bill.carbon_g),
         _said("{:.2f} in the site's currency", bill.price),
-        _said("{:.3g} kWh lost to restarts", bill.lost_kwh or None),
+        _said("{:.3g} kWh of it for restarts and repeated steps", bill.lost_kwh or None),
         _said("{:.3g} J a step", bill.j_per_step),
         _said("{:.3g} J a sample", bill.j_per_sample),
     ]
     return [word for word in words if word]
 
 
-def _said(form: str, value: float | None) -> str:
+def _said(form: str, value: float | str | None) -> str:
     return "" if value is None else form.format(value)
 
 
@@ -90,8 +103,10 @@ def _over(value: float | None, unit: float) -> float | None:
     return None if value is None else value / unit
 
 
-def _differs(bill: EnergyBill) -> bool:
-    return bill.kwh is not None and bill.site_kwh != bill.kwh
+def _site_words(bill: EnergyBill) -> str:
+    if not bill.kwh or bill.site_kwh is None or bill.site_kwh == bill.kwh:
+        return ""
+    return f"{bill.site_kwh:.3g} kWh with cooling and losses (PUE {bill.site_kwh / bill.kwh:.3g})"
 
 
 def _head(one: Verdict) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpckit.model.counted import counted
-from hpckit.model.moment import local_second
+from hpckit.model.moment import local_moment
 from hpckit.model.plain import to_plain
 from hpckit.model.profile.answer import ProfileAnswer, RankProfile
 from hpckit.model.profile.summary import TopEntry, TraceSummary
@@ -40,7 +40,7 @@ def profile_text(run: str, attempt: int, answer: ProfileAnswer, ranks: Sequence[
     if not answer.done and not any(one.result.steps for one in ranks):
         what = f"{counted(answer.steps, 'step')} of rank {ranges(answer.ranks)}"
         return f"{place}: {what} will be profiled; `hpckit profile {run} --last` shows them"
-    lines = [f"{place}, {local_second(answer.at)}"]
+    lines = [f"{place}, {local_moment(answer.at)}"]
     summed = [one for one in ranks if one.summary is not None]
     if summed:
         lines += ["", *_table(summed), "", *_words(summed)]

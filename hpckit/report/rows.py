@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.diagnosis.findings import RunFindings
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
+from hpckit.model.moment import span_words
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
 
@@ -112,6 +113,15 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         early=record.reason,
         total=record.total,
     )
+
+
+def with_standstill(row: RunRow, goodput: Goodput | None) -> RunRow:
+    """Return the row with a warning if no step of the run has begun for long, by its account."""
+    if goodput is None or goodput.standstill is None:
+        return row
+    gone = span_words(goodput.standstill)
+    said = f"no step has begun for {gone}; `hpckit stacks` shows what its ranks are doing"
+    return replace(row, warnings=(*row.warnings, said))
 
 
 def count_states(states: Iterable[RunState]) -> Mapping[RunState, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted
 from hpckit.model.failure import RankStack, StacksAnswer
-from hpckit.model.moment import local_second
+from hpckit.model.moment import local_moment
 from hpckit.model.plain import to_plain
 from hpckit.model.ranges import ranges
 
@@ -54,7 +54,7 @@ def stacks_text(run: str, attempt: int, answer: StacksAnswer, rank: int | None =
     if answer.round is None:
         return f"run {run} has no ranks at the moment: they are being started, or have just ended"
     stacks = [one for one in answer.stacks if rank in {None, one.rank}]
-    lines = [f"run {run}, attempt {attempt}, round {answer.round}, {local_second(answer.at)}"]
+    lines = [f"run {run}, attempt {attempt}, round {answer.round}, {local_moment(answer.at)}"]
     for group in stack_groups(stacks):
         lines += ["", *_group_lines(group, threads=rank is not None)]
     if answer.silent:

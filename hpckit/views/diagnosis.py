@@ -17,7 +17,7 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.model.telemetry.usage import NodeUsage
+from hpckit.model.telemetry.usage import NodeUsage, RunUsage
 from hpckit.planning.diagnosis.diagnose import diagnosis
 from hpckit.planning.diagnosis.evidence import RunEvidence
 from hpckit.planning.diagnosis.known import run_allocation, run_settings, time_shares
@@ -38,14 +38,28 @@ from hpckit.views.telemetry import nccl_transport, run_usage
 
 
 def findings(
-    launch: Launch, views: Iterable[RunView], accounts: Mapping[int, Goodput]
+    launch: Launch,
+    views: Iterable[RunView],
+    accounts: Mapping[int, Goodput],
+    usages: Mapping[int, RunUsage] | None = None,
 ) -> Mapping[int, RunFindings]:
-    """Return the findings on each of these runs that has an account, by index."""
+    """Return the findings on each of these runs that has an account, by index.
+
+    `usages` is what they used, if that is already known.
+    """
     if not accounts:
         return {}
+    usages = {} if usages is None else usages
     history, together = read_launch_history(launch), _together(launch)
     return {
-        index: run_findings(launch, history, view, accounts[index], together.get(index, 1.0))
+        index: run_findings(
+            launch,
+            history,
+            view,
+            accounts[index],
+            usage=usages.get(index),
+            together=together.get(index, 1.0),
+        )
         for view in views
         if (index := view.record.index) in accounts
     }
@@ -73,15 +87,21 @@ def run_findings(
     history: LaunchHistory,
     view: RunView,
     account: Goodput,
+    *,
+    usage: RunUsage | None = None,
     together: float = 1.0,
 ) -> RunFindings:
-    """Return the findings on one run; `together` is how many runs had its GPUs on this machine."""
+    """Return the findings on one run; `usage` is what it used, if that is already known.
+
+    `together` is how many runs had its GPUs together on this machine.
+    """
     index = view.record.index
-    usage = run_usage(launch, index)
+    usage = run_usage(launch, index) if usage is None else usage
     evidence = run_evidence(launch, history, view, account, usage.nodes)
     shared = _shared(launch, history, index)
     energy = gpu_energy(usage.nodes, together if shared is None else shared.runs_per_gpu)
-    site = load_settings(launch, index)[0].cluster
+    settings = load_settings(launch, index)[0]
+    site, asked = settings.cluster, settings.resources
     prices = EnergyPrices(
         per_gpu_hour=site.price_per_gpu_hour, carbon_g_per_kwh=site.carbon_g_per_kwh, pue=site.pue
     )
@@ -91,6 +111,7 @@ def run_findings(
         diagnosis=diagnosis(evidence),
         telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy, usage.seconds),
         energy=energy_bill(energy, prices, done),
+        gpus_asked=asked.gpus_per_node * asked.nodes if view.record.attempt else 0,
     )
 
 

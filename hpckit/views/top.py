@@ -20,7 +20,7 @@ from hpckit.report.live_view.top import (
     metric_names,
     top_rows,
 )
-from hpckit.report.live_view.top_detail import EventNote, state_changes
+from hpckit.report.live_view.top_detail import EventNote, caught_up, state_changes
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.views.accounts import accounts
 from hpckit.views.launch_head import launch_head
@@ -110,8 +110,9 @@ class TopReader:
         views = [view for view in self.watch.poller.views if view.record.index in visible]
         self._read_activities(views, now)
         self._count_goodput(views, now)
+        detail = None if selected is None else self._read_detail(selected, metric)
         shown = top_rows(
-            rows,
+            caught_up(rows, detail),
             self._known,
             {index: share for index, (_, _, share) in self._goodput.items()},
             metric=metric,
@@ -123,7 +124,7 @@ class TopReader:
             metric=metric,
             metrics=metric_names(rows),
             warning=self.watch.poller.warning,
-            detail=None if selected is None else self._read_detail(selected, metric),
+            detail=detail,
         )
 
     def _selected(self, rows: Sequence[RunRow], wanted: int | None) -> RunView | None:

@@ -10,6 +10,7 @@ from cli_world import START, Desk, Writer
 
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.launch import Cluster, ClusterKind
 from hpckit.model.telemetry.json_form import encode_telemetry
 from hpckit.model.telemetry.vocabulary import (
     GaugeSpread,
@@ -29,7 +30,8 @@ BEGIN = START + timedelta(minutes=1)
 
 def test_runs_beside_each_other_on_this_machine_pay_for_its_gpus_once(desk: Desk) -> None:
     """With cluster.max_parallel=2 both runs measure all GPUs; each has half of what they used."""
-    launch = desk.freeze(sweep=[("lr=1",), ("lr=2",)], max_parallel=2)
+    cluster = Cluster(kind=ClusterKind.local, max_parallel=2)
+    launch = desk.freeze(sweep=[("lr=1",), ("lr=2",)], cluster=cluster)
     power = GaugeSpread(min=300, mean=300, max=300, p95=300, count=30)
     gpu = GpuRow(
         uuid="GPU-1",

@@ -73,7 +73,7 @@ def told(desk: Desk, kind: ClusterKind) -> Launch:
 def places(folder: Path) -> list[Place]:
     """Return every value of every record of a launch."""
     found: list[Place] = []
-    for path in sorted(folder.rglob("*.json*")):
+    for path in sorted((*folder.rglob("*.json"), *folder.rglob("*.jsonl"))):
         name = str(path.relative_to(folder))
         for number, document in enumerate(documents(path)):
             found += [(name, number, way) for way in ways(document)]

@@ -37,6 +37,8 @@ from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import make_folder
 from hpckit.record.telemetry import closed_segments, last_total, telemetry_devices
+from hpckit.views import telemetry as telemetry_view
+from hpckit.views.report import gpu_rows, hardware
 from hpckit.views.telemetry import nccl_transport, run_usage
 
 BEGIN = START + timedelta(minutes=1)
@@ -223,6 +225,38 @@ def test_a_part_of_a_gpu_that_appears_late_is_known_as_one(tmp_path: Path) -> No
     devices = telemetry_devices(attempt, NODE)
     usage = NodeUsage(node=NODE, seconds=9300, row=read.row, devices=devices)
     assert gpu_energy([usage]).gpu_s == 9300
+
+
+def test_a_report_of_many_runs_reads_little_of_each(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ends of a run's files once, for all that is said of it, and few rows for the chart."""
+    runs = 30
+    launch = desk.freeze(sweep=[(f"lr={index}",) for index in range(runs)])
+    for index in range(runs):
+        writer = Writer(launch=launch, index=index)
+        writer.start()
+        writer.complete()
+        write(launch.paths.run(index).attempt(1), 100)
+    looked: list[str] = []
+    decoded: list[str] = []
+
+    def looking(attempt: AttemptPaths, node: str) -> Any:
+        looked.append(node)
+        return telemetry_record.latest_telemetry(attempt, node)
+
+    def decoding(line: Any) -> Any:
+        decoded.append(line["kind"])
+        return decode_telemetry(line)
+
+    monkeypatch.setattr(telemetry_view, "latest_telemetry", looking)
+    monkeypatch.setattr(gpu_rows, "decode_telemetry", decoding)
+    monkeypatch.setattr(hardware, "_MOST_ROWS", 10 * runs)
+    said = json.loads(desk.say("report", launch.id, "--json").out)
+    assert looked == [NODE] * runs
+    assert 2 * runs <= len(decoded) <= 10 * runs
+    assert len(said["gpus"]) == runs
+    assert said["gpu_activity"]["lanes"]
 
 
 def test_status_decodes_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

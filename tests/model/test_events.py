@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hpckit.model import events
 from hpckit.model.events import Event, decode_event, encode_event
+from hpckit.model.plain import LARGEST, LONGEST_S
 
 KINDS = sorted(
     {vars(events)[kind.__name__] for kind in Event.__subclasses__()}, key=lambda kind: kind.kind
@@ -43,9 +44,9 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     simple = {
         type(None): st.none(),
         str: st.text(),
-        int: st.integers(),
+        int: st.integers(-LARGEST, LARGEST),
         bool: st.booleans(),
-        float: st.floats(allow_nan=False),
+        float: st.floats(-LONGEST_S, LONGEST_S),
         timedelta: st.integers(0, 10**9).map(lambda seconds: timedelta(seconds=seconds)),
         datetime: st.integers(0, 10**12).map(lambda ms: _EPOCH + timedelta(milliseconds=ms)),
     }

@@ -114,6 +114,9 @@ def test_find_a_run_beyond_the_last_says_which_there_are(frozen: Frozen, outputs
     launch = frozen(2)
     with pytest.raises(NotFoundError, match="it has 0 to 1"):
         find(f"{launch.id}.2", outputs)
+    alone = frozen(1, seconds=5)
+    with pytest.raises(NotFoundError, match="it has only run 0"):
+        find(f"{alone.id}.1", outputs)
 
 
 def test_find_a_run_beyond_the_last_of_a_folder_says_which_there_are(

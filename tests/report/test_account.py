@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -118,8 +119,8 @@ def test_page_has_only_the_parts_there_are() -> None:
     assert text.splitlines() == [
         "warning: mind the gap",
         "",
-        "goodput 100.0 %  ETTR 75.0 %",
-        "part        time  share",
+        "goodput 100.0 % of 3 min on its nodes; ETTR 75.0 % of 4 min of wall time",
+        "part        time  of wall",
         f"productive  3:00   75.0 %  {'█' * 18}",
         f"queue       1:00   25.0 %  {'█' * 6}",
         "wall        4:00",
@@ -141,17 +142,28 @@ def test_page_shows_the_latest_interruptions_and_counts_the_rest() -> None:
     """A run that failed often does not bury its account, nor does a long message."""
     history = [interruption(step, message="long " * 99 + "\nmore") for step in range(12)]
     text = shown(TimeParts(productive=timedelta(minutes=1)), *history)
-    assert "12 failures (12 signal) over 3 rounds in 2 attempts; 1 step done again" in text
+    assert "12 failures (12 signal) over 3 rounds in 2 attempts; 1 repeated step" in text
     assert "… and 2 earlier" in text
     assert max(map(len, text.splitlines())) < 140
     assert "failures: every 1:00:00" in text
 
 
 def test_page_says_which_share_of_the_time_went_into_writing_checkpoints() -> None:
-    """What is written beside training costs the file system, and is no standstill."""
+    """What is written beside training costs the file system, and stalls nothing."""
     parts = TimeParts(productive=timedelta(seconds=100), queue=timedelta(seconds=900))
     assert "3 saves, 3.0 GiB: 9.0 % of the time writing" in shown(parts, saves=3, writing_s=9)
     assert "writing" not in shown(parts)
+
+
+def test_page_says_what_each_ratio_and_interval_is_of() -> None:
+    """Training time lies between saves; the ratio of the formula has its name."""
+    measured = MeasuredTimes(interval=timedelta(seconds=0.36), stall=timedelta(seconds=0.41))
+    parts = TimeParts(productive=timedelta(seconds=14), checkpoint=timedelta(seconds=16))
+    found = replace(account(parts, saves=40), measured=measured, ettr_expected=0.471)
+    record = RunRecord(id="demo.0", index=0, overrides=(), folder="/x")
+    text = plain(run_page(run_row(RunView(record=record)), found, whole=True))
+    assert "40.0 GiB: one every 0.36 s of training, checkpoint stall 0.41 s each" in text
+    assert "\nETTR since the first step 46.7 %; by Daly's formula for its times 47.1 %" in text
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from hpckit.report.live_view.top import (
     top_rows,
 )
 from hpckit.report.live_view.top_detail import (
+    caught_up,
     event_lines,
     gpu_lines,
     log_lines,
@@ -76,7 +77,7 @@ def test_row_shows_what_a_run_does_while_it_runs() -> None:
     rows = [row(0, total=5000), row(1, state=RunState.completed)]
     first, second = top_rows(rows, {0: ACTIVITY, 1: ACTIVITY}, {0: 0.931}, metric="loss")
     assert [first.cells[name] for name in TopColumn] == [
-        *("0", "lr=0.0 seed=1", "running", "1/5000", "0.25", "1", "93%", "80%", "700"),
+        *("0", "lr=0.0 seed=1", "running", "1/5000", "0.25", "1", "93 %", "80 %", "700"),
     ]
     assert second.cells[TopColumn.gpu] == second.cells[TopColumn.power] == ""
     assert second.cells[TopColumn.metric] == "0.5"
@@ -171,6 +172,26 @@ def test_log_shows_last_lines_as_a_terminal_would() -> None:
     assert log_lines("", 3) == ()
 
 
+def test_log_lines_of_run_logger_leave_room_for_their_message() -> None:
+    """The pane says whose log it is, and the day is today."""
+    line = "2026-11-23 13:37:28,232 rank=0 INFO resumed at step 600"
+    assert log_lines(line, 3) == ("13:37:28 INFO resumed at step 600",)
+    assert log_lines("2026-11-23 mine rank=0", 3) == ("2026-11-23 mine rank=0",)
+
+
+def test_table_is_at_the_step_of_the_curve() -> None:
+    """Metrics are often ahead of what a run says of itself; steps of the user's own count not."""
+    rows = [row(0, step=581, total=700), row(1, step=3, total=700)]
+
+    def steps(last: float) -> list[int | None]:
+        detail = TopDetail(index=0, title="", points=((0.0, 1.0), (last, 0.5)))
+        return [one.step for one in caught_up(rows, detail)]
+
+    assert steps(613.0) == [613, 3]
+    assert steps(100_000.0) == steps(5.0) == [581, 3]
+    assert caught_up(rows, None) == rows
+
+
 def test_gpu_is_read_from_its_latest_row() -> None:
     """Means of gauges; without NVML's utilization that of the counters; absent stays absent."""
 
@@ -187,7 +208,7 @@ def test_gpu_is_read_from_its_latest_row() -> None:
         uuid="u", vendor=GpuVendor.nvidia, index=3, name="H100", memory_bytes=80 * 2**30
     )
     known = gpu_now("n1", GpuRow(uuid="u", samples=1, gauges=gauges), device)
-    assert gpu_lines(RunActivity(gpus=(known,))) == ["GPU 3  50% 40/80 GiB 312 W 61° n1"]
+    assert gpu_lines(RunActivity(gpus=(known,))) == ["GPU 3 50 % 40/80 GiB 312 W 61° n1"]
     bare = gpu_now("n1", GpuRow(uuid="u", samples=1), None)
     assert gpu_lines(RunActivity(gpus=(bare,))) == ["GPU n1"]
     assert gpu_lines(RunActivity()) == ["nothing was measured yet"]
@@ -203,8 +224,10 @@ def test_step_time_is_over_all_ranks() -> None:
     assert mean_step_s(ranks) == 0.2
     assert mean_step_s(()) is None
     assert gpu_lines(RunActivity(ranks=ranks)) == [
-        *("rank 0 0.1 s n1", "rank 1 0.3 s data 10% wait 50% n1", "rank 2 n1")
+        *("rank 0 0.1 s n1", "rank 1 0.3 s data 10 % wait 50 % n1", "rank 2 n1")
     ]
+    narrow = gpu_lines(RunActivity(ranks=ranks), 31)
+    assert narrow == ["r0 0.1 s", "r1 0.3 s data 10 % wait 50 %", "r2"]
 
 
 def test_changes_of_states_become_events_in_order_of_time() -> None:

@@ -187,7 +187,7 @@ def test_telemetry_of_visible_runs_becomes_step_time_gpu_and_power(
     reader.look(TopRequest())
     cells = reader.redraw(TopRequest()).rows[0].cells
     assert [cells[name] for name in (TopColumn.step_time, TopColumn.gpu, TopColumn.power)] == [
-        *("0.25", "50%", "700")
+        *("0.25", "50 %", "700")
     ]
     detail = reader.redraw(TopRequest()).detail
     assert detail is not None
@@ -195,7 +195,7 @@ def test_telemetry_of_visible_runs_becomes_step_time_gpu_and_power(
     clock.now += timedelta(seconds=30)
     tell(attempt.telemetry("n1"), measured(clock.now, 0.9, 310.0, 0.5))
     cells = reader.look(TopRequest()).rows[0].cells
-    assert (cells[TopColumn.gpu], cells[TopColumn.power]) == ("70%", "710")
+    assert (cells[TopColumn.gpu], cells[TopColumn.power]) == ("70 %", "710")
     clock.now += timedelta(minutes=6)
     cells = reader.look(TopRequest()).rows[0].cells
     assert cells[TopColumn.gpu] == "", "a node that has measured nothing for minutes is not shown"

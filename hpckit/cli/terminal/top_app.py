@@ -255,7 +255,7 @@ class TopApp(App[None]):
         if self.panel is Panel.overview:
             lines = [plot_title(detail), *plot_lines(detail.points, width, _PLOT_LINES)]
             self._put("plot", "\n".join(lines))
-            gpus = gpu_lines(detail.activity)[: max(height * 2 // 5, 1)]
+            gpus = gpu_lines(detail.activity, width)[: max(height * 2 // 5, 1)]
             self._put("gpus", "\n".join(gpus))
             room = height - len(gpus) - _PLOT_LINES - 3  # three titles
             self._put("log", "\n".join([detail.log_title, *_last(detail.log, room)]))

@@ -123,11 +123,23 @@ class _Table:
                 yield None
                 continue
             value = row.values[key]
-            word = f"{dotted}={value.text if isinstance(value, Cell) else written(value)}"
+            word = f"{dotted}={self._text(row, value)}"
             if word not in known:
                 self._check(word, row, first=not known)
                 known[word] = word
             yield known[word]
+
+    def _text(self, row: Row, value: Any) -> str:
+        """Return a value as a word has it; raises ConfigError if Hydra's grammar has no way."""
+        if isinstance(value, Cell):
+            return value.text
+        try:
+            return written(value)
+        except ValueError as error:
+            raise ConfigError(
+                f"{place(self.name, row.line)}: {error}",
+                hint="choose another name for the key, or set the dictionary in conf/",
+            ) from error
 
     def _check(self, word: str, row: Row, *, first: bool) -> None:
         """Raise ConfigError if a word is not an override with one value."""
@@ -170,14 +182,25 @@ def _is_nested(word: str | None) -> bool:
 
 
 def written(value: Any) -> str:
-    """Return a value in Hydra's grammar, which parses to the same value."""
+    """Return a value in Hydra's grammar, which parses to the same value.
+
+    Raises ValueError for a key of a dictionary that is read as another value, such as `nan`: no
+    quotes are possible there.
+    """
     if isinstance(value, str):
         return value if parse_plain_value(value) == value else _quoted(value)
     if isinstance(value, _SIMPLE):
         return "null" if value is None else str(value).lower()
     if isinstance(value, Mapping):
-        return f"{{{_joined(f'{written(key)}:{written(one)}' for key, one in value.items())}}}"
+        return f"{{{_joined(f'{_key(key)}:{written(one)}' for key, one in value.items())}}}"
     return f"[{_joined(map(written, value))}]"
+
+
+def _key(key: Any) -> str:
+    text = written(key)
+    if isinstance(key, str) and text != key:
+        raise ValueError(f"{key!r} cannot be a key of a dictionary in a point")
+    return text
 
 
 def _joined(texts: Iterable[str]) -> str:

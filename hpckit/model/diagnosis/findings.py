@@ -11,8 +11,17 @@ from hpckit.model.telemetry.usage import RunTelemetry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFindings:
-    """What a run used of its nodes, what that says, and what it comes to."""
+    """What a run used of its nodes, what that says, and what it comes to.
+
+    `gpus_asked` is how many GPUs it asked for.
+    """
 
     diagnosis: Diagnosis
     telemetry: RunTelemetry
     energy: EnergyBill
+    gpus_asked: int = 0
+
+    @property
+    def gpus_unmeasured(self) -> bool:
+        """Whether it asked for GPUs, and none of them was measured."""
+        return self.gpus_asked > 0 and not self.energy.energy.gpu_s

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from hpckit.model.plain import LARGEST, is_within
 
 Step = int | float
 
@@ -73,17 +74,14 @@ def each_value(judged: JudgedRow) -> Iterator[MetricValue]:
 
 
 def recorded_step(step: object) -> Step | None:
-    """Return a step as recorded, a whole one as int; None for what is no finite number."""
-    if isinstance(step, float) and math.isfinite(step):
-        return int(step) if step.is_integer() else step
-    return step if isinstance(step, int) and not isinstance(step, bool) else None
+    """Return a step as recorded, a whole one as int; None for what is no number of 64 bits."""
+    if not isinstance(step, int | float) or isinstance(step, bool) or not is_within(step, LARGEST):
+        return None
+    return int(step) if step == int(step) else step
 
 
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 """How `run.log` writes numbers that JSON lacks."""
-
-
-_LARGEST = int(sys.float_info.max)
 
 
 def number_of(value: object) -> float | int | None:
@@ -93,7 +91,7 @@ def number_of(value: object) -> float | int | None:
     """
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, int) and abs(value) > _LARGEST:
+    if isinstance(value, int) and not is_within(value):
         return math.inf if value > 0 else -math.inf
     if isinstance(value, int | float):
         return value

@@ -15,7 +15,8 @@ A `total` has the fields of a row, and counters as increases.
 
 A spread is `[min, mean, max, p95]`; followed by its count where that is not the row's `samples`; a
 bare number where all four are equal. Gauges keep four significant digits, counters and shares
-three decimals: more would be noise, and most of the size of a file. Pure.
+three decimals: more would be noise, and most of the size of a file. A line with a number that
+nothing measures, such as a power below zero, is damaged: none of it is read. Pure.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cache
 from typing import Any, TypeVar
 
-from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.plain import LARGEST, from_plain, to_plain
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import (
     ClockReason,
@@ -49,7 +51,20 @@ VERSION = 1
 _DIGITS = 4
 _DECIMALS = 3
 _EXACT = ("rank", "gpu", "group", "first_step", "steps", "samples")
+_WHOLE = ("rank", "first_step", "steps", "samples")
 _SECONDS = ("seconds", "data_s", "checkpoint_s", "waiting_s", "own_s")
+_LIMITS: Mapping[str, tuple[float, float]] = {
+    "_share": (0, 2),
+    "_w": (0, 1e6),
+    "_c": (-300, 1e5),
+    "_s": (0, 1e12),
+    "": (0, LARGEST),
+}
+"""The least and the largest number by the end of its name, which is its unit.
+
+A share that is the increase of two counters may be a little above 1.
+"""
+
 _KINDS: Mapping[str, type[TelemetrySegment | GpuDevice | TelemetryEvent]] = {
     "segment": TelemetrySegment,
     "device": GpuDevice,
@@ -189,13 +204,20 @@ def _read_ranks(plain: Mapping[str, Any]) -> tuple[RankSteps, ...]:
     phases = plain.get("phases", {})
     columns = {name: plain[name] for name in (*_EXACT, *_SECONDS) if name in plain}
     return tuple(
-        from_plain(RankSteps, {**_at(columns, place), "node": "", "phases": _at(phases, place)})
-        for place in range(len(plain["rank"]))
+        _read_rank(_at(columns, place), _at(phases, place)) for place in range(len(plain["rank"]))
     )
 
 
+def _read_rank(plain: Mapping[str, Any], phases: Mapping[str, Any]) -> RankSteps:
+    for value in (*(plain[name] for name in _SECONDS if name in plain), *phases.values()):
+        _number("_s", value)
+    for name in _WHOLE:
+        _whole_number(plain.get(name, 0))
+    return from_plain(RankSteps, {**plain, "node": "", "phases": phases})
+
+
 def _read_host(plain: Mapping[str, Any]) -> HostRow:
-    samples = int(plain["samples"])
+    samples = _whole_number(plain["samples"])
     return HostRow(
         samples=samples,
         gauges=_spreads(HostGauge, plain["gauges"], samples),
@@ -208,8 +230,8 @@ def _read_gpus(plain: Mapping[str, Any]) -> tuple[GpuRow, ...]:
 
 
 def _read_gpu(plain: Mapping[str, Any], place: int) -> GpuRow:
-    uuid, samples = str(plain["uuids"][place]), int(plain["samples"][place])
-    reasons = _numbers(ClockReason, _at(plain.get("reasons", {}), place))
+    uuid, samples = str(plain["uuids"][place]), _whole_number(plain["samples"][place])
+    reasons = _numbers(ClockReason, _at(plain.get("reasons", {}), place), "_share")
     troubles = plain.get("troubles", {}).get(uuid, ())
     return GpuRow(
         uuid=uuid,
@@ -230,22 +252,37 @@ def _known(kind: type[_Word], names: Iterable[str]) -> list[_Word]:
     return [kind(name) for name in names if name in members]
 
 
-def _numbers(kind: type[_Word], plain: Mapping[str, Any]) -> dict[_Word, float]:
-    return {name: _number(plain[name]) for name in _known(kind, plain)}
+def _numbers(
+    kind: type[_Word], plain: Mapping[str, Any], unit: str | None = None
+) -> dict[_Word, float]:
+    return {name: _number(unit or name, plain[name]) for name in _known(kind, plain)}
 
 
 def _spreads(kind: type[_Word], plain: Mapping[str, Any], samples: int) -> dict[_Word, GaugeSpread]:
-    return {name: _read_spread(plain[name], samples) for name in _known(kind, plain)}
+    return {name: _read_spread(name, plain[name], samples) for name in _known(kind, plain)}
 
 
-def _read_spread(plain: Any, samples: int) -> GaugeSpread:
+def _read_spread(name: str, plain: Any, samples: int) -> GaugeSpread:
     values = plain if isinstance(plain, list) else [plain] * 4
-    least, mean, most, p95 = (_number(one) for one in values[:4])
-    count = int(values[4]) if len(values) > 4 else samples  # noqa: PLR2004  # see the module
+    least, mean, most, p95 = (_number(name, one) for one in values[:4])
+    count = _whole_number(values[4]) if len(values) > 4 else samples  # noqa: PLR2004  # see above
     return GaugeSpread(min=least, mean=mean, max=most, p95=p95, count=count)
 
 
-def _number(value: Any) -> float:
+def _number(name: str, value: Any) -> float:
+    """Return a number that its unit can have; raises TypeError and ValueError for any other."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is not a number")
+        raise TypeError(f"{name} is not a number")
+    least, most = _limits(name)
+    if not least <= value <= most:
+        raise ValueError(f"{name} cannot be {value!r}")
     return value
+
+
+def _whole_number(value: Any) -> int:
+    return int(_number("", value))
+
+
+@cache
+def _limits(name: str) -> tuple[float, float]:
+    return next(limits for end, limits in _LIMITS.items() if name.endswith(end))

@@ -40,3 +40,9 @@ class RankSteps:
         if self.waiting_s is None:
             return None
         return max(self.seconds - self.waiting_s - (self.checkpoint_s or 0.0), 0.0)
+
+    @property
+    def computing_s(self) -> float | None:
+        """Seconds of its own work without waiting for data; None if one of them is not known."""
+        own = self.working_s
+        return None if own is None or self.data_s is None else max(own - self.data_s, 0.0)

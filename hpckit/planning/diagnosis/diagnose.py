@@ -100,7 +100,7 @@ RULES = (
     DiagnosisRule(
         kind=VerdictKind.checkpoint_overhead,
         find=time_rules.checkpoint_overhead,
-        measured="share of the time on the nodes in which training stands still for saves",
+        measured="checkpoint stall, as a share of the time on the nodes",
         thresholds=("checkpoint_share", "saves", "run_s"),
         remedy="save less often, or leave the interval to hpckit; faster storage",
     ),

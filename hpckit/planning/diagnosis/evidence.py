@@ -76,9 +76,11 @@ class HostUse:
 class TimeShares:
     """Where the run's time on its nodes (`running_s`) went, over all attempts.
 
-    `redone_s` are steps that were done twice. `save_s` is the standstill of one save, `interval_s`
-    the training time between saves, `mtbf_s` the running time per failure. `failures` are counts by
-    cause, most frequent first; `planned` counts the interruptions that were announced.
+    `redone_s` are steps that were done twice. `unnoticed_s` is the part of `restart_s` in which a
+    failure was there and not noticed: ranks waited in a hang, or for a time-out. `save_s` is the
+    standstill of one save, `interval_s` the training time between saves, `mtbf_s` the running time
+    per failure. `failures` are counts by cause, most frequent first; `planned` counts the
+    interruptions that were announced.
     """
 
     running_s: float
@@ -86,6 +88,7 @@ class TimeShares:
     checkpoint_s: float = 0.0
     start_s: float = 0.0
     restart_s: float = 0.0
+    unnoticed_s: float = 0.0
     redone_s: float = 0.0
     queue_s: float = 0.0
     saves: int = 0

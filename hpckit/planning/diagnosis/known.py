@@ -16,12 +16,14 @@ _GB = 1e9
 def time_shares(account: Goodput) -> TimeShares:
     """Return where the time of a run went, from its account."""
     parts, measured = account.parts, account.measured
+    failures = sum(account.failures.values())
     return TimeShares(
         running_s=parts.running.total_seconds(),
         productive_s=parts.productive.total_seconds(),
         checkpoint_s=parts.checkpoint.total_seconds(),
         start_s=parts.start.total_seconds(),
         restart_s=parts.restart.total_seconds(),
+        unnoticed_s=failures * (_seconds(measured.detection) or 0.0),
         redone_s=parts.lost.total_seconds(),
         queue_s=parts.queue.total_seconds(),
         saves=account.saves,

@@ -42,14 +42,8 @@ def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | Non
         step_s=sum(one.seconds for one in ranks) / sum(one.steps for one in ranks),
         data_share=_weighted(ranks, lambda one: one.data_s),
         least_waiting_share=min(waits) if len(ranks) > 1 and len(waits) == len(ranks) else None,
-        own_share=_weighted(ranks, _computing_s),
+        own_share=_weighted(ranks, lambda one: one.computing_s),
     )
-
-
-def _computing_s(one: RankSteps) -> float | None:
-    """Return the seconds of a rank's own work without waiting for data."""
-    own = one.working_s
-    return None if own is None or one.data_s is None else max(own - one.data_s, 0.0)
 
 
 def _weighted(

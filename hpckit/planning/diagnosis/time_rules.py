@@ -27,7 +27,7 @@ def checkpoint_overhead(evidence: RunEvidence, limits: Thresholds) -> Iterator[V
         return
     each = times.save_s if times.save_s is not None else times.checkpoint_s / times.saves
     message = (
-        f"Training stood still for saves {share(stalled)} of {duration(times.running_s)} "
+        f"Checkpoint stalls took {share(stalled)} of {duration(times.running_s)} "
         f"({counted(times.saves, 'save')} of {duration(each)} each)."
     )
     better = _better_interval(times)
@@ -62,8 +62,8 @@ def _rarer(times: TimeShares, better: float | None, chosen: RunSettings) -> str:
         left = f"set {key}=null" if key else "leave the interval to hpckit"
         return (
             f"Save every {duration(better)}{_as_set(times, better, chosen)}, which is best for "
-            f"how often this run failed; or {left}, so that the interval follows from the "
-            "measured cost."
+            f"how often this run failed; or {left}, so that the interval follows from the measured "
+            "cost."
         )
     if key:
         return (
@@ -108,6 +108,8 @@ def restarts(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
         f"{duration(times.redone_s)}: {share(lost)} of {duration(times.running_s)} "
         f"({_counts(times)})."
     )
+    if _unnoticed(times):
+        message += f" {duration(times.unnoticed_s)} of it went by before failures were noticed."
     yield lossy(
         VerdictKind.restarts,
         lost,
@@ -115,11 +117,17 @@ def restarts(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
         limits,
         lost_share=lost,
         restart_s=times.restart_s,
+        unnoticed_s=times.unnoticed_s,
         redone_s=times.redone_s,
         failures=sum(times.failures.values()),
         planned=times.planned,
         running_s=times.running_s,
     )
+
+
+def _unnoticed(times: TimeShares) -> bool:
+    """Return whether waiting for failures to be noticed is the largest part of what was lost."""
+    return times.unnoticed_s > (times.restart_s + times.redone_s) / 2
 
 
 def _counts(times: TimeShares) -> str:
@@ -131,6 +139,12 @@ def _counts(times: TimeShares) -> str:
 def _cheaper(times: TimeShares, chosen: RunSettings) -> str:
     cause = next(iter(times.failures), None)
     first = "" if cause is None else f"See what failed most ({cause}): {_where(cause)}. "
+    if _unnoticed(times):
+        return (
+            f"{first}Notice it sooner: a hang is sure after runtime.hang_min_s without a step "
+            "(runtime.hang_first_s before steps are known), a collective gives up at the time-out"
+            " of its process group. While a run stands still, hpckit stacks shows where."
+        )
     if times.redone_s > times.restart_s:
         how = "checkpoint.interval_min, or a checkpoint.mtbf_hours that is as low as measured"
         if key := _interval_key(chosen):

@@ -6,6 +6,7 @@ The arithmetic is that of docs/reference/cli.md, "Goodput".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from statistics import median_low
 
@@ -38,11 +39,11 @@ def account(
     last sign of life. The parts add up to the time from the first submission (or attempt) to the
     end.
     """
-    return _balance(
-        read_timeline(
-            attempts, submissions=submissions, progress=progress, until=until, alive=alive
-        )
+    timeline = read_timeline(
+        attempts, submissions=submissions, progress=progress, until=until, alive=alive
     )
+    still = timeline.standstill(until) if until is not None and alive else None
+    return replace(_balance(timeline), standstill=still)
 
 
 def read_timeline(

@@ -5,10 +5,11 @@ Times can always be added, whatever is in a record.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
+
+from hpckit.model.plain import is_within
 
 ZERO = timedelta()
 _LONGEST_S = 1e9
@@ -89,5 +90,5 @@ def utc(at: datetime) -> datetime:
 
 def recorded_duration(seconds: float) -> timedelta:
     """Return a recorded duration; an impossible value counts as zero."""
-    believable = math.isfinite(seconds) and seconds > 0
+    believable = is_within(seconds) and seconds > 0
     return timedelta(seconds=min(seconds, _LONGEST_S)) if believable else ZERO

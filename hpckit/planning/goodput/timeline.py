@@ -23,6 +23,10 @@ from hpckit.planning.goodput.phases import (
     utc,
 )
 
+_STANDSTILL = timedelta(minutes=2)
+_UNUSUAL = 10
+"""How many times its usual step nothing has to come of a round before that is remarkable."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Timeline:
@@ -98,6 +102,20 @@ class Timeline:
         self._lose_open(until)
         if until is not None and (self._clock is not None or self.submissions):
             self._wait(until)
+
+    def standstill(self, until: datetime) -> timedelta | None:
+        """Return how long no step of the open round has begun; None if that is usual.
+
+        Progress is written every half a minute at most, so less than minutes says nothing.
+        """
+        now, said = self._round, self.progress.get(self._attempt)
+        if not self._open or self._phase is not Phase.training or now is None or said is None:
+            return None
+        if said.round != now.number or now.first is None or said.step < now.first:
+            return None
+        gone = utc(until) - utc(said.at)
+        usual = max(now.trained - gone, ZERO) / (said.step - now.first + 1)
+        return gone if gone > max(_STANDSTILL, _UNUSUAL * usual) else None
 
     def _pass(self, at: datetime) -> None:
         """Move the clock; the elapsed time belongs to the present phase."""

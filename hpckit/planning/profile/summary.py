@@ -7,12 +7,12 @@ threads, and the collectives of gloo.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpckit.model.plain import is_within
 from hpckit.model.profile.summary import TopEntry, TraceSummary
 from hpckit.planning.profile.intervals import Interval, intersection, length, union
 from hpckit.planning.profile.nesting import Call, own_times
@@ -125,7 +125,7 @@ def _call(event: Mapping[str, Any]) -> Call | None:
 def _time(event: Mapping[str, Any], key: str) -> float | None:
     """Return a time in microseconds; None if it is missing or beyond thousands of years."""
     value: Any = event.get(key)
-    if type(value) in {int, float} and math.isfinite(value) and abs(value) < _LATEST:
+    if type(value) in {int, float} and is_within(value, _LATEST):
         return float(value)
     return None
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hpckit.model.counted import counted
-from hpckit.report.account import span_text
+from hpckit.report.account import PART_LABELS, span_text
 from hpckit.report.document.model import ReportDocument
 from hpckit.report.document.words import (
-    PART_LABELS,
     best_words,
     no_verdict_words,
     summary_words,
@@ -95,7 +94,7 @@ def _times(document: ReportDocument) -> Iterator[str]:
     yield from ("", "## Where the time went", "")
     spans = ((label, getattr(parts, name)) for name, label in PART_LABELS.items())
     yield from _table(
-        ("part", "time", "share"),
+        ("part", "time", "of wall"),
         [
             *(
                 (label, span_text(span), percent(span / parts.wall))

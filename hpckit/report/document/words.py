@@ -21,15 +21,6 @@ from hpckit.report.failures import shown_ranges
 from hpckit.report.rows import RunRow
 from hpckit.report.text import count_line, number
 
-PART_LABELS = {
-    "productive": "productive",
-    "checkpoint": "checkpoint stall",
-    "start": "start-up",
-    "restart": "restart",
-    "lost": "lost work",
-    "queue": "queue",
-    "idle": "ended, not resumed",
-}
 _SEVERITIES = tuple(VerdictSeverity)
 _OPEN = frozenset({RunState.pending, RunState.running})
 _FEW = 3

@@ -7,7 +7,6 @@ microseconds since the earliest event.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,6 +15,7 @@ from typing import Any
 
 from hpckit.model import events
 from hpckit.model.failure import Failure
+from hpckit.model.plain import is_within
 from hpckit.report.escape import escaped_json
 
 _ATTEMPTS, _ROUNDS, _SAVES, _TROUBLE = range(4)
@@ -121,7 +121,7 @@ def _round(
 ) -> _Span:
     return _Span(
         thread=_ROUNDS,
-        name=f"round {attempt}.{begun.round}",
+        name=f"attempt {attempt}, round {begun.round}",
         began=begun.at,
         ended=ended,
         about={"world_size": begun.world_size, "nodes": list(begun.nodes), **about},
@@ -158,7 +158,7 @@ def _save(event: events.CheckpointSaved) -> _Span:
 
 def _seconds(recorded: float) -> float:
     """Return a recorded duration; one that cannot be counts as zero."""
-    return min(max(recorded, 0.0), _LONGEST_S) if math.isfinite(recorded) else 0.0
+    return min(max(recorded, 0.0), _LONGEST_S) if is_within(recorded) else 0.0
 
 
 def _trouble(event: events.Event, name: str, **about: Any) -> _Span:

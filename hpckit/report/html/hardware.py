@@ -18,10 +18,10 @@ from hpckit.report.text import percent
 
 _MOST_RANKS = 64
 _RANK_PARTS = (
-    ("own work", "#009e73", ""),
+    ("other work of its own", "#009e73", ""),
     ("waiting for data", "#e69f00", "/"),
     ("waiting for other ranks", "#7f7f7f", "\\"),
-    ("saving", "#56b4e9", "x"),
+    ("checkpoint stall", "#56b4e9", "x"),
 )
 _GB = 1e9
 
@@ -204,10 +204,10 @@ def _energy_table(bills: Sequence[tuple[RunRow, EnergyBill]], document: ReportDo
         "run",
         "GPU hours",
         "kWh",
-        "kWh of the site",
+        "kWh with cooling and losses",
         "g CO2",
         "price",
-        "kWh lost",
+        "kWh of restarts and repeated steps",
         "J a step",
     )
     return table(
@@ -229,10 +229,7 @@ def _bill_cells(bill: EnergyBill) -> tuple[float | None, ...]:
 
 
 def _energy_remark(bills: Sequence[tuple[RunRow, EnergyBill]]) -> Html:
-    words = (
-        "Energy is that of the GPUs, over all attempts; lost is what restarts and repeated steps "
-        "took."
-    )
+    words = "Energy is that of the GPUs, over all attempts."
     if any(bill.estimated_share > 0 for _, bill in bills):
         words += " Part of it is estimated as power times time."
     if all(bill.price is None for _, bill in bills):
@@ -254,7 +251,8 @@ def ranks_section(document: ReportDocument) -> Section:
     if len(some) > _MOST_RANKS:
         left = counted(len(some) - _MOST_RANKS, "more rank")
         parts.append(paragraph(f"{left} in the table only.", "remark"))
-    return section("ranks", "Ranks", [*parts, _rank_table(document)])
+    adds_up = "A rank's own work is waiting for data and other work; the four shares add up."
+    return section("ranks", "Ranks", [*parts, _rank_table(document), paragraph(adds_up, "remark")])
 
 
 def _slow_words(slow: Sequence[RankUsed]) -> Html:
@@ -262,7 +260,7 @@ def _slow_words(slow: Sequence[RankUsed]) -> Html:
         return paragraph("No rank was found to be slower than its peers.")
     words = [
         f"rank {one.steps.rank} of {one.run} on {one.steps.node} "
-        f"({percent(one.slower_by)} longer for its own work)"
+        f"({percent(one.slower_by)} longer for its own work, data included)"
         for one in slow[:5]
     ]
     more = f" and {counted(len(slow) - 5, 'other')}" if len(slow) > len(words) else ""
@@ -270,7 +268,7 @@ def _slow_words(slow: Sequence[RankUsed]) -> Html:
 
 
 def _rank_parts(one: RankUsed) -> tuple[float, ...]:
-    """Return seconds a step: own work, data, waiting for ranks, saving."""
+    """Return seconds a step, in the order of `_RANK_PARTS`."""
     steps = one.steps
     data, save, wait = (part or 0.0 for part in (steps.data_s, steps.checkpoint_s, steps.waiting_s))
     own = max((steps.working_s or max(steps.seconds - wait - save, 0.0)) - data, 0.0)
@@ -308,7 +306,7 @@ def _rank_chart(run: str, ranks: Sequence[RankUsed]) -> Chart:
 
 
 def _rank_table(document: ReportDocument) -> Html:
-    header = ("run", "rank", "node", "steps", "s a step", "own work", "data", "waiting", "saving")
+    header = ("run", "rank", "node", "steps", "s a step", *(name for name, *_ in _RANK_PARTS))
     return table(
         (*header, "straggler"),
         [(short_name(document, one.run), *_rank_cells(one)) for one in document.ranks],
@@ -319,7 +317,8 @@ def _rank_table(document: ReportDocument) -> Html:
 def _rank_cells(one: RankUsed) -> Sequence[Cell]:
     steps = one.steps
     each = steps.seconds / steps.steps if steps.steps else None
-    parts = (steps.working_s, steps.data_s, steps.waiting_s, steps.checkpoint_s)
+    other = steps.working_s if steps.data_s is None else steps.computing_s
+    parts = (other, steps.data_s, steps.waiting_s, steps.checkpoint_s)
     shares = [None if part is None or not steps.seconds else part / steps.seconds for part in parts]
     return (
         steps.rank,

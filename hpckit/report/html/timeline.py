@@ -8,9 +8,9 @@ from typing import Any
 
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
-from hpckit.report.account import span_text
+from hpckit.report.account import PART_LABELS, span_text
 from hpckit.report.document.model import ReportDocument, RunTimeline
-from hpckit.report.document.words import PART_LABELS, short_name, summed_parts
+from hpckit.report.document.words import short_name, summed_parts
 from hpckit.report.html.charts import Chart, label, legend, pattern
 from hpckit.report.html.elements import Cell, Figure, Html, paragraph, table
 from hpckit.report.html.section import Section, empty_section, section

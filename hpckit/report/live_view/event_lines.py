@@ -7,7 +7,7 @@ from typing import Any
 
 from hpckit.model import events
 from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, whole_percent
 from hpckit.model.failure import Failure, RankExit
 from hpckit.model.ranges import ranges
 
@@ -42,7 +42,9 @@ def _rank_exited(event: events.RankExited) -> str:
 
 def _straggler_found(event: events.StragglerFound) -> str:
     slow = event.straggler
-    return f"rank {slow.rank} on {slow.node} is {slow.slower_by:.0%} slower than its peers"
+    return (
+        f"rank {slow.rank} on {slow.node} is {whole_percent(slow.slower_by)} slower than its peers"
+    )
 
 
 def _why(failure: Failure | None) -> str:

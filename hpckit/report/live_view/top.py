@@ -13,7 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, whole_percent
 from hpckit.model.moment import local_clock
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -180,8 +180,8 @@ def _top_row(
         TopColumn.step: steps_text(row.step, row.total).replace(" of ", "/"),
         TopColumn.step_time: _seconds(step_s),
         TopColumn.metric: number(row.metrics.get(metric)),
-        TopColumn.goodput: share_text(goodput),
-        TopColumn.gpu: share_text(busy),
+        TopColumn.goodput: whole_percent(goodput),
+        TopColumn.gpu: whole_percent(busy),
         TopColumn.power: _whole(power),
     }
     values = {
@@ -207,11 +207,6 @@ def _top_row(
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
-
-
-def share_text(value: float | None) -> str:
-    """Return a share in percent; empty if it is unknown."""
-    return "" if value is None else f"{value:.0%}"
 
 
 def _whole(value: float | None) -> str:

@@ -6,9 +6,11 @@ All texts are harmless on a terminal: control characters are escaped here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
+from hpckit.model.counted import whole_percent
 from hpckit.model.moment import local_clock
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -20,7 +22,6 @@ from hpckit.report.live_view.top import (
     TopColumn,
     TopDetail,
     TopFrame,
-    share_text,
 )
 from hpckit.report.live_view.top_order import heading
 from hpckit.report.rows import LaunchHead, RunRow
@@ -34,6 +35,7 @@ from hpckit.report.text import (
 
 _GIB = 1 << 30
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_OWN_PREFIX = re.compile(r"^[0-9]{4}-[0-9]{2}-[0-9]{2} ([0-9:]{8}),[0-9]{3} rank=[0-9]+(?= )")
 _PLOT_LINES = 5
 _ONCE_WIDTH = 76
 _ONCE_LINES = 10
@@ -55,16 +57,23 @@ def plot_title(detail: TopDetail) -> str:
     )
 
 
-def gpu_lines(activity: RunActivity) -> list[str]:
-    """Return a line for each GPU, then one for each rank: step time, and its share of waiting."""
+def gpu_lines(activity: RunActivity, width: int | None = None) -> list[str]:
+    """Return a line for each GPU, then one for each rank: step time, and its share of waiting.
+
+    What is longer than `width` lacks its node, and ranks are `r0`.
+    """
     lines = [_gpu_line(one) for one in activity.gpus]
-    lines += [_rank_line(one) for one in sorted(activity.ranks, key=lambda one: one.rank)]
+    ranks = sorted(activity.ranks, key=lambda one: one.rank)
+    long = [_rank_line(one) for one in ranks]
+    if width is not None and any(len(line) > width for line in long):
+        long = [_rank_line(replace(one, node=""), word="r") for one in ranks]
+    lines += long
     return [escaped_cell(line) for line in lines] or ["nothing was measured yet"]
 
 
 def _gpu_line(gpu: GpuNow) -> str:
     words = [f"GPU {'' if gpu.index is None else gpu.index}".rstrip()]
-    words += [f"{share_text(gpu.utilization):>4}"] if gpu.utilization is not None else []
+    words += [whole_percent(gpu.utilization)] if gpu.utilization is not None else []
     if gpu.memory_bytes is not None:
         whole = gpu.memory_total_bytes
         of = f"/{whole / _GIB:.0f}" if whole else ""
@@ -74,24 +83,47 @@ def _gpu_line(gpu: GpuNow) -> str:
     return " ".join([*words, gpu.node])
 
 
-def _rank_line(one: RankSteps) -> str:
-    words = [f"rank {one.rank}"]
+def _rank_line(one: RankSteps, word: str = "rank ") -> str:
+    words = [f"{word}{one.rank}"]
     if one.steps > 0:
         words.append(f"{one.seconds / one.steps:.3g} s")
     if one.data_s is not None and one.seconds > 0:
-        words.append(f"data {one.data_s / one.seconds:.0%}")
+        words.append(f"data {whole_percent(one.data_s / one.seconds)}")
     if one.waiting_s is not None and one.seconds > 0:
-        words.append(f"wait {one.waiting_s / one.seconds:.0%}")
-    return " ".join([*words, one.node])
+        words.append(f"wait {whole_percent(one.waiting_s / one.seconds)}")
+    return " ".join(filter(None, (*words, one.node)))
 
 
 def log_lines(text: str, most: int) -> tuple[str, ...]:
-    """Return the last lines of a log; of a line that was drawn over, what stood there last."""
+    """Return the last lines of a log; of a line that was drawn over, what stood there last.
+
+    Lines of `run.logger` lack date and rank: a pane has room for little more.
+    """
     bare = _COLOUR.sub("", text).replace("\r\n", "\n")
     lines = [line.rpartition("\r")[2] or line.rstrip("\r") for line in bare.split("\n")]
     while lines and not lines[-1].strip():
         lines.pop()
-    return tuple(escaped_cell(line.replace("\t", "    ")) for line in lines[-most:])
+    lines = [_OWN_PREFIX.sub(r"\1", line.replace("\t", "    ")) for line in lines[-most:]]
+    return tuple(map(escaped_cell, lines))
+
+
+def caught_up(rows: Sequence[RunRow], detail: TopDetail | None) -> list[RunRow]:
+    """Return the rows, that of the run in detail at the step of its curve if that is newer.
+
+    The metrics of a run are often a second or two ahead of its own word.
+    """
+    last = int(detail.points[-1][0]) if detail is not None and detail.points else -1
+    return [
+        replace(row, step=last)
+        if detail is not None and row.index == detail.index and _is_step(last, row)
+        else row
+        for row in rows
+    ]
+
+
+def _is_step(last: int, row: RunRow) -> bool:
+    """Return whether a step in metrics is a newer one of the run: users may count otherwise."""
+    return row.step is not None and row.total is not None and row.step < last < row.total
 
 
 EventNote = tuple[datetime, str]

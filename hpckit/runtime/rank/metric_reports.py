@@ -5,11 +5,11 @@ Only a few steps are reported, the same ones in every run.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpckit.model.plain import LARGEST, is_within
 from hpckit.runtime.channel.messages import Reported
 
 _ALL_BELOW = 64
@@ -31,7 +31,9 @@ class MetricReports:
         value = metrics.get(self.name) if self.name is not None else None
         if not isinstance(step, int) or isinstance(value, bool):
             return None
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, int | float) or not is_within(value):
+            return None
+        if not is_within(step, LARGEST):
             return None
         place = _place(step)
         if place <= self._last:
@@ -51,6 +53,8 @@ def _place(step: int) -> int:
 def plain_metric(name: str, value: Any) -> float | int | str | bool | None:
     """Return a metric value as a row holds it; a number that is not finite becomes a text.
 
+    So does a whole number that no float can hold: as infinity, which readers take it for.
+
     Raises TypeError with the metric's name unless the value is a number, a text or a single
     element.
     """
@@ -61,8 +65,8 @@ def plain_metric(name: str, value: Any) -> float | int | str | bool | None:
             value = value.item()
         except (RuntimeError, ValueError):  # from torch and numpy: more than one element
             kind = f"{kind} of shape {shape}"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if isinstance(value, int | float) and not is_within(value):
+        return "nan" if value != value else "inf" if value > 0 else "-inf"  # noqa: PLR0124
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpckit.model import events
+from hpckit.model.counted import whole_percent
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
@@ -68,7 +69,8 @@ def words_of(stragglers: Sequence[Straggler]) -> dict[str, str]:
     """Return what to say of each slow node, by its name."""
     found: dict[str, str] = {}
     for one in stragglers:
-        words = f"rank {one.rank} on {one.node} takes {one.slower_by:.0%} longer than its peers"
+        longer = whole_percent(one.slower_by)
+        words = f"rank {one.rank} on {one.node} takes {longer} longer than its peers"
         found[one.node] = f"{found[one.node]}, {words}" if one.node in found else words
     return found
 

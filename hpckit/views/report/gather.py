@@ -82,7 +82,7 @@ def report_document(
         timelines=_timelines(views, rows, now),
         curves=curves,
         metrics_left_out=left_out,
-        activity=gpu_activity((one.launch, one.view) for one in seen if one.usages),
+        activity=gpu_activity((one.launch, one.view, one.usages) for one in seen if one.usages),
         gpus=tuple(gpu for one in seen for gpu in used_gpus(one.row.run, one.usages)),
         ranks=tuple(rank for one in seen for rank in used_ranks(one.view, one.usages)),
     )
@@ -90,7 +90,8 @@ def report_document(
 
 def _seen(view: LaunchView, now: datetime) -> list[_Seen]:
     kept: dict[int, Goodput] = dict(accounts(view.launch, view.runs, now, view.kept))
-    known = findings(view.launch, view.runs, kept)
+    usages = {one.record.index: run_usage(view.launch, one.record.index) for one in view.runs}
+    known = findings(view.launch, view.runs, kept, usages)
     return [
         _Seen(
             launch=view.launch,
@@ -98,7 +99,7 @@ def _seen(view: LaunchView, now: datetime) -> list[_Seen]:
             row=replace(
                 run_row(one, kept.get(one.record.index)), findings=known.get(one.record.index)
             ),
-            usages=run_usage(view.launch, one.record.index).nodes,
+            usages=usages[one.record.index].nodes,
         )
         for one in view.runs
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hpckit.model.run import RunView
@@ -19,12 +20,20 @@ from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps
 from hpckit.record.attempts import attempt_numbers
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.telemetry import read_telemetry, telemetry_nodes
+from hpckit.record.telemetry import telemetry_nodes
 from hpckit.report.document.activity import GpuStretch, TimeColumns
 from hpckit.report.document.model import GpuActivity, GpuLane, GpuUsed, RankUsed
+from hpckit.views.report.gpu_rows import some_gpu_rows
 
 MOST_LANES = 64
 _HOUR_S = 3600.0
+
+_MOST_ROWS = 4000
+"""Rows that are read for a chart: seconds, with eight GPUs a node."""
+
+_SHOWN = frozenset(
+    {GpuGauge.busy_share, GpuGauge.graphics_share, GpuGauge.power_w, GpuGauge.temperature_c}
+)
 
 
 def used_gpus(run: str, usages: Sequence[NodeUsage]) -> tuple[GpuUsed, ...]:
@@ -66,9 +75,16 @@ def gpu_name(uuid: str, device: GpuDevice | None) -> str:
     return f"GPU {device.index}" if device.parent is None else f"MIG {uuid[-8:]}"
 
 
-def gpu_activity(runs: Iterable[tuple[Launch, RunView]]) -> GpuActivity | None:
-    """Return the GPUs of all runs over time; None if none was measured."""
-    readings = [one for launch, view in runs for one in _readings(launch, view.record.index)]
+def gpu_activity(
+    runs: Iterable[tuple[Launch, RunView, Sequence[NodeUsage]]],
+) -> GpuActivity | None:
+    """Return the GPUs of all runs over time; None if none was measured.
+
+    Of many or long runs only some rows are read, evenly over time.
+    """
+    places = [one for launch, view, usages in runs for one in _places(launch, view, usages)]
+    most = max(_MOST_ROWS // max(len(places), 1), 1)
+    readings = [reading for place in places for reading in _readings(place, most)]
     if not readings:
         return None
     columns = TimeColumns(
@@ -95,22 +111,29 @@ def gpu_activity(runs: Iterable[tuple[Launch, RunView]]) -> GpuActivity | None:
     )
 
 
-def _readings(launch: Launch, index: int) -> Iterator[GpuStretch]:
-    run = launch.paths.run(index)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A node in an attempt of a run, with what is known of its GPUs."""
+
+    attempt: AttemptPaths
+    node: str
+    devices: Mapping[str, GpuDevice]
+
+
+def _places(launch: Launch, view: RunView, usages: Sequence[NodeUsage]) -> Iterator[_Place]:
+    run = launch.paths.run(view.record.index)
+    devices = {usage.node: {one.uuid: one for one in usage.devices} for usage in usages}
     for number in attempt_numbers(run.attempts):
         attempt = run.attempt(number)
         with suppress(OSError):
             for node in telemetry_nodes(attempt):
-                yield from _of_node(attempt, node)
+                yield _Place(attempt=attempt, node=node, devices=devices.get(node, {}))
 
 
-def _of_node(attempt: AttemptPaths, node: str) -> Iterator[GpuStretch]:
-    devices: dict[str, GpuDevice] = {}
-    for record in read_telemetry(attempt, node):
-        if isinstance(record, GpuDevice):
-            devices[record.uuid] = record
-        elif isinstance(record, TelemetryRow):
-            yield from _of_row(node, record, devices)
+def _readings(place: _Place, most: int) -> Iterator[GpuStretch]:
+    with suppress(OSError):
+        for row in some_gpu_rows(place.attempt, place.node, _SHOWN, most=most):
+            yield from _of_row(place.node, row, place.devices)
 
 
 def _of_row(node: str, row: TelemetryRow, devices: Mapping[str, GpuDevice]) -> Iterator[GpuStretch]:

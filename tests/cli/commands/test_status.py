@@ -234,14 +234,14 @@ def test_status_of_one_run_says_where_its_time_went(desk: Any, writer: Any) -> N
     lines = desk.say("status").out.splitlines()
     assert "warning: the disk is nearly full" in lines
     (history,) = (line for line in lines if " new round " in line and "SIGKILL" in line)
-    assert history.split()[3:9] == ["1.0", "signal", "rank", "1", "on", "n2"]
-    assert lines[-1].startswith("goodput 93.5 % of 9 min; lost: 15 s steps done again, ")
+    assert history.split()[3:10] == ["1", "0", "signal", "rank", "1", "on", "n2"]
+    assert lines[-1].startswith("goodput 93.5 % of 9 min; lost: 15 s repeated steps, ")
     assert not any("ETTR" in line for line in lines)
     lines = desk.say("status", "--goodput").out.splitlines()
     assert any(line.startswith("goodput ") and "ETTR" in line for line in lines)
-    assert any(line.startswith("lost work") for line in lines)
+    assert any(line.startswith("repeated steps") for line in lines)
     assert any(line.startswith("1 save, 2.0 KiB") for line in lines)
-    assert "1 failure (1 signal) over 2 rounds in 1 attempt; 5 steps done again" in lines
+    assert "1 failure (1 signal) over 2 rounds in 1 attempt; 5 repeated steps" in lines
 
 
 def test_status_adds_up_the_parts_of_a_run(desk: Any, writer: Any) -> None:
@@ -261,7 +261,7 @@ def test_status_of_many_runs_reads_no_account_unless_asked(desk: Any, writer: An
     assert read(desk, "--goodput")["runs"][0]["goodput"]["rounds"] == 2
     said = desk.say("status", "--goodput").out
     assert "goodput" in said.splitlines()[2].split()
-    assert "lost work" in said
+    assert "repeated steps" in said
     assert "the disk is nearly full" in desk.say("status").out
 
 
@@ -310,6 +310,23 @@ def test_status_counts_runs_by_state(desk: Any, writer: Any) -> None:
     assert "3 runs: 1 pending, 1 running, 1 completed" in said.out
     assert launch.id in said.out
     assert str(launch.folder) in said.out
+
+
+def test_status_says_that_a_run_stands_still(desk: Any, writer: Any) -> None:
+    """Long before a hang is sure: ten minutes now, with steps of less than a second."""
+    launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
+    for index, stepped in ((0, True), (1, False)):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        if stepped:
+            at = START + timedelta(minutes=1, seconds=5)
+            attempt.tell(events.StepReached(at=at, round=0, step=0))
+            progress = {"round": 0, "step": 30, "at": (at + timedelta(seconds=9)).isoformat()}
+            launch.paths.run(index).attempt(1).progress.write_text(json.dumps(progress))
+    said = "no step has begun for 8 min 46 s; `hpckit stacks` shows what its ranks are doing"
+    assert said in " ".join(desk.say("status").out.split())
+    assert said in " ".join(desk.say("status", f"{launch.id}.0").out.split())
+    assert [one["warnings"] for one in read(desk)["runs"]] == [[said], []]
 
 
 def test_status_draws_a_table_on_a_terminal(desk: Any, writer: Any) -> None:

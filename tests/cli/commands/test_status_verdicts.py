@@ -10,7 +10,7 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.launch import ClusterKind, Resources
+from hpckit.model.launch import Cluster, ClusterKind, Resources
 from hpckit.model.states import RoundAction
 from hpckit.model.telemetry.json_form import encode_telemetry
 from hpckit.model.telemetry.vocabulary import (
@@ -147,6 +147,17 @@ def test_status_of_a_few_runs_says_which_are_held_back(desk: Any, writer: Any) -
     said = desk.say("status").out
     assert "held back: restarts (.0, 2); `hpckit status RUN` says more" in said
     assert "held back" not in desk.say("status", ".1").out
+
+
+def test_status_of_gpus_that_nobody_measured_has_no_price(desk: Any, writer: Any) -> None:
+    """Two GPUs were asked for, and a price is set: zero would be wrong, so one line says why."""
+    site = Cluster(kind=ClusterKind.local, price_per_gpu_hour=2.0, gpus_per_node=2)
+    told(desk, writer, cluster=site, resources=Resources(gpus_per_node=2))
+    said = desk.say("status").out
+    assert "energy:" not in said
+    assert "GPUs: none was measured of .0, which asked for some (observe=off, " in said
+    told(desk, writer, minute=1)
+    assert "GPUs:" not in desk.say("status").out
 
 
 def test_status_adds_up_the_energy_of_a_launch(desk: Any, writer: Any) -> None:

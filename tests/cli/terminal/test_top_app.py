@@ -171,9 +171,9 @@ def test_everything_has_its_place_at_80_by_24() -> None:
         assert lines[0].startswith("loss-ab12  10:00:00 UTC")
         assert lines[1].startswith("40.0 % done; 4 runs")
         assert lines[2].split()[:3] == ["▲run", "state", "step"]
-        assert lines[3].split()[:6] == ["0", "running", "1", "1", "87%", "▏"]
+        assert lines[3].split()[:7] == ["0", "running", "1", "1", "87", "%", "▏"]
         text = "\n".join(lines)
-        for words in ("GPU 0  87% 57/80 GiB 612 W 64°", "log of rank 0", "line 49", "10:00:19"):
+        for words in ("GPU 0 87 % 57/80 GiB 612 W 64°", "log of rank 0", "line 49", "10:00:19"):
             assert words in text
         assert any("\u2800" < one <= "\u28ff" for one in text), "the curve"
         for key in ("/ Filter", "s Sort", "l Log", "g GPUs", "e Events", "c Cancel", "q Quit"):

@@ -92,6 +92,7 @@ def test_columns_may_be_for_one_stage(
         ("p.csv", 'seed,+x\n1,"a,b"\n', r"line 2: \+x=a,b is several values"),
         ("p.csv", "seed,+x\n1,a(b\n", r"line 2: '\+x=a\(b' is not an override"),
         ("p.csv", "seed,+x\n1\n", r"line 2 has 1 value, .* 2 keys: seed, \+x"),
+        ("p.jsonl", '{"+x": {"nan": 1}}', "line 1: 'nan' cannot be a key of a dictionary"),
         ("p.csv", "seed,seed\n1,2\n", "line 1: seed is there twice"),
         ("p.csv", "seed,\n1,2\n", "line 1: column 2 has no key"),
         ("p.csv", "seed;lr\n1;2\n", "separated by commas"),

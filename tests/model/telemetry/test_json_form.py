@@ -116,13 +116,11 @@ def test_damaged_rows_are_passed_over(damage: Any) -> None:
 def test_gauges_keep_four_digits(value: float) -> None:
     """Rounding costs less than a thousandth."""
     spread = GaugeSpread(min=value, mean=value, max=value, p95=value)
-    row = TelemetryRow(
-        start=AT, end=AT, host=HostRow(samples=1, gauges={HostGauge.sampler_s: spread})
-    )
+    row = TelemetryRow(start=AT, end=AT, host=HostRow(samples=1, gauges={HostGauge.load: spread}))
     read = decode_telemetry(encode_telemetry(row))
     assert isinstance(read, TelemetryRow)
     assert read.host is not None
-    assert read.host.gauges[HostGauge.sampler_s].mean == pytest.approx(value, rel=1e-3)
+    assert read.host.gauges[HostGauge.load].mean == pytest.approx(value, rel=1e-3)
 
 
 def test_a_counter_that_fell_began_anew() -> None:

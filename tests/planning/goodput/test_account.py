@@ -479,3 +479,31 @@ def test_expected_ettr_has_a_limit_at_either_end() -> None:
     )
     assert expected_ettr(wild) == 0
     assert expected_ettr(MeasuredTimes()) is None
+
+
+@pytest.mark.parametrize(
+    ("until", "expected"),
+    [(200, None), (215, 121), (1000, 906)],
+)
+def test_run_that_stands_still_is_told_from_one_that_is_slow(
+    until: float, expected: float | None
+) -> None:
+    """Sixty steps in two seconds, then none for two minutes; steps of a minute are just slow."""
+    history = [began(90), round_began(91), stepped(92, 0)]
+    said = {1: StepProgress(round=0, step=59, at=at(94))}
+    found = account([(1, history)], progress=said, until=at(until), alive=True)
+    gone = None if expected is None else timedelta(seconds=expected)
+    assert found.standstill == gone
+    slow = {1: StepProgress(round=0, step=1, at=at(212))}
+    assert account([(1, history)], progress=slow, until=at(500), alive=True).standstill is None
+
+
+def test_run_that_is_over_or_waits_does_not_stand_still() -> None:
+    """Nothing is awaited of it."""
+    history = [began(90), round_began(91), stepped(92, 0)]
+    said = {1: StepProgress(round=0, step=59, at=at(94))}
+    for until in (None, at(10_000)):
+        assert account([(1, history)], progress=said, until=until).standstill is None
+    ended = [*history, round_over(95, (0, 59))]
+    found = account([(1, ended)], progress=said, until=at(10_000), alive=True)
+    assert found.standstill is None

@@ -163,8 +163,20 @@ def test_page_timeline_adds_up_to_the_account(desk: Desk) -> None:
     assert account is not None
     whole = sum(length for bar in bars for length in bar["x"])
     assert whole == pytest.approx(account.parts.wall.total_seconds() * 1000)
-    lost = next(bar for bar in bars if bar["name"] == "lost work")
+    lost = next(bar for bar in bars if bar["name"] == "repeated steps")
     assert sum(lost["x"]) == pytest.approx(account.parts.lost.total_seconds() * 1000)
+
+
+def test_page_shows_what_steps_went_to_in_shares_that_add_up(desk: Desk) -> None:
+    """Own work in the table lacks waiting for data, which has a column of its own."""
+    text = "".join(page_chunks(gathered(desk, troubled_launch(desk)), PLOTLY))
+    ranks = text[text.index('id="ranks"') :]
+    head, *rows = re.findall(r"<tr>(.*?)</tr>", ranks[: ranks.index("</table>")])
+    assert "other work of its own" in head
+    for row in rows:
+        shares = [float(one) for one in re.findall(r">([0-9.]+) %<", row)]
+        assert sum(shares[:4]) == pytest.approx(100, abs=0.3), row
+    assert len(rows) == 4
 
 
 def test_page_draws_undone_steps_faint_and_the_others_solid(desk: Desk) -> None:

@@ -74,7 +74,7 @@ def test_straggler_is_recorded_once_with_rank_node_and_gpu() -> None:
     assert isinstance(found, events.StragglerFound)
     assert (found.straggler.rank, found.straggler.node, found.straggler.gpu) == (3, "n1", "GPU-7")
     assert 0.4 < found.straggler.slower_by < 0.6
-    assert cluster.told == [{"n1": "rank 3 on n1 takes 50% longer than its peers"}]
+    assert cluster.told == [{"n1": "rank 3 on n1 takes 50 % longer than its peers"}]
     record = RunRecord(id="x.0", index=0, overrides=(), folder="").fold(cluster.recorded)
     assert [one.rank for one in record.stragglers] == [3]
 

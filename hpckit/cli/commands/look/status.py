@@ -39,11 +39,12 @@ from hpckit.report.account import launch_page, run_page
 from hpckit.report.diagnosis import (
     energy_lines,
     held_back_line,
+    unmeasured_lines,
     usage_lines,
     verdict_lines,
 )
 from hpckit.report.machine import foreign_object, status_document
-from hpckit.report.rows import RunRow, run_row
+from hpckit.report.rows import RunRow, run_row, with_standstill
 from hpckit.report.selection import sort_key, sort_rows
 from hpckit.report.text import Page, count_line, status_page
 from hpckit.views.accounts import accounts
@@ -169,6 +170,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
     # This reads every attempt of a run: with a thousand runs, status must not wait for that.
     few = len(shown) <= _FEW
     kept = _accounts(view, shown, now) if few or single or arguments.goodput else {}
+    shown = [with_standstill(row, kept.get(row.index)) for row in shown]
     if arguments.goodput or arguments.json:
         shown = [replace(row, goodput=kept.get(row.index)) for row in shown]
     if few or single or arguments.json:
@@ -189,6 +191,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
         if auto_resume is not None:
             page += [f"auto-resume job {auto_resume} resumes interrupted runs"]
         page += _goodput(shown, kept, single=single, whole=arguments.goodput)
+        page += unmeasured_lines(shown)
         if single and shown:
             page += [*usage_lines(shown[0].findings), *verdict_lines(shown[0].findings)]
         else:
