@@ -259,7 +259,8 @@ class Runtime:
     hang_factor: float = 10.0
     """How many times its usual step a rank may take."""
     hang_first_s: float = 1800.0
-    """Limit in seconds before the usual step is known: for the first step, and after the last."""
+    """Limit in seconds before the usual step is known (20 steps of a rank after its first one), for
+    the first step, and after the last."""
 
 
 class Sampler(StrEnum):

@@ -59,8 +59,8 @@ _ABSENT = (
     "unable to process configuration file",
 )
 _ABSENT_HINT = (
-    "start from a login node, set cluster.bin_dir to the folder of Slurm's programs, or take "
-    "cluster=local"
+    "cluster=local runs it on this machine; for Slurm start from a login node, or set "
+    "cluster.bin_dir to the folder of Slurm's programs"
 )
 
 _HINTS: Mapping[str, str] = {
@@ -239,7 +239,8 @@ def command_error(program: str, code: int, words: str) -> SchedulerError:
     lowered = said.lower()
     if any(mark in lowered for mark in _ABSENT):
         return SchedulerAbsentError(
-            f"{program} is installed here, but no Slurm is configured: {said}", hint=_ABSENT_HINT
+            f"{program} is installed here, but no Slurm is configured: {_last(said)}",
+            hint=_ABSENT_HINT,
         )
     if any(mark in lowered for mark in _AWAY):
         return SchedulerAwayError(
@@ -253,6 +254,11 @@ def command_error(program: str, code: int, words: str) -> SchedulerError:
 def _words(program: str, text: str) -> str:
     lines = (line.strip().removeprefix(f"{program}: ") for line in text.splitlines())
     return "; ".join(line.removeprefix("error: ") for line in lines if line)
+
+
+def _last(said: str) -> str:
+    """Return the last thing that a program said: what it ended for."""
+    return said.rpartition("; ")[2].removeprefix("fatal: ")
 
 
 _TOO_MANY = re.compile(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit", re.IGNORECASE)

@@ -127,4 +127,8 @@ def test_unconfigured_slurm_is_absent() -> None:
     words = "sbatch: error: resolve_ctls_from_dns_srv: x\nsbatch: fatal: Could not establish a "
     error = command_error("sbatch", 1, words + "configuration source\n")
     assert isinstance(error, SchedulerAbsentError)
-    assert "cluster=local" in error.hint
+    assert error.hint.startswith("cluster=local")
+    assert error.message == (
+        "sbatch is installed here, but no Slurm is configured: Could not establish a configuration "
+        "source"
+    )

@@ -39,7 +39,7 @@ def _cpus(asked: RunAllocation, evidence: RunEvidence, limits: Thresholds) -> It
         return
     yield _over(
         "cpus",
-        f"On the busiest node {used:.1f} of {cores} CPUs were busy on the mean "
+        f"On the busiest node {used:.1f} of {cores} CPUs were busy on average "
         f"({share(used / cores)}); the others could run other jobs.",
         f"Ask for fewer: resources.cpus_per_task, so that a node has about "
         f"{max(math.ceil(used * _MARGIN), 1)}; DataLoader workers need one each at times.",

@@ -48,7 +48,7 @@ def _throttled(
     lowered = mean(one.heat_share if heat else one.power_share for one in slow) or 0.0
     clock = mean(one.clock_share for one in slow)
     why = "heat" if heat else "the power limit"
-    at = "" if clock is None else f", to {share(clock)} of their maximum on the mean"
+    at = "" if clock is None else f", to {share(clock)} of their maximum on average"
     names = listed([f"{one.uuid} on {one.node}" for one in slow])
     message = (
         f"{len(slow)} of {counted(len(gpus), 'GPU')} lowered their clocks {share(lowered)} of the "

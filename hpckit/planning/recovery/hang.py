@@ -86,10 +86,14 @@ def with_place(wait: CollectiveWait | None, stacks: Sequence[RankStack]) -> Coll
     for one in waiting:
         for frame in _FRAME.finditer(main_thread(one.text)):
             if not _LIBRARY.search(frame["file"]):
-                name = frame["file"].replace("\\", "/").rpartition("/")[2]
-                place = f"{name}:{frame['line']} in {frame['name']}"
+                place = f"{_file_name(frame['file'])}:{frame['line']} in {frame['name']}"
                 return replace(wait, place=place, words=f"{wait.words}, at {place}")
     return wait
+
+
+def _file_name(path: str) -> str:
+    """Return a file's name alone: the stack has its path."""
+    return path.replace("\\", "/").rpartition("/")[2]
 
 
 def _stood_still(stall: StalledRank) -> str:
@@ -136,7 +140,7 @@ def _doing(one: RankStack) -> str:
     frame = _FRAME.search(main_thread(one.text))
     if frame is None or one.state.startswith(_WAITING_OUTSIDE):
         return f"is {one.state}"
-    return f"is in {frame['name']} ({frame['file']})"
+    return f"is in {frame['name']} ({_file_name(frame['file'])}:{frame['line']})"
 
 
 def _signature(stacks: Sequence[RankStack]) -> str:

@@ -51,7 +51,7 @@ def test_blame_names_the_rank_that_waits_for_nobody() -> None:
     """The one outside a collective is what the others wait for."""
     failure = blame(STALL, [stack(0), stack(1, text=STUCK), stack(2)])
     assert failure.rank == 1
-    assert "is in read_forever (train.py)" in failure.message
+    assert "is in read_forever (train.py:8)" in failure.message
     assert failure.traceback == STUCK
 
 
@@ -99,7 +99,7 @@ def test_blame_begins_with_the_collective_and_where_ranks_wait_in_it() -> None:
     assert failure.message.startswith(
         "rank 1 (n1) never entered all_reduce #4, at train.py:9 in main; no step began on rank 0"
     )
-    assert failure.message.endswith("rank 1 on n1 is in read_forever (train.py)")
+    assert failure.message.endswith("rank 1 on n1 is in read_forever (train.py:8)")
     assert failure.collective is not None
     assert failure.collective.place == "train.py:9 in main"
     named = blame(STALL, [stack(0), stack(1), stack(2)], wait)
