@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import counted, steps_text
 from hpckit.model.failure import Failure
 from hpckit.model.launch import Direction, Sweep
 from hpckit.model.outside.notices import NoticeKind, UserNotice
 from hpckit.model.run import PRUNED, RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.report.escape import escaped
-from hpckit.report.text import number, steps_text
+from hpckit.report.text import number
 
 _LONGEST = 400
 _METRICS = 4

@@ -207,7 +207,7 @@ def _read_total(line: Mapping[str, Any]) -> TelemetryTotal:
     measured_s = line.get("measured_s")
     return TelemetryTotal(
         row=_read_row(line),
-        measured_s=None if measured_s is None else max(_number(measured_s), 0.0),
+        measured_s=None if measured_s is None else _number("measured_s", measured_s),
     )
 
 

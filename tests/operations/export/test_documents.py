@@ -163,9 +163,7 @@ def test_trace_has_attempts_rounds_saves_and_failures(tmp_path: Path, export: An
     writer = Writer(launch=record.launch, attempt=2)
     saved_at = START + timedelta(minutes=2, seconds=30)
     writer.tell(
-        events.CheckpointSaved(
-            at=saved_at, round=1, step=150, size=9, stall_s=float("nan"), duration_s=5.0
-        )
+        events.CheckpointSaved(at=saved_at, round=1, step=150, size=9, stall_s=0.5, duration_s=5.0)
     )
     writer.fail()
     target = tmp_path / "trace.json"
@@ -179,7 +177,7 @@ def test_trace_has_attempts_rounds_saves_and_failures(tmp_path: Path, export: An
         "attempt 2, round 1",
     }
     (save,) = [one for one in drawn if one["tid"] == 2]
-    assert (save["name"], save["dur"], save["args"]["stall_s"]) == ("save of step 150", 5e6, 0.0)
+    assert (save["name"], save["dur"], save["args"]["stall_s"]) == ("save of step 150", 5e6, 0.5)
     assert save["ts"] == (saved_at - START - timedelta(minutes=1, seconds=5)) / timedelta(
         microseconds=1
     )
