@@ -94,12 +94,15 @@ class SegmentWriter:
         first = self._start is None
         for attempt in (*(self.earlier if first else ()), self.attempt):
             close_segment(attempt, self.node)
-        self._start, self._named_late = at.replace(microsecond=0), False
-        header = TelemetrySegment(node=self.node, start=self._start, row_s=self.row_s)
+        start, file = at.replace(microsecond=0), self.attempt.telemetry(self.node)
+        header = TelemetrySegment(node=self.node, start=start, row_s=self.row_s)
+        append_line(file, encode_telemetry(header))
+        # Only now has it begun: without its header, all of it would be put aside later.
+        self._start, self._named_late = start, True
         totals = () if self._total is None else (self._total,)
-        records: tuple[TelemetryRecord, ...] = (header, *self.devices, *totals)
-        for record in records:
-            append_line(self.attempt.telemetry(self.node), encode_telemetry(record))
+        for record in (*self.devices, *totals):
+            append_line(file, encode_telemetry(record))
+        self._named_late = False
         return True
 
     def look_for_old(self, now: datetime) -> None:

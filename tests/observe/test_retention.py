@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRow,
     TelemetrySegment,
 )
+from hpckit.observe import segments
 from hpckit.observe.aggregate import gpu_rows, host_row
 from hpckit.observe.node_samples import ROWS_A_TOTAL
 from hpckit.observe.retention import (
@@ -231,6 +233,26 @@ def test_a_torn_line_costs_one_row(attempt: AttemptPaths) -> None:
     writer = writer_of(attempt)
     writer.append(full_row(3, 600, gpus=1), START + timedelta(seconds=1800))
     assert len([r for r in read_telemetry(attempt, NODE) if isinstance(r, TelemetryRow)]) == 3
+
+
+def test_a_segment_begins_with_its_header_once_there_is_room(
+    attempt: AttemptPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk at its beginning costs no row that is written later."""
+    writer = writer_of(attempt)
+    with monkeypatch.context() as full:
+        full.setattr(segments, "append_line", _no_room)
+        with pytest.raises(OSError, match="no room"):
+            writer.append(full_row(0, 600, gpus=1), START)
+    for number in (1, 2):
+        row = full_row(number, 600, gpus=1)
+        writer.append(row, row.start)
+    writer_of(attempt).append(full_row(3, 600, gpus=1), START + timedelta(hours=7))
+    assert len([r for r in read_telemetry(attempt, NODE) if isinstance(r, TelemetryRow)]) == 3
+
+
+def _no_room(path: Path, record: object) -> NoReturn:
+    raise OSError(f"no room for {record} in {path}")
 
 
 def test_a_file_without_a_beginning_is_put_aside(attempt: AttemptPaths) -> None:

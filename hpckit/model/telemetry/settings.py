@@ -43,7 +43,8 @@ class Observe:
     interval_s: float = 5.0
     """Seconds between two samples, at least 0.5. 0: nothing is measured."""
     row_s: float = 30.0
-    """Seconds of a row: minimum, mean, maximum and 95th percentile of its samples are written."""
+    """Seconds of a row, 3600 at most: minimum, mean, maximum and 95th percentile of its samples are
+    written."""
     measure_gpus: bool = True
     """Measure GPUs."""
     gpm: bool = True
