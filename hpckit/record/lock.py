@@ -9,7 +9,8 @@ The modification time of a claim shows that its holder is alive. The claim of a 
 host is taken over at once; that of a process on another host after it has been silent for SILENT_S.
 
 A lock that lies among the user's files is passing: its holder removes the whole folder, while the
-claim still stands. Numbers then begin anew, so each holder also looks for a lower claim that lives.
+claim still stands. Numbers then start at 1 again, so each holder also looks for a lower claim that
+stands.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def _is_standing(claim: _Claim) -> bool:
 
 
 def _has_lower(mine: _Claim) -> bool:
-    """Return whether a claim stands that was made after the folder was removed and made anew."""
+    """Return whether a claim stands that was made after the folder had been removed."""
     lower = {number for number, _ in _entries(mine.folder) if number < mine.number}
     return any(_is_standing(_Claim(folder=mine.folder, number=number)) for number in lower)
 

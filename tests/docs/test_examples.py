@@ -105,6 +105,26 @@ def test_page_commands_run_as_shown(page: str, folder: Path) -> None:
             PROMISES[page](folder)
 
 
+def test_fake_gpus_of_the_page_are_measured(tmp_path: Path) -> None:
+    """The script and the commands of the page, as they stand but for a shorter run."""
+    (tmp_path / "gpus.py").write_text(
+        next(one for one in blocks("fake-gpu", "python") if "sys.argv" in one), encoding="utf-8"
+    )
+    (typed,) = blocks("fake-gpu", "bash")
+    done = subprocess.run(
+        ["bash", "-ec", typed.replace("sleep 30", "sleep 5")],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^GPUs: \d+ % busy, .* 1148 W$", done.stdout, re.MULTILINE)
+    assert re.search(r"^energy: .* in the site's currency$", done.stdout, re.MULTILINE)
+
+
 def test_page_reads_the_configuration_as_it_shows() -> None:
     """Every line that the page shows with `config` does what it says."""
     (shown,) = [block for block in blocks("entry-point", "python") if "config.get" in block]
