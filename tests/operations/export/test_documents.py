@@ -163,9 +163,7 @@ def test_trace_has_attempts_rounds_saves_and_failures(tmp_path: Path, export: An
     writer = Writer(launch=record.launch, attempt=2)
     saved_at = START + timedelta(minutes=2, seconds=30)
     writer.tell(
-        events.CheckpointSaved(
-            at=saved_at, round=1, step=150, size=9, stall_s=float("nan"), duration_s=5.0
-        )
+        events.CheckpointSaved(at=saved_at, round=1, step=150, size=9, stall_s=-1.0, duration_s=5.0)
     )
     writer.fail()
     target = tmp_path / "trace.json"
