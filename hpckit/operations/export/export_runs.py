@@ -16,6 +16,7 @@ from typing import Any
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.counted import counted
 from hpckit.operations.export.documents import ExportDocument
 from hpckit.operations.export.exported_run import ExportedRun, Written
 from hpckit.operations.export.kinds import ExportKind, tracker_module
@@ -130,8 +131,19 @@ def _write_changed(
 
 
 def _write_tracker(request: ExportRequest, runs: Sequence[ExportedRun]) -> Written:
+    """Write all runs; raises UsageError afterwards if the tracker refused some."""
     write = partial(tracker_module(request.kind).write_run, target=request.target)
-    return sum((write(run) for run in runs), Written())
+    written, refused = Written(), list[UsageError]()
+    for run in runs:
+        try:
+            written += write(run)
+        except UsageError as error:
+            refused.append(error)
+    if refused:
+        done = len(runs) - len(refused)
+        others = f"; {counted(done, 'other run')} {'is' if done == 1 else 'are'} exported"
+        raise UsageError(f"{refused[0]}{others if done else ''}", hint=refused[0].hint)
+    return written
 
 
 def _write_document(

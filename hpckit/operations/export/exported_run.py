@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -70,10 +70,11 @@ class Points:
 
     Iterate it once. Values without a step come last, one per key, at step 0, if the key has no
     other value. `left_out` then counts what has no place there: texts, null, values at fractions of
-    a step, and further values without a step.
+    a step, further values without a step, and what does not `fit` this tracker.
     """
 
     run: ExportedRun
+    fits: Callable[[Point], bool] = field(default=lambda _: True)
     left_out: int = 0
     written: int = 0
 
@@ -85,14 +86,16 @@ class Points:
             if number is None or isinstance(one.step, float):
                 self.left_out += 1
                 continue
-            point = Point(
-                key=one.key, step=one.step or 0, at=_seconds(one.at), number=float(number)
-            )
-            if one.step is None:
-                self.left_out += one.key in stepless
-                stepless[one.key] = point
+            key = one.key.encode(errors="backslashreplace").decode()  # JSON has half characters
+            point = Point(key=key, step=one.step or 0, at=_seconds(one.at), number=float(number))
+            if not self.fits(point):
+                self.left_out += 1
                 continue
-            stepped.add(one.key)
+            if one.step is None:
+                self.left_out += key in stepless
+                stepless[key] = point
+                continue
+            stepped.add(key)
             self.written += 1
             yield point
         last = [point for key, point in stepless.items() if key not in stepped]

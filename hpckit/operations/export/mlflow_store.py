@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +19,7 @@ from mlflow.tracking import MlflowClient
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
 from hpckit.operations.export.exported_run import ExportedRun, Point, Points, Written
+from hpckit.operations.export.mlflow_names import mlflow_names
 from hpckit.record.store import make_folder
 from hpckit.report.selection import assigned
 
@@ -33,7 +33,6 @@ _PARAMS_AT_ONCE = 100
 _LONGEST_PARAM = 6000
 """MLflow's own limits on one request."""
 
-_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_. :/-]")
 _LARGEST = 1.7976931348623157e308
 """What MLflow stores for an infinite number."""
 
@@ -57,13 +56,16 @@ def write_run(run: ExportedRun, target: Path) -> Written:
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     folder = make_folder(target).absolute()
     points = Points(run=run)
-    wanted = {(_name(one.key), one.step): one for one in points}
+    held = list(points)
+    names = mlflow_names({one.key for one in held})
+    wanted = {(names[one.key], one.step): one for one in held}
     try:
         client = MlflowClient(tracking_uri=f"sqlite:///{folder / DATABASE}")
         _store(client, run, wanted, folder)
     except MlflowException as error:
         raise UsageError(f"MLflow refused run {run.id}: {error}") from error
-    return Written(values=points.written, left_out=points.left_out)
+    lost = points.written - len(wanted)
+    return Written(values=len(wanted), left_out=points.left_out + lost)
 
 
 def _store(
@@ -73,9 +75,9 @@ def _store(
     name, held = _matching_run(client, experiment, run, wanted)
     if name is None:
         name = _new_run(client, experiment, run)
-    missing = [point for place, point in wanted.items() if place not in held]
+    missing = [_metric(*place, point) for place, point in wanted.items() if place not in held]
     for some in _parts(missing, _AT_ONCE):
-        client.log_batch(name, metrics=[_metric(point) for point in some])
+        client.log_batch(name, metrics=some)
     status = _STATUS.get(run.view.state, "RUNNING")
     ended = run.view.record.ended_at
     if run.view.settled:
@@ -125,12 +127,15 @@ def _new_run(client: MlflowClient, experiment: str, run: ExportedRun) -> str:
     tags = {TAG: run.name, "hpckit.launch": run.launch.id, "hpckit.stage": record.stage or ""}
     created = client.create_run(experiment, began, tags=tags, run_name=run.id)
     name = str(created.info.run_id)
-    params = [
-        Param(_name(key), value[:_LONGEST_PARAM])
-        for key, value in assigned(record.overrides).items()
-    ]
-    for some in _parts(params, _PARAMS_AT_ONCE):
-        client.log_batch(name, params=some, tags=[RunTag("hpckit.folder", record.folder)])
+    given = assigned(record.overrides)
+    names = mlflow_names(given)
+    params = [Param(names[key], value[:_LONGEST_PARAM]) for key, value in given.items()]
+    try:
+        for some in _parts(params, _PARAMS_AT_ONCE):
+            client.log_batch(name, params=some, tags=[RunTag("hpckit.folder", record.folder)])
+    except MlflowException:
+        client.delete_run(name)
+        raise
     return name
 
 
@@ -138,17 +143,12 @@ def _parts(items: list[Item], size: int) -> Iterable[list[Item]]:
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
-def _metric(point: Point) -> Metric:
-    return Metric(_name(point.key), point.number, _ms(point.at), point.step)
+def _metric(name: str, step: int, point: Point) -> Metric:
+    return Metric(name, point.number, _ms(point.at), step)
 
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _name(key: str) -> str:
-    """Return a key in the letters that MLflow allows."""
-    return _NOT_ALLOWED.sub("_", key)
 
 
 def _text(number: float) -> str:

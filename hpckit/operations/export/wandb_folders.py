@@ -20,6 +20,9 @@ from hpckit.planning.tracker import wandb_id
 from hpckit.record.launches import load_settings
 from hpckit.record.store import make_folder
 
+_DROPPED = frozenset({"", "_step", "_timestamp", "_runtime"})
+"""Names that W&B gives to values of its own, and the one that it passes over."""
+
 
 def write_run(run: ExportedRun, target: Path) -> Written:
     """Write a run to a folder below `target`/wandb; raises OSError.
@@ -28,7 +31,7 @@ def write_run(run: ExportedRun, target: Path) -> Written:
     """
     name = wandb_id(run.id)
     folder = make_folder(target / "wandb")
-    points = Points(run=run)
+    points = Points(run=run, fits=_fits)
     with part_folder(target) as part:
         tracked = _begin(run, name, part)
         for row in _rows(points):
@@ -65,6 +68,11 @@ def _begin(run: ExportedRun, name: str, folder: Path) -> Any:
             x_disable_machine_info=True,
         ),
     )
+
+
+def _fits(point: Point) -> bool:
+    """Whether W&B keeps a point: its steps begin at 0."""
+    return point.step >= 0 and point.key not in _DROPPED
 
 
 def _rows(points: Points) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpckit.model.metrics.rows import number_of
 from hpckit.model.plain import LARGEST, is_within
 from hpckit.runtime.channel.messages import Reported
 
@@ -66,7 +67,7 @@ def plain_metric(name: str, value: Any) -> float | int | str | bool | None:
         except (RuntimeError, ValueError):  # from torch and numpy: more than one element
             kind = f"{kind} of shape {shape}"
     if isinstance(value, int | float) and not is_within(value):
-        return "nan" if value != value else "inf" if value > 0 else "-inf"  # noqa: PLR0124
+        return str(number_of(value))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(

@@ -10,9 +10,11 @@ import pytest
 from cli_world import Writer
 from training_record import Trained, TrainingRecord, expected_of
 
+from hpckit.errors import UsageError
 from hpckit.operations.export.kinds import ExportKind
 
 tracking = pytest.importorskip("mlflow.tracking")
+exceptions = pytest.importorskip("mlflow.exceptions")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
@@ -76,3 +78,46 @@ def test_mlflow_takes_odd_values(tmp_path: Path, export: Any) -> None:
         assert number < -1e308
         assert points(target, "d_1") == [(0, 2)]
         assert points(target, "alone") == [(0, 3)]
+
+
+def test_mlflow_has_a_metric_for_each_key(tmp_path: Path, export: Any) -> None:
+    """Keys that are one in its letters stay two, however often they are exported."""
+    record, target = TrainingRecord.empty(tmp_path), tmp_path / "mlflow"
+    Writer(launch=record.launch).start()
+    record.log(1, round=0, step=0, **{"acc@1": 0.5, "acc#1": 0.7, "acc_1": 0.9})
+    names = set()
+    for _ in range(2):
+        outcome = export(ExportKind.mlflow, record, target)
+        assert (outcome.written.values, outcome.written.left_out) == (3, 0)
+        run = only_run(target)
+        assert sorted(run.data.metrics.values()) == [0.5, 0.7, 0.9]
+        assert run.data.metrics["acc_1"] == 0.9
+        names.add((run.info.run_id, *sorted(run.data.metrics)))
+    assert len(names) == 1
+
+
+def test_mlflow_takes_keys_that_are_no_paths(tmp_path: Path, export: Any) -> None:
+    """One name that it refuses would stop the export of this run and of every later one."""
+    record, target = TrainingRecord.empty(tmp_path), tmp_path / "mlflow"
+    Writer(launch=record.launch).start()
+    keys = ["/abs", "a//b", "a/../b", "..a", ".", "", "k" * 300, "k" * 301, "a/", "ä\n"]
+    record.log(1, round=0, step=0, **dict.fromkeys(keys, 0.5))
+    outcome = export(ExportKind.mlflow, record, target)
+    assert (outcome.written.values, outcome.written.left_out) == (len(keys), 0)
+    assert len(only_run(target).data.metrics) == len(keys)
+
+
+def test_a_run_that_mlflow_refuses_leaves_nothing(
+    tmp_path: Path, export: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No empty run stays in the store."""
+    record, target = TrainingRecord.empty(tmp_path), tmp_path / "mlflow"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise exceptions.MlflowException("no")
+
+    monkeypatch.setattr(tracking.MlflowClient, "log_batch", refuse)
+    with pytest.raises(UsageError, match=f"refused run {record.launch.id}.0: no"):
+        export(ExportKind.mlflow, record, target)
+    store = client(target)
+    assert store.search_runs([store.get_experiment_by_name("demo").experiment_id]) == []

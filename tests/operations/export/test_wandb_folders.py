@@ -107,3 +107,18 @@ def test_second_export_replaces_the_first(tmp_path: Path, export: Any) -> None:
         assert expected_of([(row["_step"], row["loss"]) for row in history(target)], record)
     assert not left.exists()
     assert [path.name for path in target.iterdir()] == ["wandb"]
+
+
+def test_what_wandb_drops_is_left_out_and_counted(tmp_path: Path, export: Any) -> None:
+    """Its steps begin at 0, and it has values of its own under some names."""
+    record, target = TrainingRecord.empty(tmp_path), tmp_path / "wandb-export"
+    Writer(launch=record.launch).start()
+    record.log(1, round=0, step=-1, loss=3)
+    record.log(1, round=0, step=0, loss=2, _step=7, _timestamp=1, _runtime=1, **{"": 1})
+    record.log(1, round=0, step=1, loss=1, **{"half\ud800": 5})
+    outcome = export(ExportKind.wandb, record, target)
+    assert (outcome.written.values, outcome.written.left_out) == (3, 5)
+    rows = history(target)
+    assert [(row["_step"], row["loss"]) for row in rows] == [(0, 2), (1, 1)]
+    assert rows[1]["half\\ud800"] == 5
+    assert rows[0]["_timestamp"] > 1e9

@@ -46,6 +46,14 @@ def test_nothing_is_reported_where_nobody_judges() -> None:
     assert MetricReports().of(0, {"loss": 1.0}) is None
 
 
+def test_numbers_that_nothing_holds_are_not_reported() -> None:
+    """They would end the training that logs them, or be no message."""
+    reporting = MetricReports(name="loss")
+    assert reporting.of(0, {"loss": 10**400}) is None
+    assert reporting.of(2**63, {"loss": 1.0}) is None
+    assert reporting.of(2**62, {"loss": 1.0}) is not None
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -66,3 +74,5 @@ def test_value_of_one_element_is_recorded_as_a_number() -> None:
     """Of any shape; what is not finite is a text, which JSON can hold."""
     assert plain_metric("loss", torch.tensor([[2.5]])) == 2.5
     assert plain_metric("loss", np.float32("nan")) == "nan"
+    assert [plain_metric("loss", one) for one in (10**400, -(10**400))] == ["inf", "-inf"]
+    assert plain_metric("count", 10**300) == 10**300

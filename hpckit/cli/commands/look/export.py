@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if outcome.written.left_out:
         context.note(
             f"left out {counted(outcome.written.left_out, 'value')} that {request.kind} has no "
-            "place for: texts, and values without a whole step"
+            "place for: texts, values without a whole step, names and steps that it does not take"
         )
     return 0
 
