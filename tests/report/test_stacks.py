@@ -35,6 +35,7 @@ def test_ranks_at_one_place_are_one_group_and_the_odd_one_comes_first() -> None:
     assert groups[1].others == (('File "q.py", line 1 in loader',),)
     answer = StacksAnswer(request=1, at=AT, round=2, stacks=(*stacks, stack(7, "read_shard")))
     text = stacks_text("demo.0", 1, answer)
+    assert text.startswith("run demo.0, attempt 1, round 2, 2026-01-01 ")
     assert "rank 7 on n1; step 41; S (sleeping):\n  File" in text
     assert "ranks 0-6 on n[0-1]" in text
     assert "1 other thread (--rank shows them)" in text

@@ -170,7 +170,8 @@ def test_status_of_gpus_that_nobody_measured_has_no_price(desk: Any, writer: Any
 
 def test_status_adds_up_the_energy_of_a_launch(desk: Any, writer: Any) -> None:
     """Two runs, each with 3.6 MJ on one GPU for half an hour, and one without a GPU."""
-    launch = told(desk, writer, sweep=[(f"a={number}",) for number in range(3)])
+    site = Cluster(kind=ClusterKind.local, pue=1.3)
+    launch = told(desk, writer, sweep=[(f"a={number}",) for number in range(3)], cluster=site)
     for index in (1, 2):
         attempt = writer(launch=launch, index=index)
         attempt.start()
@@ -186,7 +187,8 @@ def test_status_adds_up_the_energy_of_a_launch(desk: Any, writer: Any) -> None:
         ):
             append_line(paths.telemetry("n1"), encode_telemetry(record))
         attempt.complete()
-    assert "energy: 2 kWh" in desk.say("status").out
+    said = "energy: 2 kWh, 2.6 kWh with cooling and losses (PUE 1.3)"
+    assert said in desk.say("status").out
     document = json.loads(desk.say("status", "--json").out)
     assert (document["energy"]["kwh"], document["energy"]["gpu_hours"]) == (2, 1)
     assert document["energy"]["j_per_step"] is None
