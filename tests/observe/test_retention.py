@@ -50,23 +50,25 @@ MONTH = timedelta(days=31)
 NODE = "gpu-node-017.cluster"
 
 
+def _size(name: str) -> float:
+    """Return a large value that a gauge of this name can have."""
+    return 8.123456e10 if name.endswith("bytes") else 0.7123
+
+
 def full_row(number: int, row_s: float, gpus: int = 8) -> TelemetryRow:
     """Return a row as large as rows get: every gauge varies, every counter is long."""
     hosts = [
         HostSample(
-            gauges=dict.fromkeys(HostGauge, 123456780000.0 / (part + 3)),
-            counters=dict.fromkeys(HostCounter, 12345678900000.0 + number),
+            gauges={name: _size(name) / (part + 1) for name in HostGauge},
+            counters=dict.fromkeys(HostCounter, 123456789000.0 + number),
         )
         for part in range(6)
     ]
     samples = [
         GpuSample(
             uuid=f"GPU-00000000-0000-0000-0000-{gpu:012d}",
-            gauges={
-                name: (8.123456e10 if name.endswith("bytes") else 0.7123) / (part + 1)
-                for name in GpuGauge
-            },
-            counters=dict.fromkeys(GpuCounter, 1234567000000.0 + 7919 * number + gpu),
+            gauges={name: _size(name) / (part + 1) for name in GpuGauge},
+            counters=dict.fromkeys(GpuCounter, 123456700000.0 + 7919 * number + gpu),
             reasons=frozenset({ClockReason.power_cap} if part else {ClockReason.idle}),
         )
         for part, gpu in itertools.product(range(6), range(gpus))

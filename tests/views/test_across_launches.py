@@ -51,7 +51,7 @@ def test_results_of_several_launches_are_one_table(told: Any) -> None:
     assert shown(told, *names, "--sort", "-loss", "--limit", "1") == [("02", 0.3)]
     assert shown(told, *names, "--failed") == [("02", 0.3)]
     header, first, _ = told.say("results", *names).out.splitlines()
-    columns = ["launch", "index", "seed", "state", "attempt", "cause", "loss", "step"]
+    columns = ["launch", "index", "seed", "state", "attempt", "cause", "loss", "steps"]
     assert header.split()[:8] == columns
     assert first.split()[:5] == [f"{names[0]}-ab12", "0", "2", "completed", "1"]
 
