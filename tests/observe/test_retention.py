@@ -51,8 +51,11 @@ def full_row(number: int, row_s: float, gpus: int = 8) -> TelemetryRow:
     """Return a row as large as rows get: every gauge varies, every counter is long."""
     hosts = [
         HostSample(
-            gauges=dict.fromkeys(HostGauge, 123456780000.0 / (part + 3)),
-            counters=dict.fromkeys(HostCounter, 12345678900000.0 + number),
+            gauges={
+                name: (0.71234 if name.endswith("share") else 123456780000.0) / (part + 3)
+                for name in HostGauge
+            },
+            counters=dict.fromkeys(HostCounter, 123456789000.125 + number),
         )
         for part in range(6)
     ]
@@ -63,7 +66,7 @@ def full_row(number: int, row_s: float, gpus: int = 8) -> TelemetryRow:
                 name: (8.123456e10 if name.endswith("bytes") else 0.7123) / (part + 1)
                 for name in GpuGauge
             },
-            counters=dict.fromkeys(GpuCounter, 1234567000000.0 + 7919 * number + gpu),
+            counters=dict.fromkeys(GpuCounter, 123456700000.5 + 7919 * number + gpu),
             reasons=frozenset({ClockReason.power_cap} if part else {ClockReason.idle}),
         )
         for part, gpu in itertools.product(range(6), range(gpus))
