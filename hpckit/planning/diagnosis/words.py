@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from hpckit.model.diagnosis.verdict import EvidenceValue, Verdict, VerdictKind, VerdictSeverity
 from hpckit.model.moment import span_words
+from hpckit.model.plain import LONGEST_S
 from hpckit.planning.diagnosis.thresholds import Thresholds
 
 _MOST_NAMED = 4
@@ -25,7 +26,7 @@ def share(value: float) -> str:
 def duration(seconds: float) -> str:
     """Return a duration: `0.82 s`, `12 s`, `2 h 10 min`."""
     if seconds >= _MINUTE_S:
-        return span_words(timedelta(seconds=seconds))
+        return span_words(timedelta(seconds=min(seconds, LONGEST_S)))
     return f"{seconds:.2g} s"
 
 
