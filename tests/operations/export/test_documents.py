@@ -174,9 +174,9 @@ def test_trace_has_attempts_rounds_saves_and_failures(tmp_path: Path, export: An
     drawn = [one for one in document["traceEvents"] if one["ph"] != "M"]
     assert [one["name"] for one in drawn if one["tid"] == 0] == ["attempt 1", "attempt 2"]
     assert {one["name"] for one in drawn if one["tid"] == 1} == {
-        "round 1.0",
-        "round 2.0",
-        "round 2.1",
+        "attempt 1, round 0",
+        "attempt 2, round 0",
+        "attempt 2, round 1",
     }
     (save,) = [one for one in drawn if one["tid"] == 2]
     assert (save["name"], save["dur"], save["args"]["stall_s"]) == ("save of step 150", 5e6, 0.0)
