@@ -230,6 +230,13 @@ def test_step_time_is_over_all_ranks() -> None:
     assert narrow == ["r0 0.1 s", "r1 0.3 s data 10 % wait 50 %", "r2"]
 
 
+def test_events_count_steps_as_tables_do() -> None:
+    """From 1: the save of the last of 600 steps is that of step 600."""
+    saved = events.CheckpointSaved(at=AT, round=0, step=599, size=1, stall_s=0.1, duration_s=2.0)
+    assert event_words(saved) == "saved step 600 in 2.0 s"
+    assert event_words(events.StepReached(at=AT, round=1, step=0)) == "round 1: first step 1"
+
+
 def test_changes_of_states_become_events_in_order_of_time() -> None:
     """Runs that were not known before, and those that did not change, say nothing."""
     failure = Failure(cause=Cause.cuda_oom, message="out of memory")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpckit.model import events
 from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import counted, whole_percent
+from hpckit.model.counted import counted, steps_text, whole_percent
 from hpckit.model.failure import Failure, RankExit
 from hpckit.model.ranges import ranges
 
@@ -54,10 +54,12 @@ def _why(failure: Failure | None) -> str:
 _WORDS: Mapping[type[events.Event], Callable[[Any], str]] = {
     events.AttemptStarted: _attempt_started,
     events.RoundStarted: _round_started,
-    events.StepReached: lambda event: f"round {event.round}: first step {event.step}",
+    events.StepReached: lambda event: f"round {event.round}: first step {steps_text(event.step)}",
     events.RankExited: _rank_exited,
     events.RanksExited: lambda event: f"ranks {event.ranks} ended: {event.reason}",
-    events.CheckpointSaved: lambda event: f"saved step {event.step} in {event.duration_s:.1f} s",
+    events.CheckpointSaved: lambda event: (
+        f"saved step {steps_text(event.step)} in {event.duration_s:.1f} s"
+    ),
     events.RoundEnded: _round_ended,
     events.AttemptEnded: lambda event: f"attempt ended: {event.state}{_why(event.failure)}",
     events.NodeLost: lambda event: f"node {event.node} was silent for {event.silent_s:.0f} s",
