@@ -20,6 +20,7 @@ from hpckit.config.points.word import Word
 from hpckit.config.resolve import resolve
 from hpckit.config.session import Session
 from hpckit.config.shared_composition import SharedComposition
+from hpckit.config.types import takes
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain
@@ -85,10 +86,7 @@ class Composer:
         try:
             settings = from_plain(LaunchConfig, values)
         except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"this is no value that a run can have: {error}",
-                hint="the configuration reference has the type of each key",
-            ) from error
+            raise _impossible(error) from error
         keys = kind[1]
         shared = SharedComposition.of(config, values, settings, keys) if keys else None
         if shared is not None:
@@ -148,3 +146,21 @@ def _movable(session: Session, words: Sequence[Word]) -> Iterator[tuple[str, str
 
 def _related(one: str, other: str) -> bool:
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _impossible(error: Exception) -> ConfigError:
+    """Return the error for a value that no run can have: `from_plain` names its key, part by part.
+
+    Such as `observe: row_s: nan is out of range`.
+    """
+    path, rest = [], str(error)
+    while rest.partition(": ")[0].isidentifier() and ": " in rest:
+        name, _, rest = rest.partition(": ")
+        path.append(name)
+    key = ".".join(path)
+    return ConfigError(
+        f"{key}: {rest}" if key else rest,
+        hint=f"{takes(key)} A number has to be finite, and fit into 64 bits."
+        if "out of range" in rest
+        else "the configuration reference has the type of each key",
+    )

@@ -36,6 +36,16 @@ _CASES = {
         "'two'.*could not be converted to Int",
         "takes a whole number",
     ),
+    "a number that is none": (
+        "observe.row_s=nan",
+        r"^observe\.row_s: nan is out of range",
+        r"observe\.row_s takes a number, .*seconds\. A number has to be finite",
+    ),
+    "a number without end": (
+        "recovery.backoff_s=inf",
+        r"^recovery\.backoff_s: inf is out of range",
+        "takes a number",
+    ),
     "wrong type, forced": (
         "++resources.nodes=two",
         "could not be converted to Int",
