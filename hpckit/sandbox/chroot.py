@@ -17,6 +17,7 @@ MARK = "etc/hpckit-sandbox-release"
 _INCLUDE = "slurmctld,slurmd,slurmdbd,slurm-client,python3,ca-certificates,hostname,procps"
 _SYSTEM = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "var", "boot"}
 _KERNEL = {"proc", "sys", "dev", "run"}
+_PYTHON = Path("/usr/bin/python3")
 _NOT_SHARED = _SYSTEM | _KERNEL | {"lost+found"}
 
 
@@ -121,6 +122,8 @@ def _mount_commands(root: Path) -> list[str]:
     for link in sorted(path for path in Path("/").iterdir() if path.is_symlink()):
         if link.name not in _NOT_SHARED:
             lines.append(f"ln -sfn '{link.readlink()}' '{root}/{link.name}'")
+    if _PYTHON.is_symlink():  # what `python3 -m venv` points to, by this very name
+        lines.append(f"ln -sfn '{_PYTHON.readlink()}' '{root}{_PYTHON}'")
     return lines
 
 

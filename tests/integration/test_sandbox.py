@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slurm
 
+PYTHON = Path("/usr/bin/python3")
 TICK = "while :; do date +%s.%N >> {file}; sleep 0.2; done"
 
 
@@ -45,6 +47,15 @@ def await_ticks(sandbox: Sandbox, file: Path) -> None:
     """Wait until the file has grown: its job is alive."""
     before = file.stat().st_size
     sandbox.wait_until(lambda: file.stat().st_size > before, "the job ticks on")
+
+
+@pytest.mark.main
+@pytest.mark.skipif(not PYTHON.exists(), reason="this machine has no packaged Python")
+def test_nodes_have_the_python_of_the_machine(sandbox: Sandbox) -> None:
+    """Also on another Debian: virtual environments made of it would be empty there."""
+    words = (str(PYTHON), "-c", "import sys; print(sys.version)")
+    here = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert sandbox.slurm("srun", "--nodes=1", *words) == here
 
 
 def test_status_names_every_daemon_and_node_as_alive(sandbox: Sandbox) -> None:
