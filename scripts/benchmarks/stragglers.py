@@ -2,7 +2,9 @@
 
 Other processes come and go at random and compete with the ranks for the CPUs, one by one, so that
 now the one and now the other rank is slower. No rank is slow for good, so none may be named. Last
-comes a run in which one rank does a third more, under the same load: that one has to be named.
+come longer runs in which one rank does a third more, then twice as much, under the same load, to
+show what is found there. A run lasts for a dozen windows of 2 seconds or more: in fewer than five
+nothing is ever named.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import Any
 from benchmarks.commands import hpckit, run
 
 _RUNS = 20
-_STEPS = 600
+_STEPS = 2500
+_LONG = 3
 _BUSY = """
 import sys, time
 end = time.monotonic() + float(sys.argv[1])
@@ -32,7 +35,7 @@ import torch, torch.distributed as dist
 
 def main(config, run):
     torch.set_num_threads(1)
-    weights = torch.randn(160, 160)
+    weights = torch.randn(256, 256)
     more = config.params.more if run.rank == 1 else 0
     for step in run.steps(config.params.steps):
         for _ in range(12 + more):
@@ -49,20 +52,22 @@ def bench_stragglers(folder: Path) -> None:
     for seed, one in enumerate(blamed):
         if one:
             print(f"  run {seed}: {one}")
-    print(f"a rank with a third more work under the same load: {_named(folder, _RUNS, more=4)}")
+    for words, more in (("a third more work", 4), ("twice the work", 12)):
+        named = _named(folder, _RUNS, more=more, steps=_STEPS * _LONG)
+        print(f"a rank with {words} under the same load: {named}")
 
 
-def _named(folder: Path, seed: int, *, more: int) -> list[tuple[int, float]]:
+def _named(folder: Path, seed: int, *, more: int, steps: int = _STEPS) -> list[tuple[int, float]]:
     """Return the ranks that a run under load named, each with by how much it is slower."""
     over = threading.Event()
     load = threading.Thread(target=_load, args=(random.Random(seed), over))  # noqa: S311
     load.start()
     try:
-        name = f"equal{seed}"
+        name = f"equal{seed}-{more}"
         words = ("launch", "cluster=local", "entry_point=equal:main", f"name={name}", "--wait")
         shape = ("resources.tasks_per_node=2", "code.snapshot=false", "--rerun")
-        steps = (f"+params.steps={_STEPS}", f"+params.more={more}")
-        run(hpckit(*words, *shape, *steps), cwd=folder, env=dict(os.environ))
+        params = (f"+params.steps={steps}", f"+params.more={more}")
+        run(hpckit(*words, *shape, *params), cwd=folder, env=dict(os.environ))
     finally:
         over.set()
         load.join()
