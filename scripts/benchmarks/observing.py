@@ -92,6 +92,7 @@ def _one(folder: Path, fake: FakeNvml, kind: str) -> dict[str, float]:
     out.unlink(missing_ok=True)
     words = hpckit(
         *("launch", "cluster=local", "entry_point=observed:main", f"observe={kind}", "--wait"),
+        "resources.tasks_per_node=1",
         *(f"+params.steps={_STEPS}", f"+params.out={out}", "--rerun", "code.snapshot=false"),
     )
     run(words, cwd=folder, env={**os.environ, **fake.environ})
