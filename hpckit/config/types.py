@@ -7,6 +7,7 @@ from enum import EnumType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS
 
 _UNITS = {
     "_min": ": minutes, a day is 1440",
@@ -33,6 +34,11 @@ _FORMS = {
     "command": "a program and its words, as a list or as one text",
     "stages": "a mapping of names to stages",
     "sweep.zip": "groups of keys that advance together, such as [[lr,batch]]",
+    "parallel.schedule": f"one of {', '.join(SCHEDULES)}",
+    **{
+        f"parallel.{axis}": " or ".join(["a whole number of 1 or more", *sorted(words)])
+        for axis, words in SIZE_WORDS.items()
+    },
 }
 """What a key takes, if its type says too little."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpckit.model.outside.notices import Notify
 from hpckit.model.outside.tracker import Tracker
+from hpckit.model.parallel.settings import Parallel
 from hpckit.model.telemetry.settings import Observe
 
 MISSING: Any = "???"
@@ -88,6 +89,9 @@ class Cluster:
     """QOS of runs that name none in `resources.qos`. Null: Slurm's default."""
     gpus_per_node: int = 0
     """GPUs of one node. Runs that ask for more are refused."""
+    nvlink_nodes: int = 1
+    """How many nodes one NVLink domain joins. `parallel.tensor` and `parallel.context` stay within
+    it. 1: NVLink, or whatever joins GPUs, ends at the node."""
     cpus_per_node: int | None = None
     """CPUs that a node has for ranks. Runs that ask for more are refused. Null: not checked."""
     modules: list[str] = field(default_factory=list)
@@ -378,6 +382,7 @@ class LaunchConfig:
     """Environment variables of every rank."""
     cluster: Cluster = field(default_factory=Cluster)
     resources: Resources = field(default_factory=Resources)
+    parallel: Parallel = field(default_factory=Parallel)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     recovery: Recovery = field(default_factory=Recovery)
     runtime: Runtime = field(default_factory=Runtime)

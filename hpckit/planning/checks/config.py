@@ -18,6 +18,7 @@ from hpckit.model.plan import SweepPoint
 from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
 from hpckit.planning.checks.recovery_settings import check_recovery
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
+from hpckit.planning.layout import NodeShape, check_min_nodes, plan_layout
 from hpckit.planning.notices.settings import check_notify
 from hpckit.planning.tracker import check_tracker
 
@@ -77,6 +78,7 @@ def check_settings(settings: LaunchConfig) -> None:
     _check_nodes(settings.resources, settings.cluster)
     _check_devices(settings.resources, settings.cluster)
     _check_partition(settings.resources, settings.cluster)
+    _check_layout(settings)
     check_recovery(settings)
     check_shared_jobs(settings)
 
@@ -90,6 +92,17 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
                 "snapshot and one scheduler",
                 hint=f"start one launch for each value of {key}, or sweep another key",
             )
+
+
+def _check_layout(settings: LaunchConfig) -> None:
+    """Refuse a layout that these ranks cannot have, and shrinking within a replica."""
+    resources = settings.resources
+    shape = NodeShape(
+        nodes=resources.nodes,
+        tasks_per_node=resources.tasks_per_node,
+        domain_nodes=settings.cluster.nvlink_nodes,
+    )
+    check_min_nodes(plan_layout(settings.parallel, shape), shape, resources.min_nodes)
 
 
 def _check_prices(cluster: Cluster) -> None:
@@ -167,6 +180,7 @@ def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     yield "recovery.max_identical_failures", settings.recovery.max_identical_failures, 1
     yield "recovery.node_failures", settings.recovery.node_failures, 1
     yield "budget.gpu_hours", settings.budget.gpu_hours, 0
+    yield "cluster.nvlink_nodes", settings.cluster.nvlink_nodes, 1
     yield "cluster.max_parallel", settings.cluster.max_parallel, 1
     yield "sweep.max_concurrent", settings.sweep.max_concurrent, 1
     yield "sweep.max_gpus", settings.sweep.max_gpus, 1

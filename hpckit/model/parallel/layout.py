@@ -1,0 +1,117 @@
+"""The place of every rank on the axes of a layout. Pure; `planning/layout.py` makes layouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Axis(StrEnum):
+    """The axes of a layout, the outermost first: neighbouring ranks differ in the last ones."""
+
+    replicate = "replicate"
+    pipeline = "pipeline"
+    shard = "shard"
+    context = "context"
+    tensor = "tensor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Sizes of all axes, 1 or more; their product is the number of ranks.
+
+    Example: `Layout(replicate=2, tensor=4).coordinates(5)` is replica 1, tensor 1.
+    """
+
+    replicate: int = 1
+    pipeline: int = 1
+    shard: int = 1
+    context: int = 1
+    tensor: int = 1
+
+    @property
+    def sizes(self) -> dict[Axis, int]:
+        """Return the size of each axis, the outermost first."""
+        return {axis: getattr(self, axis.value) for axis in Axis}
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return math.prod(self.sizes.values())
+
+    @property
+    def replica_size(self) -> int:
+        """Number of ranks that hold one copy of the model."""
+        return self.world_size // self.replicate
+
+    @property
+    def data_size(self) -> int:
+        """Number of parts that each batch is cut into."""
+        return self.replicate * self.shard
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether every rank has a whole copy of the model."""
+        return self.replica_size == 1
+
+    def coordinates(self, rank: int) -> dict[Axis, int]:
+        """Return the place of a rank on each axis; raises ValueError if there is no such rank."""
+        if not 0 <= rank < self.world_size:
+            raise ValueError(f"rank {rank} of {self.world_size}")
+        found: dict[Axis, int] = {}
+        for axis, size in reversed(self.sizes.items()):
+            rank, found[axis] = divmod(rank, size)
+        return {axis: found[axis] for axis in Axis}
+
+    def rank_at(self, coordinates: Mapping[Axis, int]) -> int:
+        """Return the rank at a place; axes that are not named count as 0."""
+        rank = 0
+        for axis, size in self.sizes.items():
+            place = coordinates.get(axis, 0)
+            if not 0 <= place < size:
+                raise ValueError(f"{axis} {place} of {size}")
+            rank = rank * size + place
+        return rank
+
+    def data_rank(self, rank: int) -> int:
+        """Return which part of each batch a rank gets, from 0 to `data_size` - 1."""
+        at = self.coordinates(rank)
+        return at[Axis.replicate] * self.shard + at[Axis.shard]
+
+    def peers(self, rank: int, *axes: Axis) -> tuple[int, ...]:
+        """Return the ranks that differ from a rank on these axes only, in order, with itself."""
+        at = self.coordinates(rank)
+        return tuple(sorted(self.rank_at(place) for place in self._along(at, axes)))
+
+    def _along(
+        self, at: Mapping[Axis, int], axes: tuple[Axis, ...]
+    ) -> Iterator[Mapping[Axis, int]]:
+        if not axes:
+            yield at
+            return
+        first, *rest = axes
+        for place in range(self.sizes[first]):
+            yield from self._along({**at, first: place}, tuple(rest))
+
+    def with_replicas(self, replicas: int) -> Layout:
+        """Return the same layout with another number of replicas."""
+        return replace(self, replicate=replicas)
+
+    def describe(self, rank: int) -> str:
+        """Return where a rank is: `replica 1 of 2, pipeline stage 2 of 4`; empty if it is alone.
+
+        Numbers count from 0, as ranks do.
+        """
+        words = {Axis.replicate: "replica", Axis.pipeline: "pipeline stage"}
+        return ", ".join(
+            f"{words.get(axis, axis.value)} {place} of {self.sizes[axis]}"
+            for axis, place in self.coordinates(rank).items()
+            if self.sizes[axis] > 1
+        )
+
+    def __str__(self) -> str:
+        """Return the axes that are in use: `replicate 2 x tensor 4`."""
+        used = [f"{axis} {size}" for axis, size in self.sizes.items() if size > 1]
+        return " x ".join(used) or "replicate 1"

@@ -1,0 +1,90 @@
+"""What a user may configure of a run's layout: the section `parallel` of the configuration.
+
+`scripts/config_reference.py` takes the docstrings below the fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SizeWord(StrEnum):
+    """Sizes that follow from the resources of a run."""
+
+    rest = "rest"
+    """the ranks that the other axes leave over; for one axis of data, replicate or shard"""
+    node = "node"
+    """the ranks of a node, over the axes below it that have a number; for shard, context, tensor"""
+    nodes = "nodes"
+    """the number of nodes; on one node, its ranks; for pipeline"""
+
+
+class Precision(StrEnum):
+    """In which type of number a model computes."""
+
+    fp32 = "fp32"
+    """as the model is built"""
+    bf16 = "bf16"
+    """bfloat16 for computing and gathering parameters; gradients are summed in float32"""
+
+
+class Recompute(StrEnum):
+    """What the backward pass computes again instead of keeping it in memory."""
+
+    none = "none"
+    """nothing"""
+    blocks = "blocks"
+    """every unit of the plan"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parallel:
+    """How a model and its data are laid out over the ranks of a run.
+
+    The product of the five sizes is the number of ranks. Ranks next to each other differ first in
+    `tensor`, then in `context`, `shard`, `pipeline`, and last in `replicate`. Sizes are numbers, or
+    words for what follows from `resources`: `rest`, `node`, `nodes`.
+    """
+
+    replicate: int | str = "rest"
+    """Replicas of the model; each takes its own part of the data. A run shrinks along this axis. A
+    number, or `rest`: the ranks that the other axes leave over."""
+    shard: int | str = 1
+    """Over how many ranks the parameters, gradients and optimizer state of a replica are sharded;
+    each takes its own part of the data (FSDP). A number, `rest`, or `node`: the ranks of a node."""
+    tensor: int | str = 1
+    """Over how many ranks each matrix is cut; they share their data. A number, or `node`."""
+    context: int | str = 1
+    """Over how many ranks each sequence is cut. A number, or `node`."""
+    pipeline: int | str = 1
+    """Into how many groups of layers the model is cut; each rank has one. A number, or `nodes`: one
+    for each node, or on a single node one for each rank."""
+    sequence: bool = True
+    """With `tensor`: also shard activations between the matrices along the sequence."""
+    schedule: str = "1F1B"
+    """With `pipeline`: the order of the microbatches' passes, by torch's names: `GPipe` (all
+    forward, then all backward), `1F1B` (in turn, which needs less memory) or `Interleaved1F1B`
+    (with two groups of layers on each rank, which wait less for each other)."""
+    microbatches: int | None = None
+    """With `pipeline`: into how many parts each rank's batch is cut. Null: twice as many as stages,
+    or what of that divides the batch."""
+    params: Precision = Precision.fp32
+    """In which type of number the model computes."""
+    recompute: Recompute = Recompute.none
+    """What the backward pass computes again, to save memory."""
+    compile: bool = False
+    """Compile every unit of the plan with torch.compile."""
+
+
+SCHEDULES = {"GPipe": 1, "1F1B": 1, "Interleaved1F1B": 2}
+"""The allowed schedules, and how many groups of layers each rank has with them."""
+
+SIZE_WORDS: dict[str, frozenset[SizeWord]] = {
+    "replicate": frozenset({SizeWord.rest}),
+    "shard": frozenset({SizeWord.rest, SizeWord.node}),
+    "tensor": frozenset({SizeWord.node}),
+    "context": frozenset({SizeWord.node}),
+    "pipeline": frozenset({SizeWord.nodes}),
+}
+"""The words that each axis takes besides a number."""

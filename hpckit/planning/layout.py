@@ -1,0 +1,219 @@
+"""Lays the ranks of a run out over the axes of parallelism, or says why that cannot be. Pure.
+
+Words such as `node` become numbers here, from the resources of the run. What depends on the model
+itself (heads, layers) is checked where the model is built.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hpckit.errors import ConfigError
+from hpckit.model.counted import counted
+from hpckit.model.parallel.layout import Axis, Layout
+from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS, Parallel, SizeWord
+
+_INNER = (Axis.shard, Axis.context, Axis.tensor)
+"""The axes that may take the ranks of a node."""
+
+MOST_RANKS = 1_000_000
+"""A larger size is a slip of the keyboard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShape:
+    """The ranks that a layout is for: `nodes` with `tasks_per_node` ranks each.
+
+    `domain_nodes` is how many nodes are joined by a fabric as fast as that within a node (NVLink).
+    """
+
+    nodes: int
+    tasks_per_node: int
+    domain_nodes: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.nodes * self.tasks_per_node
+
+    def __str__(self) -> str:
+        """Return it in words: `4 ranks (2 nodes x 2)`."""
+        nodes = counted(self.nodes, "node")
+        return f"{counted(self.ranks, 'rank')} ({nodes} x {self.tasks_per_node})"
+
+
+def plan_layout(parallel: Parallel, shape: NodeShape) -> Layout:
+    """Return the layout of a run; raises ConfigError, naming the key, if there is none.
+
+    Example: two nodes of four ranks with `shard: node` are `replicate 2 x shard 4`.
+    """
+    layout = Layout(**_Sizes(parallel, shape).resolve())
+    if layout.world_size != shape.ranks:
+        raise ConfigError(
+            f"parallel: {layout} is {counted(layout.world_size, 'rank')}, and the run has {shape}",
+            hint="set parallel.replicate=rest, or another size, so that their product is the "
+            "number of ranks (resources.nodes x resources.tasks_per_node)",
+        )
+    _check_domain(layout, shape)
+    _check_replica(layout, shape)
+    _check_pipeline(parallel, layout)
+    return layout
+
+
+def replica_nodes(layout: Layout, tasks_per_node: int) -> int:
+    """Return how many nodes a replica takes; 1 if a node holds several."""
+    return max(1, layout.replica_size // tasks_per_node)
+
+
+def replicas_lost(layout: Layout, node: int, tasks_per_node: int) -> range:
+    """Return which replicas lose a rank if a node, counted from 0, is lost."""
+    first = node * tasks_per_node
+    last = first + tasks_per_node - 1
+    return range(first // layout.replica_size, last // layout.replica_size + 1)
+
+
+def fit_replicas(layout: Layout, shape: NodeShape) -> Layout | None:
+    """Return the layout with as many whole replicas as these nodes hold; None if not even one."""
+    whole = replica_nodes(layout, shape.tasks_per_node)
+    ranks = shape.nodes // whole * whole * shape.tasks_per_node
+    replicas = ranks // layout.replica_size
+    return layout.with_replicas(replicas) if replicas else None
+
+
+def check_min_nodes(layout: Layout, shape: NodeShape, min_nodes: int | None) -> None:
+    """Check that a run may shrink to these nodes; raises ConfigError."""
+    whole = replica_nodes(layout, shape.tasks_per_node)
+    if min_nodes is None or min_nodes % whole == 0:
+        return
+    raise ConfigError(
+        f"resources.min_nodes={min_nodes}, and a replica of {layout} takes "
+        f"{counted(whole, 'node')}: a run shrinks by whole replicas",
+        hint=f"take a multiple of {whole} for resources.min_nodes, or smaller replicas "
+        "(parallel=hsdp shards within a node)",
+    )
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Replaces words by numbers, one after the other: node, nodes, rest."""
+
+    parallel: Parallel
+    shape: NodeShape
+    numbers: dict[Axis, int] = field(default_factory=dict)
+
+    def resolve(self) -> dict[str, int]:
+        """Return the size of each axis by its name."""
+        words: dict[Axis, SizeWord] = {}
+        for axis in Axis:
+            value = _checked(axis, getattr(self.parallel, axis.value))
+            if isinstance(value, SizeWord):
+                words[axis] = value
+            else:
+                self.numbers[axis] = value
+        _refuse_twice(words)
+        for wanted, resolve in (
+            (SizeWord.node, self._node),
+            (SizeWord.nodes, self._nodes),
+            (SizeWord.rest, self._rest),
+        ):
+            for axis, word in words.items():
+                if word is wanted:
+                    self.numbers[axis] = resolve(axis)
+        return {axis.value: self.numbers[axis] for axis in Axis}
+
+    def _node(self, axis: Axis) -> int:
+        """Return the ranks of a node over the other inner axes."""
+        return self._over(axis, self.shape.tasks_per_node, _INNER, "the ranks of a node")
+
+    def _nodes(self, axis: Axis) -> int:
+        """Return the number of nodes, or what a single node leaves."""
+        if self.shape.nodes > 1:
+            return self.shape.nodes
+        return self._over(axis, self.shape.tasks_per_node, tuple(Axis), "the ranks of the node")
+
+    def _rest(self, axis: Axis) -> int:
+        return self._over(axis, self.shape.ranks, tuple(Axis), "the ranks of the run")
+
+    def _over(self, axis: Axis, ranks: int, others: tuple[Axis, ...], what: str) -> int:
+        known = {
+            one: self.numbers[one] for one in others if one in self.numbers and one is not axis
+        }
+        taken = math.prod(known.values())
+        if ranks % taken:
+            words = " x ".join(f"{one} {size}" for one, size in known.items() if size > 1)
+            raise ConfigError(
+                f"parallel.{axis}={getattr(self.parallel, axis.value)}: {words} is {taken}, which "
+                f"does not divide {what}, {ranks}; the run has {self.shape}",
+                hint=f"choose sizes that divide {ranks}",
+            )
+        return ranks // taken
+
+
+def _checked(axis: Axis, value: int | str) -> int | SizeWord:
+    words = SIZE_WORDS[axis.value]
+    if isinstance(value, str) and value in words:
+        return SizeWord(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_RANKS:
+        return value
+    allowed = " or ".join(["a whole number of 1 or more", *sorted(words)])
+    raise ConfigError(
+        f"parallel.{axis}={value} is no size",
+        hint=f"parallel.{axis} takes {allowed}",
+    )
+
+
+def _refuse_twice(words: Mapping[Axis, SizeWord]) -> None:
+    for word in SizeWord:
+        axes = [axis for axis, one in words.items() if one is word]
+        if len(axes) > 1:
+            keys = " and ".join(f"parallel.{axis}" for axis in axes)
+            raise ConfigError(
+                f"{keys} are both {word}: how many ranks each gets is open",
+                hint=f"give one of them a number, for example parallel.{axes[0]}=2",
+            )
+
+
+def _check_domain(layout: Layout, shape: NodeShape) -> None:
+    """Keep matrices and sequences within a node or its NVLink domain."""
+    together = layout.tensor * layout.context
+    fast = shape.tasks_per_node * shape.domain_nodes
+    if fast % together == 0:
+        return
+    raise ConfigError(
+        f"parallel.tensor={layout.tensor} x parallel.context={layout.context} is {together} ranks, "
+        f"which does not divide the {fast} that are joined by a fast fabric",
+        hint="keep both within a node (resources.tasks_per_node); if NVLink joins several nodes "
+        "here, set cluster.nvlink_nodes to how many",
+    )
+
+
+def _check_replica(layout: Layout, shape: NodeShape) -> None:
+    """Refuse replicas that neither are whole nodes nor divide one."""
+    size, per_node = layout.replica_size, shape.tasks_per_node
+    if layout.replicate == 1 or size % per_node == 0 or per_node % size == 0:
+        return
+    raise ConfigError(
+        f"parallel: a replica of {layout} is {size} ranks, and a node has {per_node}: a node "
+        "would hold parts of several replicas, and take all of them with it",
+        hint=f"choose sizes whose product divides {per_node} or is a multiple of it",
+    )
+
+
+def _check_pipeline(parallel: Parallel, layout: Layout) -> None:
+    if parallel.schedule not in SCHEDULES:
+        raise ConfigError(
+            f"parallel.schedule={parallel.schedule} is no schedule",
+            hint=f"parallel.schedule takes {', '.join(SCHEDULES)}",
+        )
+    if parallel.microbatches is None:
+        return
+    stages = layout.pipeline * SCHEDULES[parallel.schedule]
+    least = 1 if parallel.schedule == "GPipe" or layout.pipeline == 1 else stages
+    if parallel.microbatches < least:
+        raise ConfigError(
+            f"parallel.microbatches={parallel.microbatches}: {parallel.schedule} with "
+            f"{counted(stages, 'stage')} needs {least} or more",
+            hint="leave it out for twice as many as stages",
+        )

@@ -1,0 +1,154 @@
+"""Promises of hpckit.planning.layout: each layout places each rank once, as the sizes say; what cannot hold is refused by its key."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpckit.errors import ConfigError
+from hpckit.model.parallel.layout import Axis, Layout
+from hpckit.model.parallel.settings import Parallel
+from hpckit.model.parallel.share import share_batch
+from hpckit.planning.layout import (
+    NodeShape,
+    check_min_nodes,
+    fit_replicas,
+    plan_layout,
+    replica_nodes,
+    replicas_lost,
+)
+
+SIZES = st.sampled_from([1, 2, 3, 4])
+LAYOUTS = st.builds(
+    Layout, replicate=SIZES, pipeline=SIZES, shard=SIZES, context=SIZES, tensor=SIZES
+)
+
+
+@given(layout=LAYOUTS)
+def test_every_rank_has_its_own_place_and_replicas_are_outermost(layout: Layout) -> None:
+    """Every rank has its own place and replicas are outermost."""
+    product = itertools.product(*(range(size) for size in layout.sizes.values()))
+    for rank, place in enumerate(product):
+        at = dict(zip(Axis, place, strict=True))
+        assert layout.coordinates(rank) == at
+        assert layout.rank_at(at) == rank
+        assert rank // layout.replica_size == at[Axis.replicate]
+
+
+@given(layout=LAYOUTS)
+def test_data_ranks_share_the_batch_among_those_that_differ_in_data(layout: Layout) -> None:
+    """Data ranks share the batch among those that differ in data."""
+    for rank in range(layout.world_size):
+        same = [
+            one
+            for one in range(layout.world_size)
+            if layout.data_rank(one) == layout.data_rank(rank)
+        ]
+        assert tuple(same) == layout.peers(rank, Axis.pipeline, Axis.context, Axis.tensor)
+    assert {layout.data_rank(one) for one in range(layout.world_size)} == set(
+        range(layout.data_size)
+    )
+
+
+@given(batch=st.integers(1, 60), size=st.integers(1, 12))
+def test_shares_cover_the_batch_once(batch: int, size: int) -> None:
+    """Shares cover the batch once."""
+    if batch < size:
+        with pytest.raises(ValueError, match="rows for"):
+            share_batch(batch, 0, size)
+        return
+    shares = [share_batch(batch, rank, size) for rank in range(size)]
+    rows = [row for share in shares for row in range(batch)[share.rows]]
+    assert rows == list(range(batch))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert sum(share.weight for share in shares) == pytest.approx(1)
+
+
+@given(layout=LAYOUTS, tasks=st.sampled_from([1, 2, 4, 8]), data=st.data())
+def test_a_lost_node_takes_the_replicas_of_its_ranks(
+    layout: Layout, tasks: int, data: st.DataObject
+) -> None:
+    """A lost node takes the replicas of its ranks."""
+    node = data.draw(st.integers(0, max(0, layout.world_size // tasks - 1)))
+    ranks = range(node * tasks, min((node + 1) * tasks, layout.world_size))
+    hit = {layout.coordinates(rank)[Axis.replicate] for rank in ranks}
+    assert set(replicas_lost(layout, node, tasks)) >= hit
+    assert hit or layout.world_size <= node * tasks
+
+
+@pytest.mark.parametrize(
+    ("parallel", "nodes", "tasks", "expected"),
+    [
+        (Parallel(), 2, 4, Layout(replicate=8)),
+        (Parallel(replicate=1, shard="rest"), 2, 4, Layout(shard=8)),
+        (Parallel(shard="node"), 2, 4, Layout(replicate=2, shard=4)),
+        (Parallel(tensor="node"), 2, 4, Layout(replicate=2, tensor=4)),
+        (Parallel(context="node"), 2, 4, Layout(replicate=2, context=4)),
+        (Parallel(pipeline="nodes"), 2, 4, Layout(replicate=4, pipeline=2)),
+        (Parallel(pipeline="nodes"), 1, 4, Layout(pipeline=4)),
+        (Parallel(pipeline="nodes", tensor=2), 1, 4, Layout(pipeline=2, tensor=2)),
+        (Parallel(shard="node", tensor=2), 2, 4, Layout(replicate=2, shard=2, tensor=2)),
+        (Parallel(replicate=1, shard="rest", tensor=2), 2, 4, Layout(shard=4, tensor=2)),
+        (Parallel(pipeline="nodes", shard="node"), 3, 4, Layout(pipeline=3, shard=4)),
+        (Parallel(replicate=2, shard=2), 4, 1, Layout(replicate=2, shard=2)),
+    ],
+)
+def test_words_become_numbers(parallel: Parallel, nodes: int, tasks: int, expected: Layout) -> None:
+    """Words become numbers."""
+    assert plan_layout(parallel, NodeShape(nodes=nodes, tasks_per_node=tasks)) == expected
+
+
+@pytest.mark.parametrize(
+    ("parallel", "nodes", "tasks", "message"),
+    [
+        (Parallel(replicate=3), 1, 4, "is 3 ranks, and the run has 4 ranks"),
+        (Parallel(shard=3), 1, 4, "parallel.replicate=rest: shard 3"),
+        (Parallel(shard=0), 1, 4, "parallel.shard=0 is no size"),
+        (Parallel(tensor="rest"), 1, 4, "parallel.tensor=rest is no size"),
+        (Parallel(shard="rest"), 1, 4, "are both rest"),
+        (Parallel(tensor=4), 4, 1, "joined by a fast fabric"),
+        (Parallel(shard=3, replicate=4), 4, 3, ""),
+        (Parallel(shard=3, replicate=4), 6, 2, "parts of several replicas"),
+        (Parallel(pipeline=2, schedule="ZBV"), 1, 4, "no schedule"),
+        (Parallel(pipeline=4, microbatches=3), 1, 4, "needs 4 or more"),
+        (Parallel(pipeline=2, schedule="Interleaved1F1B", microbatches=3), 1, 2, "needs 4"),
+        (Parallel(pipeline=4, microbatches=3, schedule="GPipe"), 1, 4, ""),
+    ],
+)
+def test_what_cannot_hold_is_refused(
+    parallel: Parallel, nodes: int, tasks: int, message: str
+) -> None:
+    """What cannot hold is refused."""
+    shape = NodeShape(nodes=nodes, tasks_per_node=tasks)
+    if not message:
+        plan_layout(parallel, shape)
+        return
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan_layout(parallel, shape)
+    assert caught.value.hint
+
+
+def test_nodes_joined_by_nvlink_may_share_matrices() -> None:
+    """Nodes joined by nvlink may share matrices."""
+    shape = NodeShape(nodes=4, tasks_per_node=1, domain_nodes=2)
+    assert plan_layout(Parallel(tensor=2), shape) == Layout(replicate=2, tensor=2)
+
+
+def test_a_run_shrinks_by_whole_replicas() -> None:
+    """A run shrinks by whole replicas."""
+    shape = NodeShape(nodes=4, tasks_per_node=2)
+    layout = plan_layout(Parallel(shard=4), shape)
+    assert replica_nodes(layout, 2) == 2
+    check_min_nodes(layout, shape, 2)
+    with pytest.raises(ConfigError, match="takes 2 nodes"):
+        check_min_nodes(layout, shape, 3)
+    assert fit_replicas(layout, NodeShape(nodes=3, tasks_per_node=2)) == Layout(
+        replicate=1, shard=4
+    )
+    assert fit_replicas(layout, NodeShape(nodes=1, tasks_per_node=2)) is None
+    assert fit_replicas(Layout(replicate=4), NodeShape(nodes=3, tasks_per_node=1)) == Layout(
+        replicate=3
+    )
