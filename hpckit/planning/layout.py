@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
-from hpckit.model.parallel.layout import Axis, Layout
+from hpckit.model.parallel.layout import MeshAxis, Layout
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS, Parallel, SizeWord
 
-_INNER = (Axis.shard, Axis.context, Axis.tensor)
+_INNER = (MeshAxis.shard, MeshAxis.context, MeshAxis.tensor)
 """The axes that may take the ranks of a node."""
 
 MOST_RANKS = 1_000_000
@@ -101,12 +101,12 @@ class _Sizes:
 
     parallel: Parallel
     shape: NodeShape
-    numbers: dict[Axis, int] = field(default_factory=dict)
+    numbers: dict[MeshAxis, int] = field(default_factory=dict)
 
     def resolve(self) -> dict[str, int]:
         """Return the size of each axis by its name."""
-        words: dict[Axis, SizeWord] = {}
-        for axis in Axis:
+        words: dict[MeshAxis, SizeWord] = {}
+        for axis in MeshAxis:
             value = _checked(axis, getattr(self.parallel, axis.value))
             if isinstance(value, SizeWord):
                 words[axis] = value
@@ -121,22 +121,22 @@ class _Sizes:
             for axis, word in words.items():
                 if word is wanted:
                     self.numbers[axis] = resolve(axis)
-        return {axis.value: self.numbers[axis] for axis in Axis}
+        return {axis.value: self.numbers[axis] for axis in MeshAxis}
 
-    def _node(self, axis: Axis) -> int:
+    def _node(self, axis: MeshAxis) -> int:
         """Return the ranks of a node over the other inner axes."""
         return self._over(axis, self.shape.tasks_per_node, _INNER, "the ranks of a node")
 
-    def _nodes(self, axis: Axis) -> int:
+    def _nodes(self, axis: MeshAxis) -> int:
         """Return the number of nodes, or what a single node leaves."""
         if self.shape.nodes > 1:
             return self.shape.nodes
-        return self._over(axis, self.shape.tasks_per_node, tuple(Axis), "the ranks of the node")
+        return self._over(axis, self.shape.tasks_per_node, tuple(MeshAxis), "the ranks of the node")
 
-    def _rest(self, axis: Axis) -> int:
-        return self._over(axis, self.shape.ranks, tuple(Axis), "the ranks of the run")
+    def _rest(self, axis: MeshAxis) -> int:
+        return self._over(axis, self.shape.ranks, tuple(MeshAxis), "the ranks of the run")
 
-    def _over(self, axis: Axis, ranks: int, others: tuple[Axis, ...], what: str) -> int:
+    def _over(self, axis: MeshAxis, ranks: int, others: tuple[MeshAxis, ...], what: str) -> int:
         known = {
             one: self.numbers[one] for one in others if one in self.numbers and one is not axis
         }
@@ -151,7 +151,7 @@ class _Sizes:
         return ranks // taken
 
 
-def _checked(axis: Axis, value: int | str) -> int | SizeWord:
+def _checked(axis: MeshAxis, value: int | str) -> int | SizeWord:
     words = SIZE_WORDS[axis.value]
     if isinstance(value, str) and value in words:
         return SizeWord(value)
@@ -164,7 +164,7 @@ def _checked(axis: Axis, value: int | str) -> int | SizeWord:
     )
 
 
-def _refuse_twice(words: Mapping[Axis, SizeWord]) -> None:
+def _refuse_twice(words: Mapping[MeshAxis, SizeWord]) -> None:
     for word in SizeWord:
         axes = [axis for axis, one in words.items() if one is word]
         if len(axes) > 1:

@@ -1,4 +1,4 @@
-"""Promises of hpckit.planning.layout: each layout places each rank once, as the sizes say; what cannot hold is refused by its key."""
+"""Promises of hpckit.planning.layout: each rank has one place; what cannot hold is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
-from hpckit.model.parallel.layout import Axis, Layout
+from hpckit.model.parallel.layout import MeshAxis, Layout
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.share import share_batch
 from hpckit.planning.layout import (
@@ -32,10 +32,10 @@ def test_every_rank_has_its_own_place_and_replicas_are_outermost(layout: Layout)
     """Every rank has its own place and replicas are outermost."""
     product = itertools.product(*(range(size) for size in layout.sizes.values()))
     for rank, place in enumerate(product):
-        at = dict(zip(Axis, place, strict=True))
+        at = dict(zip(MeshAxis, place, strict=True))
         assert layout.coordinates(rank) == at
         assert layout.rank_at(at) == rank
-        assert rank // layout.replica_size == at[Axis.replicate]
+        assert rank // layout.replica_size == at[MeshAxis.replicate]
 
 
 @given(layout=LAYOUTS)
@@ -47,7 +47,9 @@ def test_data_ranks_share_the_batch_among_those_that_differ_in_data(layout: Layo
             for one in range(layout.world_size)
             if layout.data_rank(one) == layout.data_rank(rank)
         ]
-        assert tuple(same) == layout.peers(rank, Axis.pipeline, Axis.context, Axis.tensor)
+        assert tuple(same) == layout.peers(
+            rank, MeshAxis.pipeline, MeshAxis.context, MeshAxis.tensor
+        )
     assert {layout.data_rank(one) for one in range(layout.world_size)} == set(
         range(layout.data_size)
     )
@@ -74,7 +76,7 @@ def test_a_lost_node_takes_the_replicas_of_its_ranks(
     """A lost node takes the replicas of its ranks."""
     node = data.draw(st.integers(0, max(0, layout.world_size // tasks - 1)))
     ranks = range(node * tasks, min((node + 1) * tasks, layout.world_size))
-    hit = {layout.coordinates(rank)[Axis.replicate] for rank in ranks}
+    hit = {layout.coordinates(rank)[MeshAxis.replicate] for rank in ranks}
     assert set(replicas_lost(layout, node, tasks)) >= hit
     assert hit or layout.world_size <= node * tasks
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
-class Axis(StrEnum):
+class MeshAxis(StrEnum):
     """The axes of a layout, the outermost first: neighbouring ranks differ in the last ones."""
 
     replicate = "replicate"
@@ -32,9 +32,9 @@ class Layout:
     tensor: int = 1
 
     @property
-    def sizes(self) -> dict[Axis, int]:
+    def sizes(self) -> dict[MeshAxis, int]:
         """Return the size of each axis, the outermost first."""
-        return {axis: getattr(self, axis.value) for axis in Axis}
+        return {axis: getattr(self, axis.value) for axis in MeshAxis}
 
     @property
     def world_size(self) -> int:
@@ -56,16 +56,16 @@ class Layout:
         """Whether every rank has a whole copy of the model."""
         return self.replica_size == 1
 
-    def coordinates(self, rank: int) -> dict[Axis, int]:
+    def coordinates(self, rank: int) -> dict[MeshAxis, int]:
         """Return the place of a rank on each axis; raises ValueError if there is no such rank."""
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank {rank} of {self.world_size}")
-        found: dict[Axis, int] = {}
+        found: dict[MeshAxis, int] = {}
         for axis, size in reversed(self.sizes.items()):
             rank, found[axis] = divmod(rank, size)
-        return {axis: found[axis] for axis in Axis}
+        return {axis: found[axis] for axis in MeshAxis}
 
-    def rank_at(self, coordinates: Mapping[Axis, int]) -> int:
+    def rank_at(self, coordinates: Mapping[MeshAxis, int]) -> int:
         """Return the rank at a place; axes that are not named count as 0."""
         rank = 0
         for axis, size in self.sizes.items():
@@ -78,16 +78,16 @@ class Layout:
     def data_rank(self, rank: int) -> int:
         """Return which part of each batch a rank gets, from 0 to `data_size` - 1."""
         at = self.coordinates(rank)
-        return at[Axis.replicate] * self.shard + at[Axis.shard]
+        return at[MeshAxis.replicate] * self.shard + at[MeshAxis.shard]
 
-    def peers(self, rank: int, *axes: Axis) -> tuple[int, ...]:
+    def peers(self, rank: int, *axes: MeshAxis) -> tuple[int, ...]:
         """Return the ranks that differ from a rank on these axes only, in order, with itself."""
         at = self.coordinates(rank)
         return tuple(sorted(self.rank_at(place) for place in self._along(at, axes)))
 
     def _along(
-        self, at: Mapping[Axis, int], axes: tuple[Axis, ...]
-    ) -> Iterator[Mapping[Axis, int]]:
+        self, at: Mapping[MeshAxis, int], axes: tuple[MeshAxis, ...]
+    ) -> Iterator[Mapping[MeshAxis, int]]:
         if not axes:
             yield at
             return
@@ -104,7 +104,7 @@ class Layout:
 
         Numbers count from 0, as ranks do.
         """
-        words = {Axis.replicate: "replica", Axis.pipeline: "pipeline stage"}
+        words = {MeshAxis.replicate: "replica", MeshAxis.pipeline: "pipeline stage"}
         return ", ".join(
             f"{words.get(axis, axis.value)} {place} of {self.sizes[axis]}"
             for axis, place in self.coordinates(rank).items()
