@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
-from hpckit.model.parallel.layout import MeshAxis, Layout
+from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS, Parallel, SizeWord
 
 _INNER = (MeshAxis.shard, MeshAxis.context, MeshAxis.tensor)

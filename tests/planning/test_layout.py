@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
-from hpckit.model.parallel.layout import MeshAxis, Layout
+from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.share import share_batch
 from hpckit.planning.layout import (
