@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
+from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS, Parallel, SizeWord
 
@@ -60,6 +61,36 @@ def plan_layout(parallel: Parallel, shape: NodeShape) -> Layout:
     _check_replica(layout, shape)
     _check_pipeline(parallel, layout)
     return layout
+
+
+def layout_of(settings: LaunchConfig) -> Layout:
+    """Return the layout of a run as it is asked for, on all of its nodes; raises ConfigError."""
+    return plan_layout(settings.parallel, shape_of(settings))
+
+
+def shape_of(settings: LaunchConfig) -> NodeShape:
+    """Return the ranks that a run asks for."""
+    return NodeShape(
+        nodes=settings.resources.nodes,
+        tasks_per_node=settings.resources.tasks_per_node,
+        domain_nodes=settings.cluster.nvlink_nodes,
+    )
+
+
+def layout_of_world(settings: LaunchConfig, world_size: int) -> Layout:
+    """Return the layout of a round, which may have fewer replicas than asked for.
+
+    Raises ConfigError if the ranks are not whole replicas.
+    """
+    layout = layout_of(settings)
+    replicas, left = divmod(world_size, layout.replica_size)
+    if left or not replicas:
+        raise ConfigError(
+            f"{counted(world_size, 'rank')} are no whole replicas of {layout}, which have "
+            f"{counted(layout.replica_size, 'rank')} each",
+            hint="a run shrinks by whole replicas; see resources.min_nodes",
+        )
+    return layout.with_replicas(replicas)
 
 
 def replica_nodes(layout: Layout, tasks_per_node: int) -> int:

@@ -18,7 +18,7 @@ from hpckit.model.plan import SweepPoint
 from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
 from hpckit.planning.checks.recovery_settings import check_recovery
 from hpckit.planning.jobs.shared_jobs import check_shared_jobs
-from hpckit.planning.layout import NodeShape, check_min_nodes, plan_layout
+from hpckit.planning.layout import check_min_nodes, layout_of, shape_of
 from hpckit.planning.notices.settings import check_notify
 from hpckit.planning.tracker import check_tracker
 
@@ -96,13 +96,7 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
 
 def _check_layout(settings: LaunchConfig) -> None:
     """Refuse a layout that these ranks cannot have, and shrinking within a replica."""
-    resources = settings.resources
-    shape = NodeShape(
-        nodes=resources.nodes,
-        tasks_per_node=resources.tasks_per_node,
-        domain_nodes=settings.cluster.nvlink_nodes,
-    )
-    check_min_nodes(plan_layout(settings.parallel, shape), shape, resources.min_nodes)
+    check_min_nodes(layout_of(settings), shape_of(settings), settings.resources.min_nodes)
 
 
 def _check_prices(cluster: Cluster) -> None:

@@ -31,9 +31,11 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from hpckit.errors import RendezvousError
 from hpckit.model.failure import ExitReason, RankExit
 from hpckit.model.launch import DeviceKind, LaunchConfig, Pruner
+from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.model.save_cost import SaveCost
+from hpckit.planning.layout import layout_of_world
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel.listen import LOOPBACK
@@ -80,6 +82,7 @@ def make_run(
         attempt=int(Path(environ["HPCKIT_ATTEMPT_DIR"]).name),
         round=int(environ["HPCKIT_ROUND"]),
         seed=settings.seed,
+        layout=layout_of_world(settings, info.world_size),
         save_cost=from_plain(SaveCost, json.loads(cost))
         if (cost := environ["HPCKIT_SAVE_COST"])
         else None,
@@ -237,6 +240,7 @@ def _attach_alone(
         code_folder=here,
         project_folder=here,
         logger=logger,
+        layout=Layout(replicate=info.world_size),
         _keeps_state=kept is not None,
     )
 

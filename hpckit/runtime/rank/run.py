@@ -20,6 +20,8 @@ import torch
 from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.launch import Checkpoint
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
@@ -60,7 +62,7 @@ class Run:
     `folder` is the run's folder, shared by all ranks and attempts; `attempt_folder` belongs to this
     attempt; `code_folder` holds the frozen code; `project_folder` is where the code was launched
     from. `step` is the current step of the loop, `samples` the number of samples that all ranks
-    together had seen before it.
+    together had seen before it. `layout` has the sizes of all axes of parallelism.
     """
 
     info: RankInfo
@@ -79,6 +81,7 @@ class Run:
     notice_grace: timedelta = timedelta(seconds=15)
     nan_patience: int = 0
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    layout: Layout = field(default_factory=Layout)
     registered: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     samples: int = 0
@@ -125,6 +128,33 @@ class Run:
     def is_main(self) -> bool:
         """Whether this is rank 0, which writes everything that is written only once."""
         return self.info.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Which part of each batch this rank works on; seed and share out data by it.
+
+        Ranks that hold parts of one model (tensor, context, pipeline) have the same.
+        """
+        return self.layout.data_rank(self.rank)
+
+    @property
+    def data_size(self) -> int:
+        """Number of parts that each batch is cut into."""
+        return self.layout.data_size
+
+    def share(self, batch_size: int) -> BatchShare:
+        """Return this rank's share of a batch of all ranks; use it as `inputs[share.rows]`.
+
+        Shares differ by one row at most; `share.weight` is the part of the whole batch. Raises
+        UsageError if there is less than a row for each data rank.
+        """
+        if batch_size < self.data_size:
+            raise UsageError(
+                f"a batch of {batch_size} rows cannot be shared out over {self.data_size} data "
+                "ranks",
+                hint=f"the batch is that of all ranks together: take {self.data_size} or more",
+            )
+        return share_batch(batch_size, self.data_rank, self.data_size)
 
     @property
     def stage(self) -> str | None:
