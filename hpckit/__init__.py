@@ -6,20 +6,27 @@ submitit by itself, so that `hpckit --help` stays as fast as Python.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hpckit.model.parallel.plan import Plan as Plan
     from hpckit.runtime.rank.attach import attach as attach
     from hpckit.runtime.rank.run import Run as Run
 
-__all__ = ["Run", "__version__", "attach"]
+__all__ = ["Plan", "Run", "__version__", "attach"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Plan": "hpckit.model.parallel.plan",
+    "Run": "hpckit.runtime.rank.run",
+    "attach": "hpckit.runtime.rank.attach",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import `Run` and `attach` when first asked for (PEP 562)."""
-    if name in {"Run", "attach"}:
-        from hpckit.runtime.rank import attach, run  # noqa: PLC0415 - see the module docstring
-
-        return run.Run if name == "Run" else attach.attach
+    """Import `Plan`, `Run` and `attach` when first asked for (PEP 562)."""
+    module = _HOMES.get(name)
+    if module is not None:
+        return getattr(import_module(module), name)
     raise AttributeError(f"module 'hpckit' has no attribute {name!r}")

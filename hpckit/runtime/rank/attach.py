@@ -83,6 +83,7 @@ def make_run(
         round=int(environ["HPCKIT_ROUND"]),
         seed=settings.seed,
         layout=layout_of_world(settings, info.world_size),
+        parallel=settings.parallel,
         save_cost=from_plain(SaveCost, json.loads(cost))
         if (cost := environ["HPCKIT_SAVE_COST"])
         else None,

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from hpckit.model.save_cost import SaveCost
-from hpckit.runtime.checkpoint.checkpointer import Checkpointer
+from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, OnAttempt
 from hpckit.runtime.checkpoint.saving import SaveOutcome
@@ -23,6 +24,20 @@ from hpckit.runtime.rank.step_boundary import Position
 
 _PROVING_STEPS = 3
 """Steps after which a restored checkpoint counts as good; one that kills its run does so early."""
+
+
+def open_checkpoints(  # each is a fact of its own
+    folder: Path,
+    *,
+    epoch: int,
+    keep: int,
+    seed: int,
+    may_commit: Callable[[], bool],
+    shared: Path | None,
+) -> Checkpointer:
+    """Return what saves into a folder and restores from it, as `Checkpointer` says; collective."""
+    settings = CheckpointSettings(epoch=epoch, keep=keep, seed=seed)
+    return Checkpointer(folder, settings, may_commit=may_commit, shared=shared)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,14 +15,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
 from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.launch import Checkpoint
-from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.share import BatchShare, share_batch
-from hpckit.model.rank import RankInfo
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
@@ -38,6 +33,7 @@ from hpckit.runtime.rank.fault_injector import FaultInjector
 from hpckit.runtime.rank.loss_watch import LossWatch
 from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
 from hpckit.runtime.rank.metric_rows import MetricRows
+from hpckit.runtime.rank.parallel_run import ParallelRun
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Position, StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
@@ -56,7 +52,7 @@ _STEP_INTERVAL_S = 0.1
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
-class Run:
+class Run(ParallelRun):
     """One rank's view of its run.
 
     `folder` is the run's folder, shared by all ranks and attempts; `attempt_folder` belongs to this
@@ -65,9 +61,7 @@ class Run:
     together had seen before it. `layout` has the sizes of all axes of parallelism.
     """
 
-    info: RankInfo
     config: Config
-    device: torch.device
     folder: Path
     attempt_folder: Path
     checkpoint_dir: Path
@@ -76,12 +70,10 @@ class Run:
     logger: logging.Logger
     attempt: int = 0
     round: int = 0
-    seed: int = 0
     save_cost: SaveCost | None = None
     notice_grace: timedelta = timedelta(seconds=15)
     nan_patience: int = 0
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    layout: Layout = field(default_factory=Layout)
     registered: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     samples: int = 0
@@ -108,53 +100,6 @@ class Run:
     def __repr__(self) -> str:
         place = f"rank {self.rank} of {self.world_size} on {self.device}"
         return f"<Run {place}, attempt {self.attempt}, step {self.step}, folder {self.folder}>"
-
-    @property
-    def rank(self) -> int:
-        """Number of this rank, from 0."""
-        return self.info.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks."""
-        return self.info.world_size
-
-    @property
-    def local_rank(self) -> int:
-        """Number of this rank on its node, from 0."""
-        return self.info.local_rank
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0, which writes everything that is written only once."""
-        return self.info.rank == 0
-
-    @property
-    def data_rank(self) -> int:
-        """Which part of each batch this rank works on; seed and share out data by it.
-
-        Ranks that hold parts of one model (tensor, context, pipeline) have the same.
-        """
-        return self.layout.data_rank(self.rank)
-
-    @property
-    def data_size(self) -> int:
-        """Number of parts that each batch is cut into."""
-        return self.layout.data_size
-
-    def share(self, batch_size: int) -> BatchShare:
-        """Return this rank's share of a batch of all ranks; use it as `inputs[share.rows]`.
-
-        Shares differ by one row at most; `share.weight` is the part of the whole batch. Raises
-        UsageError if there is less than a row for each data rank.
-        """
-        if batch_size < self.data_size:
-            raise UsageError(
-                f"a batch of {batch_size} rows cannot be shared out over {self.data_size} data "
-                "ranks",
-                hint=f"the batch is that of all ranks together: take {self.data_size} or more",
-            )
-        return share_batch(batch_size, self.data_rank, self.data_size)
 
     @property
     def stage(self) -> str | None:
@@ -321,17 +266,15 @@ class Run:
                 told = "state is not kept: attach(checkpoint_dir=...) names a folder outside hpckit"
                 self.logger.info(told)
             return None
-        # Imported here because runs that keep no state need neither.
-        from hpckit.runtime.checkpoint import checkpointer  # noqa: PLC0415
-        from hpckit.runtime.rank.checkpointing import StepCheckpoints  # noqa: PLC0415
+        # Imported here because runs that keep no state do not need it.
+        from hpckit.runtime.rank import checkpointing  # noqa: PLC0415
 
-        kept = checkpointer.CheckpointSettings(
-            epoch=self.attempt, keep=self.checkpoint.keep, seed=self.seed
-        )
-        return StepCheckpoints(
-            checkpointer=checkpointer.Checkpointer(
+        return checkpointing.StepCheckpoints(
+            checkpointer=checkpointing.open_checkpoints(
                 self.checkpoint_dir,
-                kept,
+                epoch=self.attempt,
+                keep=self.checkpoint.keep,
+                seed=self.seed,
                 may_commit=self._owns_run,
                 shared=checkpoint_base(self.checkpoint),
             ),

@@ -1,0 +1,113 @@
+"""Checks of batches and gradients at the first step, of what else would go wrong silently."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+
+from hpckit.errors import RunError, UsageError
+from hpckit.model.counted import counted
+from hpckit.model.parallel.layout import MeshAxis
+from hpckit.model.ranges import ranges
+from hpckit.runtime.parallel.mesh import RankMesh
+
+_SHOWN = 5
+
+
+def digest(*values: Any) -> str:
+    """Return a short hash of the tensors among some values: type, shape and content."""
+    found = hashlib.blake2b(digest_size=8)
+    for value in values:
+        if isinstance(value, Tensor):
+            found.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            whole = value.detach().cpu().contiguous()
+            found.update(whole.view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: bool) -> None:
+    """Check that ranks with one data rank have one batch, and shares are even; collective.
+
+    Raises UsageError on all ranks. `weighted` says that shares may be uneven.
+    """
+    known: Sequence[tuple[str, int]] = mesh.gather_all((digest(inputs, targets), len(inputs)))
+    by_data: dict[int, dict[str, list[int]]] = {}
+    for rank, (one, _) in enumerate(known):
+        by_data.setdefault(mesh.layout.data_rank(rank), {}).setdefault(one, []).append(rank)
+    for data_rank, batches in by_data.items():
+        if len(batches) > 1:
+            first, second, *_ = batches.values()
+            raise UsageError(
+                f"ranks {ranges(first)} and {ranges(second)} got different batches, and share "
+                f"data rank {data_rank} of {mesh.layout.data_size}",
+                hint="seed and share out data by run.data_rank or run.share(), not by run.rank",
+            )
+    rows = sorted({count for _, count in known})
+    if len(rows) > 1 and not weighted:
+        raise UsageError(
+            f"data ranks have {rows[0]} to {rows[-1]} rows of the batch, and their losses would "
+            "count the same",
+            hint="pass the share: run.train_step(model, inputs, targets, share=share), with "
+            "share = run.share(batch_size)",
+        )
+
+
+def check_gradients(mesh: RankMesh, model: nn.Module, *, pipelined: bool) -> None:
+    """Check gradients after the first backward pass; collective; raises RunError on all ranks.
+
+    With pipeline stages each parameter must have one; a parameter that all ranks of a tensor group
+    hold whole must have the same on each.
+    """
+    named = dict(model.named_parameters())
+    problem = _unequal(mesh, _sums_of_whole(named))
+    lost = [name for name, one in named.items() if one.requires_grad and one.grad is None]
+    if pipelined and lost:
+        problem = f"{_names(lost)} got no gradient"
+    problems = [one for one in mesh.gather_all(problem) if one]
+    if problems:
+        raise RunError(
+            f"wrong gradients at the first step: {problems[0]}",
+            hint="is a module with weights between the plan's columns and rows? It works on other "
+            "heads on each rank; name it in the plan, or use another layout",
+        )
+
+
+def _sums_of_whole(named: Mapping[str, nn.Parameter]) -> dict[str, float]:
+    """Return a sum of each gradient of which every rank of the tensor axis has the whole."""
+    sums: dict[str, float] = {}
+    for name, one in named.items():
+        gradient = one.grad
+        if not isinstance(gradient, DTensor):
+            continue
+        names = gradient.device_mesh.mesh_dim_names or ()
+        if "tensor" in names and isinstance(gradient.placements[names.index("tensor")], Replicate):
+            sums[name] = float(gradient.to_local().double().abs().sum())
+    return sums
+
+
+def _unequal(mesh: RankMesh, sums: Mapping[str, float]) -> str:
+    """Return which gradients differ within this rank's tensor group; collective."""
+    if mesh.layout.tensor == 1:
+        return ""
+    everyone: list[Any] = [None] * mesh.layout.tensor
+    dist.all_gather_object(everyone, dict(sums), group=mesh.group(MeshAxis.tensor))
+    wrong = [name for name in sums if not _close([one.get(name, 0.0) for one in everyone])]
+    return f"{_names(wrong)} differ between the ranks of a tensor group" if wrong else ""
+
+
+def _close(values: Sequence[float]) -> bool:
+    least, most = min(values), max(values)
+    return most - least <= 1e-3 * max(abs(most), 1e-30)
+
+
+def _names(names: Iterable[str]) -> str:
+    listed = list(names)
+    shown = ", ".join(listed[:_SHOWN])
+    more = len(listed) - _SHOWN
+    return shown if more <= 0 else f"{shown} and {counted(more, 'other parameter')}"

@@ -1,0 +1,201 @@
+"""Lays a model out over the ranks: builds it, cuts it, and wraps it, in the order that works.
+
+Build on every rank alike, cut into stages, cut matrices, recompute, compile, shard: torch needs
+this order. Sharding comes last, so that each rank then holds its own part only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from hpckit.model.parallel.layout import Layout, MeshAxis
+from hpckit.model.parallel.plan import Plan
+from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision, Recompute
+from hpckit.runtime.parallel.context_parallel import ContextShards
+from hpckit.runtime.parallel.gradients import TiedWeight
+from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.parallel.model_checks import check_plan
+from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
+from hpckit.runtime.parallel.tensor_parallel import TensorCut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaidOutModel:
+    """What this rank holds of a model: `module`, to register and to optimise, and how it runs."""
+
+    module: nn.Module
+    pipeline: Pipeline | None = None
+    context: ContextShards | None = None
+    tied: tuple[TiedWeight, ...] = ()
+
+
+def lay_out(
+    build: Callable[[], nn.Module], plan: Plan, mesh: RankMesh, settings: Parallel, seed: int
+) -> LaidOutModel:
+    """Return this rank's part of the model that `build` makes; collective.
+
+    Raises ConfigError if plan, model and layout do not fit together.
+    """
+    model = _built(build, seed)
+    units = check_plan(model, plan, mesh.layout)
+    if mesh.layout.is_data_parallel and settings.params is Precision.fp32:
+        _prepare_units(model, units, settings)
+        return LaidOutModel(module=_replicated(model.to(mesh.device), mesh))
+    split = _split(plan, units, mesh.layout, mesh.place(MeshAxis.pipeline), settings)
+    holder = split.holder(model) if split else model
+    parts = split.parts(holder) if split else [StagePart(number=0, module=holder)]
+    holder.to(mesh.device)
+    own = [unit for unit in units if unit in dict(holder.named_modules())]
+    cut = _cut_matrices(holder, own, plan, mesh, settings)
+    context = _join_context(holder, own, mesh)
+    _prepare_units(holder, own, settings)
+    _shard(parts, own, mesh, settings, pipelined=split is not None)
+    if cut is not None:
+        _join_parts(cut, parts, split.stages if split else 1)
+    return LaidOutModel(
+        module=holder,
+        pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
+        context=context,
+        tied=_tied(holder, plan, mesh, split),
+    )
+
+
+def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return the whole model, the same on every rank and in every layout."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
+    on_gpu = [mesh.device.index] if mesh.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=on_gpu)
+
+
+def _split(
+    plan: Plan, units: Sequence[str], layout: Layout, place: int, settings: Parallel
+) -> PipelineSplit | None:
+    if layout.pipeline == 1:
+        return None
+    each = SCHEDULES[settings.schedule]
+    return PipelineSplit(
+        plan=plan,
+        units=tuple(units),
+        stages=layout.pipeline * each,
+        own=tuple(place + turn * layout.pipeline for turn in range(each)),
+    )
+
+
+def _cut_matrices(
+    holder: nn.Module, units: Sequence[str], plan: Plan, mesh: RankMesh, settings: Parallel
+) -> TensorCut | None:
+    if mesh.layout.tensor == 1:
+        return None
+    tensor = mesh.along(MeshAxis.tensor)
+    cut = TensorCut(mesh=tensor, plan=plan, sequence=settings.sequence, units=tuple(units))
+    cut.apply(holder)
+    return cut
+
+
+def _join_parts(cut: TensorCut, parts: Sequence[StagePart], stages: int) -> None:
+    """Have parts pass plain tensors; last of all, because FSDP warns of views otherwise."""
+    for part in parts:
+        is_last = part.number == stages - 1
+        cut.join_stages(part.module, first=part.number == 0, last=is_last)
+        if is_last:
+            cut.end(part.module)
+
+
+def _join_context(holder: nn.Module, units: Sequence[str], mesh: RankMesh) -> ContextShards | None:
+    if mesh.layout.context == 1:
+        return None
+    place = mesh.place(MeshAxis.context)
+    shards = ContextShards(mesh.group(MeshAxis.context), place, mesh.layout.context)
+    shards.join([holder.get_submodule(one) for one in units])
+    return shards
+
+
+def _prepare_units(model: nn.Module, units: Sequence[str], settings: Parallel) -> None:
+    for name in units:
+        unit = model.get_submodule(name)
+        if settings.recompute is Recompute.blocks:
+            # A wrapper module would change the names of parameters.
+            again = partial(checkpoint, unit.forward, use_reentrant=False)
+            unit.forward = again
+        if settings.compile:
+            unit.compile()
+
+
+def _shard(
+    parts: Sequence[StagePart],
+    units: Sequence[str],
+    mesh: RankMesh,
+    settings: Parallel,
+    *,
+    pipelined: bool,
+) -> None:
+    """Shard each unit, then the rest of each part (FSDP2), over the data axes."""
+    if not mesh.sums_gradients and settings.params is Precision.fp32:
+        return
+    policy = MixedPrecisionPolicy()
+    if settings.params is Precision.bf16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for part in parts:
+        known = dict(part.module.named_modules())
+        for module in [*(known[one] for one in units if one in known), part.module]:
+            # A pipeline runs many microbatches between two reshards, and schedules that split the
+            # backward pass lose gradients otherwise.
+            sharded = fully_shard(
+                module,
+                mesh=mesh.data,
+                mp_policy=policy,
+                reshard_after_forward=False if pipelined else None,
+            )
+            _sum_rightly(sharded, mesh)
+
+
+def _sum_rightly(module: FSDPModule, mesh: RankMesh) -> None:
+    """Divide by ourselves on the CPU: gloo's averages have been sums in some versions of torch."""
+    if mesh.device.type == "cpu":
+        module.set_force_sum_reduction_for_comms(enable=True)
+
+
+def _pipeline(
+    split: PipelineSplit, parts: Sequence[StagePart], mesh: RankMesh, settings: Parallel
+) -> Pipeline:
+    return Pipeline(
+        parts=parts,
+        stages=split.stages,
+        schedule=settings.schedule,
+        group=mesh.group(MeshAxis.pipeline),
+        device=mesh.device,
+        microbatches=settings.microbatches,
+    )
+
+
+def _tied(
+    holder: nn.Module, plan: Plan, mesh: RankMesh, split: PipelineSplit | None
+) -> tuple[TiedWeight, ...]:
+    """Return the weights that the first and the last stage share."""
+    if split is None:
+        return ()
+    own = dict(holder.named_parameters(remove_duplicate=False))
+    peers = mesh.layout.peers(mesh.rank, MeshAxis.pipeline)
+    other = peers[-1] if mesh.rank == peers[0] else peers[0]
+    group = mesh.group(MeshAxis.pipeline)
+    found = []
+    for pair in plan.tied:
+        here = [name for name in pair if name in own]
+        if len(here) == 1:
+            counts = here[0] == pair[0]
+            parameter = own[here[0]]
+            found.append(TiedWeight(parameter=parameter, peer=other, group=group, counts=counts))
+    return tuple(found)

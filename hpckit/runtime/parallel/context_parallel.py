@@ -1,0 +1,149 @@
+"""Attention when each sequence is cut over the ranks of the context axis.
+
+Each rank has two pieces of every sequence, one from its beginning and one from its end, so that
+causal attention is as much work on each. Keys and values are gathered from all ranks; queries stay.
+It works with what calls `torch.nn.functional.scaled_dot_product_attention` inside of units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from hpckit.errors import UsageError
+
+
+@dataclass(slots=True)
+class ContextShards:
+    """Which positions of each sequence a rank has. `place` and `size` are those on the axis."""
+
+    group: dist.ProcessGroup
+    place: int
+    size: int
+    _length: int | None = field(default=None)
+    _positions: Tensor | None = field(default=None)
+
+    def cut(self, length: int, device: torch.device) -> Tensor:
+        """Return the positions of this rank in sequences of this length: int [length / size].
+
+        They hold for the attention that follows. Raises UsageError if the length cannot be cut.
+        """
+        if length % (2 * self.size):
+            raise UsageError(
+                f"sequences of {length} positions cannot be cut into {2 * self.size} equal pieces",
+                hint=f"parallel.context={self.size} gives each rank two pieces: take a multiple of "
+                f"{2 * self.size}",
+            )
+        if length != self._length:
+            self._length, self._positions = length, self._everyone(length).to(device)
+        assert self._positions is not None  # noqa: S101  # set with the length
+        return self._positions[self.place]
+
+    def _everyone(self, length: int) -> Tensor:
+        """Return the positions of all ranks: int [size, length / size]."""
+        pieces = torch.arange(length).view(2 * self.size, -1)
+        return torch.stack([torch.cat([pieces[one], pieces[-1 - one]]) for one in range(self.size)])
+
+    def join(self, units: Sequence[nn.Module]) -> None:
+        """Have the attention of these modules look at all positions."""
+        mode = _GatheringAttention(self)
+        for unit in units:
+            unit.forward = _under(mode, unit.forward)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, **other: Any
+    ) -> Tensor:
+        """Return the attention of this rank's queries; tensors are [batch, heads, own, width]."""
+        if self._positions is None or query.shape[-2] != self._positions.shape[1]:
+            raise UsageError(
+                "attention was called outside of run.train_step and run.evaluate, or on something "
+                "else than this rank's part of the sequence",
+                hint="with parallel.context, models are called by run.train_step alone",
+            )
+        keys, values = self._gather(key), self._gather(value)
+        mask = None
+        if is_causal:
+            everyone = self._positions.flatten()
+            mask = self._positions[self.place][:, None] >= everyone[None, :]
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, **other)
+
+    def _gather(self, own: Tensor) -> Tensor:
+        """Return the parts of all ranks; in the backward pass their gradients are added up."""
+        whole: Tensor = _GatheredParts.apply(own, self.group)  # type: ignore[no-untyped-call]
+        return whole
+
+
+class _GatheredParts(torch.autograd.Function):
+    """Puts the parts of all ranks together along the next to last dimension."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Return the parts of all ranks, in order; collective."""
+        ctx.group = group
+        own = own.contiguous()
+        parts = [torch.empty_like(own) for _ in range(group.size())]
+        dist.all_gather(parts, own, group=group)
+        return torch.cat(parts, dim=-2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the sum of what all ranks have for this rank's part; collective."""
+        parts = [one.contiguous() for one in gradients[0].chunk(ctx.group.size(), dim=-2)]
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter(own, parts, group=ctx.group)
+        return own, None
+
+
+class _GatheringAttention(TorchFunctionMode):
+    """Calls a context's attention in place of torch's."""
+
+    def __init__(self, shards: ContextShards) -> None:
+        super().__init__()
+        self._shards = shards
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],  # torch's signature
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        return _gathered(self._shards, *args, **(kwargs or {}))
+
+
+def _gathered(  # noqa: PLR0913, PLR0917  # torch's signature
+    shards: ContextShards,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002  # likewise
+    **other: Any,
+) -> Tensor:
+    if attn_mask is not None or dropout_p:
+        what = "a mask of its own" if attn_mask is not None else "dropout"
+        raise UsageError(
+            f"attention with {what} cannot be cut along the sequence",
+            hint="leave it out, use is_causal=True, or choose parallel.context=1",
+        )
+    return shards.attend(query, key, value, is_causal=is_causal, **other)
+
+
+def _under(mode: TorchFunctionMode, forward: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(forward)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return forward(*args, **kwargs)
+
+    return within

@@ -1,0 +1,100 @@
+"""Gradients over all meshes of a layout: their norm, clipping, and those of tied weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from hpckit.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiedWeight:
+    """A weight that this rank's stage shares with the stage of another rank, its `peer`.
+
+    `counts` is whether this rank's copy is the one that counts in a norm.
+    """
+
+    parameter: nn.Parameter
+    peer: int
+    group: dist.ProcessGroup
+    counts: bool
+
+    def sum_gradient(self) -> None:
+        """Add the gradient of the other copy; both ranks have to call this."""
+        gradient = self.parameter.grad
+        if gradient is None:
+            gradient = self.parameter.grad = torch.zeros_like(self.parameter)
+        local = local_part(gradient)
+        given, taken = local.contiguous(), torch.empty_like(local).contiguous()
+        exchange = [
+            dist.P2POp(dist.isend, given, self.peer, self.group),
+            dist.P2POp(dist.irecv, taken, self.peer, self.group),
+        ]
+        for one in dist.batch_isend_irecv(exchange):
+            one.wait()
+        local.add_(taken)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def total_norm(
+    parameters: Iterable[nn.Parameter],
+    *,
+    pipeline: dist.ProcessGroup | None,
+    tied: Sequence[TiedWeight],
+) -> Tensor:
+    """Return the 2-norm of all gradients of the whole model; collective."""
+    uncounted = {id(one.parameter) for one in tied if not one.counts}
+    gradients = [
+        one.grad for one in parameters if one.grad is not None and id(one) not in uncounted
+    ]
+    squares = [_norm_of(one) ** 2 for one in _by_mesh(gradients)]
+    total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
+    if pipeline is not None:
+        dist.all_reduce(total, group=pipeline)
+    return total.sqrt()
+
+
+def clip(parameters: Iterable[nn.Parameter], total: Tensor, max_norm: float) -> None:
+    """Scale gradients so that their norm, `total`, is at most `max_norm`."""
+    factor = float(max_norm / (total + 1e-6))
+    if factor >= 1.0:
+        return
+    for one in parameters:
+        if one.grad is not None:
+            local_part(one.grad).mul_(factor)
+
+
+def _by_mesh(gradients: Sequence[Tensor]) -> Iterable[list[Tensor]]:
+    groups: dict[object, list[Tensor]] = {}
+    for one in gradients:
+        key = (one.device_mesh, one.placements) if isinstance(one, DTensor) else None
+        groups.setdefault(key, []).append(one)
+    return groups.values()
+
+
+def _norm_of(gradients: list[Tensor]) -> Tensor:
+    """Return the norm of gradients that are placed alike, from local squares."""
+    squares = torch.stack(
+        [torch.linalg.vector_norm(local_part(g)).double() ** 2 for g in gradients]
+    ).sum()
+    first = gradients[0]
+    if isinstance(first, DTensor):
+        for axis, placement in enumerate(first.placements):
+            if isinstance(placement, Partial):
+                raise UsageError(
+                    "gradients that are still to be summed over ranks cannot be clipped",
+                    hint="call run.clip_grad_norm_ after the last backward pass of a step",
+                )
+            if not isinstance(placement, Replicate):
+                dist.all_reduce(squares, group=first.device_mesh.get_group(axis))
+    return squares.sqrt()

@@ -1,0 +1,75 @@
+"""The ranks of a run as torch's DeviceMesh, and the groups along its axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from hpckit.model.parallel.layout import Layout, MeshAxis
+
+_SHARDS = "shard_context"
+"""The axes over which parameters are sharded, as one."""
+
+
+@dataclass(frozen=True)
+class RankMesh:
+    """The mesh of all ranks, and this rank's groups in it. All ranks make it at the same time."""
+
+    layout: Layout
+    device: torch.device
+    rank: int
+
+    @cached_property
+    def whole(self) -> DeviceMesh:
+        """The mesh with all axes, also those of size 1: replicate, pipeline, shard, …."""
+        sizes = self.layout.sizes
+        names = tuple(axis.value for axis in sizes)
+        return init_device_mesh(self.device.type, tuple(sizes.values()), mesh_dim_names=names)
+
+    @cached_property
+    def data(self) -> DeviceMesh:
+        """The mesh for sharding: (replicas, shards), or shards alone if there is one replica.
+
+        Ranks that differ in `context` hold the same part of the model otherwise, so that they
+        share parameters and sum gradients as data ranks do.
+        """
+        several = self.layout.replicate > 1
+        if self.layout.context == 1:
+            return self.whole["replicate", "shard"] if several else self.whole["shard"]
+        shards = self.whole["shard", "context"]._flatten(_SHARDS)  # noqa: SLF001  # the only way
+        return self.whole["replicate", _SHARDS] if several else shards
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether gradients of several ranks are averaged."""
+        layout = self.layout
+        return layout.replicate * layout.shard * layout.context > 1
+
+    def along(self, axis: MeshAxis) -> DeviceMesh:
+        """Return the mesh of the ranks that differ from this one on one axis only."""
+        return self.whole[axis.value]
+
+    def group(self, axis: MeshAxis) -> dist.ProcessGroup:
+        """Return the process group of the ranks that differ from this one on one axis only."""
+        return self.whole.get_group(axis.value)
+
+    def place(self, axis: MeshAxis) -> int:
+        """Return where this rank is on an axis."""
+        return self.layout.coordinates(self.rank)[axis]
+
+    def sum_over_world(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the sum of a number over all ranks, in float64; collective."""
+        total = value.detach().double().clone()
+        dist.all_reduce(total)
+        return total
+
+    def gather_all(self, value: Any) -> list[Any]:
+        """Return a small value of each rank; collective."""
+        values: list[Any] = [None] * self.layout.world_size
+        dist.all_gather_object(values, value)
+        return values

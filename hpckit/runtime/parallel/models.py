@@ -1,0 +1,68 @@
+"""The models of a rank that are laid out, each with how it is trained."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from hpckit.errors import UsageError
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.plan import Plan
+from hpckit.model.parallel.settings import Parallel
+from hpckit.runtime.parallel.build import lay_out
+from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.parallel.training import ModelTraining
+
+
+class LaidOutRank(Protocol):
+    """What the models of a rank depend on."""
+
+    @property
+    def rank(self) -> int:
+        """Number of the rank."""
+
+    device: torch.device
+    seed: int
+    layout: Layout
+    parallel: Parallel
+
+
+@dataclass(slots=True, kw_only=True)
+class ParallelModels:
+    """Builds models on a mesh of ranks, and remembers them while they are in use."""
+
+    mesh: RankMesh
+    settings: Parallel
+    seed: int
+    _known: weakref.WeakKeyDictionary[nn.Module, ModelTraining] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+
+    def add(self, build: Callable[[], nn.Module], plan: Plan) -> nn.Module:
+        """Build a model, lay it out, and return this rank's part; collective."""
+        made = lay_out(build, plan, self.mesh, self.settings, self.seed)
+        self._known[made.module] = ModelTraining(
+            model=made, mesh=self.mesh, microbatches=self.settings.microbatches
+        )
+        return made.module
+
+    def training(self, model: nn.Module) -> ModelTraining:
+        """Return how a model is trained; raises UsageError if it was not built here."""
+        found = self._known.get(model)
+        if found is None:
+            raise UsageError(
+                f"this {type(model).__name__} was not made by run.parallelize()",
+                hint="model = run.parallelize(build, plan)",
+            )
+        return found
+
+
+def make_models(of: LaidOutRank) -> ParallelModels:
+    """Return what builds the models of a rank."""
+    mesh = RankMesh(of.layout, of.device, of.rank)
+    return ParallelModels(mesh=mesh, settings=of.parallel, seed=of.seed)

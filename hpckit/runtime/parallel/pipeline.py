@@ -1,0 +1,227 @@
+"""Cuts a model into pipeline stages, and runs batches through them by torch's schedules.
+
+A stage is a copy of the model's outer modules that holds only its own units, under their own names;
+what stands before the first or after the last unit is None elsewhere. So names stay those of the
+whole model, and its `forward` runs a part if it skips what is None.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleLoopedBFS
+from torch.distributed.pipelining.schedules import get_schedule_class
+
+from hpckit.errors import ConfigError, UsageError
+from hpckit.model.counted import counted
+from hpckit.model.parallel.plan import Plan
+from hpckit.model.parallel.settings import SCHEDULES
+
+LossFunction = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePart:
+    """One stage of this rank: its number among all stages, and the module that runs it."""
+
+    number: int
+    module: nn.Module
+
+
+def stages_of_units(units: Sequence[str], stages: int) -> list[list[str]]:
+    """Return the units of each stage, in order; earlier stages have the one more.
+
+    Raises ConfigError if there are fewer units than stages.
+    """
+    if len(units) < stages:
+        raise ConfigError(
+            f"{counted(len(units), 'unit')} of the plan cannot make {counted(stages, 'stage')}",
+            hint="choose a smaller parallel.pipeline, or smaller units in the plan",
+        )
+    even, more = divmod(len(units), stages)
+    found, start = [], 0
+    for stage in range(stages):
+        stop = start + even + (stage < more)
+        found.append(list(units[start:stop]))
+        start = stop
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSplit:
+    """How one rank's part of a model is cut out of the whole. `stages` is the number of all."""
+
+    plan: Plan
+    units: tuple[str, ...]
+    stages: int
+    own: tuple[int, ...]
+
+    def holder(self, model: nn.Module) -> nn.Module:
+        """Return a module with everything this rank has, to register and to optimise."""
+        return self._only(model, self.own)
+
+    def parts(self, holder: nn.Module) -> list[StagePart]:
+        """Return the modules that run, which share their units with the holder."""
+        return [StagePart(number=one, module=self._only(holder, (one,))) for one in self.own]
+
+    def names(self, model: nn.Module, kept: Collection[int]) -> tuple[set[str], set[str]]:
+        """Return the units and the ends that a rank with these stages does not have."""
+        by_stage = stages_of_units(self.units, self.stages)
+        units = {unit for number, one in enumerate(by_stage) for unit in one if number not in kept}
+        modules = [name for name, _ in model.named_modules()]
+        ends: set[str] = set()
+        if 0 not in kept:
+            ends |= set(self.plan.matching(self.plan.first, modules))
+        if self.stages - 1 not in kept:
+            ends |= set(self.plan.matching(self.plan.last, modules))
+        return units, ends
+
+    def _only(self, model: nn.Module, kept: Collection[int]) -> nn.Module:
+        units, ends = self.names(model, kept)
+        return _without(model, "", units, ends)
+
+
+def _without(module: nn.Module, prefix: str, units: set[str], ends: set[str]) -> nn.Module:
+    """Return a copy of a module without some of those below it; what stays is shared."""
+    gone = units | ends
+    if not any(name.startswith(prefix) for name in gone):
+        return module
+    made = copy.copy(module)
+    for key, value in vars(module).items():
+        if isinstance(value, dict | set | list):
+            object.__setattr__(made, key, copy.copy(value))
+    listed = isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential)
+    for key, child in module._modules.items():  # noqa: SLF001  # names stay, also in a list
+        name = prefix + key
+        if name in gone:
+            if listed and name in units:
+                del made._modules[key]  # noqa: SLF001
+            else:
+                made._modules[key] = None  # noqa: SLF001
+        elif child is not None:
+            made._modules[key] = _without(child, name + ".", units, ends)  # noqa: SLF001
+    return made
+
+
+@dataclass(slots=True, kw_only=True)
+class Pipeline:
+    """Runs batches through the stages of this rank's replica; every rank of it makes the calls.
+
+    `scale` is what each loss is multiplied by.
+    """
+
+    parts: Sequence[StagePart]
+    stages: int
+    schedule: str
+    group: dist.ProcessGroup
+    device: torch.device
+    microbatches: int | None = None
+    _schedules: dict[Any, Any] = field(default_factory=dict)
+    _scale: float = 1.0
+
+    @property
+    def has_first(self) -> bool:
+        """Whether this rank has the first stage."""
+        return self.parts[0].number == 0
+
+    @property
+    def has_last(self) -> bool:
+        """Whether this rank has the last stage."""
+        return self.parts[-1].number == self.stages - 1
+
+    def step(
+        self,
+        inputs: Tensor,
+        targets: Any,
+        *,
+        loss: LossFunction,
+        scale: float,
+        kwargs: Mapping[str, Any],
+    ) -> Tensor:
+        """Run forward and backward; return the mean loss on the last stage, 0 elsewhere.
+
+        Losses of microbatches are multiplied by `scale` for the gradients alone.
+        """
+        parts = self.parts_of_batch(len(inputs))
+        key = ("step", loss, parts, tuple(inputs.shape))
+        schedule = self._schedules.get(key)
+        if schedule is None:
+            schedule = self._schedules[key] = self._make(loss, parts)
+        self._scale = scale
+        losses: list[Tensor] = []
+        self._run(schedule.step, inputs, targets, losses, kwargs)
+        return self._mean(losses) / scale if scale else self._mean(losses)
+
+    def evaluate(
+        self, inputs: Tensor, targets: Any, *, loss: LossFunction, kwargs: Mapping[str, Any]
+    ) -> Tensor:
+        """Run forward only; return the loss on the last stage, 0 elsewhere."""
+        key = ("evaluate", loss, tuple(inputs.shape))
+        schedule = self._schedules.get(key)
+        if schedule is None:
+            schedule = self._schedules[key] = self._make(loss, 1, forward_only=True)
+        self._scale = 1.0
+        losses: list[Tensor] = []
+        with torch.no_grad():
+            self._run(schedule.eval, inputs, targets, losses, kwargs)
+        return self._mean(losses)
+
+    def parts_of_batch(self, rows: int) -> int:
+        """Return into how many microbatches a batch is cut; raises UsageError if it cannot be."""
+        least = 1 if self.schedule == "GPipe" else self.stages
+        if self.microbatches is not None:
+            if rows % self.microbatches:
+                raise UsageError(
+                    f"a batch of {rows} rows on this rank cannot be cut into "
+                    f"parallel.microbatches={self.microbatches} equal parts",
+                    hint="take a multiple, or leave parallel.microbatches out",
+                )
+            return self.microbatches
+        wanted = range(2 * self.stages, least - 1, -1)
+        fits = 1 if SCHEDULES[self.schedule] == 1 else self.group.size()
+        parts = next((one for one in wanted if rows % one == 0 and one % fits == 0), None)
+        if parts is None:
+            raise UsageError(
+                f"a batch of {rows} rows on this rank cannot be cut into {least} to "
+                f"{2 * self.stages} equal parts for {counted(self.stages, 'pipeline stage')}",
+                hint=f"take a multiple of {least} rows for each data rank",
+            )
+        return parts
+
+    def _make(self, loss: LossFunction, parts: int, *, forward_only: bool = False) -> Any:
+        def scaled(outputs: Any, targets: Any) -> Tensor:
+            return loss(outputs, targets) * self._scale
+
+        stages = [
+            PipelineStage(one.module, one.number, self.stages, self.device, group=self.group)
+            for one in self.parts
+        ]
+        several = SCHEDULES[self.schedule] > 1
+        forward: Any = ScheduleLoopedBFS if several else ScheduleGPipe
+        kind: Any = forward if forward_only else get_schedule_class(self.schedule)
+        return kind(stages if several else stages[0], n_microbatches=parts, loss_fn=scaled)
+
+    def _run(
+        self,
+        run: Callable[..., Any],
+        inputs: Tensor,
+        targets: Any,
+        losses: list[Tensor],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        first = (inputs,) if self.has_first else ()
+        if self.has_last:
+            run(*first, target=targets, losses=losses, return_outputs=False, **kwargs)
+        else:
+            run(*first, **kwargs)
+
+    def _mean(self, losses: Sequence[Tensor]) -> Tensor:
+        if not losses:
+            return torch.zeros((), device=self.device)
+        return torch.stack([one.detach() for one in losses]).mean()

@@ -1,0 +1,182 @@
+"""Cuts the matrices of a model over the ranks of the tensor axis, as its plan says.
+
+Every parameter becomes a DTensor on the tensor mesh, also one that all ranks hold whole: clipping,
+optimizers and checkpoints then need nothing special. Between a column layer and the row layer that
+follows it, tensors are the plain local part, so that a model's own code works on its own heads.
+
+With sequence parallelism, activations outside of these pairs are DTensors, sharded along the
+sequence (dimension 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+
+from hpckit.errors import ConfigError
+from hpckit.model.parallel.plan import Plan
+
+_SEQUENCE = Shard(1)
+_WHOLE = Replicate()
+
+
+@dataclass(slots=True, kw_only=True)
+class TensorCut:
+    """Cuts one model. `sequence`: activations are sharded along the sequence, too.
+
+    `units` are the names of the modules that repeat.
+    """
+
+    mesh: DeviceMesh
+    plan: Plan
+    sequence: bool
+    units: tuple[str, ...]
+    _made: dict[int, tuple[nn.Parameter, Placement]] = field(default_factory=dict)
+
+    def apply(self, model: nn.Module) -> None:
+        """Cut the model in place; raises ConfigError if tied parameters would be cut differently.
+
+        All ranks must hold the same parameters.
+        """
+        modules = dict(model.named_modules())
+        columns = set(self.plan.matching(self.plan.columns, modules))
+        rows = set(self.plan.matching(self.plan.rows, modules))
+        norms = set(self.plan.matching(self.plan.sequence, modules))
+        for name, module in modules.items():
+            inside = any(name.startswith(unit + ".") for unit in self.units)
+            if name in columns:
+                self._cut_columns(name, module, inside=inside)
+            elif name in rows:
+                self._cut_rows(name, module)
+            elif name in norms and self.sequence:
+                self._replicate(name, module)
+                module.register_forward_pre_hook(self._as(_SEQUENCE))
+            elif next(module.parameters(recurse=False), None) is not None:
+                self._replicate(name, module)
+                if not _is_container(module):
+                    self._hook_whole(module, keeps=self.sequence and not inside)
+
+    def end(self, model: nn.Module) -> None:
+        """Have a model return plain tensors."""
+        model.register_forward_hook(_plain_output)
+
+    def join_stages(self, part: nn.Module, *, first: bool, last: bool) -> None:
+        """Have a pipeline stage send and receive its own part of the sequence as plain tensors."""
+        if not self.sequence:
+            return
+        if not first:
+            part.register_forward_pre_hook(self._from(_SEQUENCE))
+        if not last:
+            part.register_forward_hook(_local_output)
+
+    def _cut_columns(self, name: str, module: nn.Module, *, inside: bool) -> None:
+        self._distribute(name, module, dict.fromkeys(_own(module), Shard(0)))
+        module.register_forward_pre_hook(self._as(_WHOLE))
+        module.register_forward_hook(_local_output if inside else _plain_output)
+
+    def _cut_rows(self, name: str, module: nn.Module) -> None:
+        is_embedding = isinstance(module, nn.Embedding)
+        weight = Shard(0) if is_embedding else Shard(1)
+        self._distribute(name, module, {"weight": weight, "bias": _WHOLE})
+        module.register_forward_pre_hook(self._from(_WHOLE if is_embedding else Shard(-1)))
+        module.register_forward_hook(self._to(_SEQUENCE) if self.sequence else _plain_output)
+
+    def _replicate(self, name: str, module: nn.Module) -> None:
+        self._distribute(name, module, dict.fromkeys(_own(module), _WHOLE))
+
+    def _hook_whole(self, module: nn.Module, *, keeps: bool) -> None:
+        """Have a module work on whole tensors; `keeps`: its output stays a DTensor."""
+
+        def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(self._placed(one, _WHOLE) for one in args)
+
+        module.register_forward_pre_hook(before)
+        if not keeps:
+            module.register_forward_hook(_plain_output)
+
+    def _distribute(
+        self, name: str, module: nn.Module, placements: Mapping[str, Placement]
+    ) -> None:
+        for key, parameter in list(module.named_parameters(recurse=False)):
+            wanted = placements[key]
+            made = self._made.get(id(parameter))
+            if made is None:
+                local = distribute_tensor(parameter.data, self.mesh, [wanted], src_data_rank=None)
+                new = nn.Parameter(local, requires_grad=parameter.requires_grad)
+                new.register_post_accumulate_grad_hook(_place_gradient)  # type: ignore[no-untyped-call]
+                made = self._made[id(parameter)] = new, wanted
+                self._made[id(new)] = made
+            if made[1] != wanted:
+                raise ConfigError(
+                    f"{name}.{key} is tied to a parameter that the plan cuts in another way",
+                    hint="list both modules as columns, or an embedding in rows and the head in "
+                    "columns",
+                )
+            setattr(module, key, made[0])
+
+    def _as(self, wanted: Placement) -> Any:
+        """Return a hook that has the first input placed like this; plain inputs are whole."""
+
+        def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (self._placed(args[0], wanted), *args[1:])
+
+        return before
+
+    def _from(self, given: Placement) -> Any:
+        """Return a hook that takes a plain first input as placed like this."""
+
+        def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            first = args[0]
+            if isinstance(first, DTensor):
+                return (first.redistribute(placements=[given]), *args[1:])
+            return (DTensor.from_local(first, self.mesh, [given], run_check=False), *args[1:])
+
+        return before
+
+    def _to(self, wanted: Placement) -> Any:
+        def after(_: nn.Module, __: Any, output: Any) -> Any:
+            return output.redistribute(placements=[wanted])
+
+        return after
+
+    def _placed(self, value: Any, wanted: Placement) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if not isinstance(value, DTensor):
+            value = DTensor.from_local(value, self.mesh, [_WHOLE], run_check=False)
+        return value if value.placements == (wanted,) else value.redistribute(placements=[wanted])
+
+
+def _place_gradient(parameter: Tensor) -> None:
+    """Place a gradient as its parameter: add up parts, or keep this rank's own."""
+    gradient = parameter.grad
+    assert isinstance(parameter, DTensor)  # noqa: S101  # registered for these alone
+    if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
+        parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
+def _own(module: nn.Module) -> list[str]:
+    return [name for name, _ in module.named_parameters(recurse=False)]
+
+
+def _is_container(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None
+
+
+def _local_output(_: nn.Module, __: Any, output: Any) -> Any:
+    """Return this rank's own part."""
+    return output.to_local() if isinstance(output, DTensor) else output
+
+
+def _plain_output(_: nn.Module, __: Any, output: Any) -> Any:
+    """Return the whole output as a plain tensor."""
+    if not isinstance(output, DTensor):
+        return output
+    if output.placements != (_WHOLE,):
+        output = output.redistribute(placements=[_WHOLE])
+    return output.to_local()

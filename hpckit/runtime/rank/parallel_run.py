@@ -1,0 +1,163 @@
+"""The part of `Run` that is about parallelism: this rank's place, its data, and its models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from hpckit.errors import UsageError
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.plan import Plan
+from hpckit.model.parallel.settings import Parallel
+from hpckit.model.parallel.share import BatchShare, share_batch
+from hpckit.model.rank import RankInfo
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from hpckit.runtime.parallel.models import ParallelModels
+
+LossFunction = Callable[[Any, Any], Tensor]
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class ParallelRun:
+    """One rank of a run and what it has of data and models.
+
+    `layout` has the sizes of all axes of parallelism; `parallel` how models are laid out on them.
+    """
+
+    info: RankInfo
+    device: torch.device
+    seed: int = 0
+    layout: Layout = field(default_factory=Layout)
+    parallel: Parallel = field(default_factory=Parallel)
+    _made: ParallelModels | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank, from 0."""
+        return self.info.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.info.world_size
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this rank on its node, from 0."""
+        return self.info.local_rank
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which writes everything that is written only once."""
+        return self.info.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Which part of each batch this rank works on; seed and share out data by it.
+
+        Ranks that hold parts of one model (tensor, context, pipeline) have the same.
+        """
+        return self.layout.data_rank(self.rank)
+
+    @property
+    def data_size(self) -> int:
+        """Number of parts that each batch is cut into."""
+        return self.layout.data_size
+
+    def share(self, batch_size: int) -> BatchShare:
+        """Return this rank's share of a batch of all ranks; use it as `inputs[share.rows]`.
+
+        Shares differ by one row at most; `share.weight` is the part of the whole batch. Raises
+        UsageError if there is less than a row for each data rank.
+        """
+        if batch_size < self.data_size:
+            raise UsageError(
+                f"a batch of {batch_size} rows cannot be shared out over {self.data_size} data "
+                "ranks",
+                hint=f"the batch is that of all ranks together: take {self.data_size} or more",
+            )
+        return share_batch(batch_size, self.data_rank, self.data_size)
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All ranks as torch's DeviceMesh: replicate, pipeline, shard, context, tensor.
+
+        All ranks make it at the same time, when it is first asked for.
+        """
+        return self._models.mesh.whole
+
+    def parallelize(self, build: Callable[[], nn.Module], plan: Plan | None = None) -> nn.Module:
+        """Return this rank's part of the model that `build()` returns, laid out as configured.
+
+        `plan` says by their names which modules repeat and how matrices split; without one, the
+        model can only be replicated. `build` is called on the CPU, seeded alike on every rank and
+        in every layout. Register what is returned, and give its parameters to the optimizer. With
+        `parallel.pipeline` or `parallel.context`, train it by `train_step` only. Collective.
+
+        Raises ConfigError if plan, model and layout do not fit together.
+
+        Example: `model = run.parallelize(lambda: Decoder(config), Plan(units="blocks.*"))`.
+        """
+        return self._models.add(build, plan or Plan())
+
+    def train_step(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        targets: Any,
+        *,
+        loss: LossFunction | None = None,
+        share: BatchShare | None = None,
+    ) -> Tensor:
+        """Add the gradients of a batch to those of the model; return its loss, on every rank.
+
+        `inputs` and `targets` are this data rank's rows: [rows, …]. `loss(outputs, targets)`
+        returns a mean over rows; without it, the cross entropy of logits [rows, …, classes] is
+        taken. `share`, from `share()`, is needed if data ranks have different numbers of rows. The
+        value, float64, is the mean over the whole batch. Gradients are averaged over data ranks;
+        zero them yourself. Collective.
+
+        The first step checks that ranks which share a data rank have the same batch, and that
+        gradients agree. Raises UsageError and RunError.
+        """
+        return self._models.training(model).step(inputs, targets, loss, share)
+
+    def evaluate(
+        self, model: nn.Module, inputs: Tensor, targets: Any, *, loss: LossFunction | None = None
+    ) -> Tensor:
+        """Return the loss of this data rank's rows without gradients, in `model.eval()`.
+
+        All ranks must call it equally often. `mean` averages over data ranks.
+        """
+        return self._models.training(model).evaluate(inputs, targets, loss)
+
+    def clip_grad_norm_(self, model: nn.Module, max_norm: float) -> Tensor:
+        """Scale gradients so that the 2-norm of the whole model's is at most `max_norm`.
+
+        Returns the norm before. Collective; takes the model, not its parameters.
+        """
+        return self._models.training(model).clip(max_norm)
+
+    def mean(self, value: float | Tensor) -> float:
+        """Return the mean of a number over all ranks, which have to call this together."""
+        total = torch.as_tensor(value).detach().to(self.device, torch.float64).clone()
+        dist.all_reduce(total)
+        return float(total) / self.world_size
+
+    @property
+    def _models(self) -> ParallelModels:
+        """What builds models; made, with the mesh, when it is first needed."""
+        if self._made is None:
+            # Imported here because it takes a second, which runs without it need not wait for.
+            from hpckit.runtime.parallel.models import make_models  # noqa: PLC0415
+
+            self._made = make_models(self)
+        return self._made

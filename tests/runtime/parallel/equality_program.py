@@ -1,0 +1,149 @@
+"""One rank of a world that trains a model in many layouts, each compared with one process."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from byte_model import LENGTH, VALUES, ByteModel, plan
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from hpckit.errors import HpckitError
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.settings import Parallel
+from hpckit.model.rank import RankInfo, RankSource
+from hpckit.runtime.parallel.training import cross_entropy
+from hpckit.runtime.rank.parallel_run import ParallelRun
+
+
+def batch(rows: int, step: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets [rows, length] of a step."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    text = torch.randint(VALUES, (rows, LENGTH + 1), generator=generator)
+    return text[:, :-1], text[:, 1:]
+
+
+def reference(dtype: torch.dtype, steps: int, rows: int) -> dict[str, Any]:
+    """Train in one process; return losses, norms and the gradients of the first step."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = ByteModel().to(dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses, norms, gradients = [], [], {}
+    for step in range(steps):
+        inputs, targets = batch(rows, step)
+        loss = cross_entropy(model(inputs), targets)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        if step == 0:
+            gradients = {n: copied(p.grad) for n, p in model.named_parameters()}
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+        optimizer.step()
+        losses.append(float(loss))
+    return {"losses": losses, "norms": norms, "gradients": gradients}
+
+
+def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Train in a layout; return how far it is from the reference."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    info = RankInfo(
+        rank=rank,
+        world_size=world,
+        local_rank=rank,
+        local_world_size=world,
+        node_rank=0,
+        num_nodes=1,
+        source=RankSource.torchrun,
+    )
+    layout = Layout(**case["layout"])
+    run = ParallelRun(
+        info=info,
+        device=torch.device("cpu"),
+        seed=7,
+        layout=layout,
+        parallel=Parallel(**case.get("parallel", {})),
+    )
+    model = run.parallelize(lambda: ByteModel().to(dtype), plan(**case.get("plan", {})))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    rows = case.get("rows", 8)
+    far, first = {"loss": 0.0, "norm": 0.0, "gradient": 0.0}, {}
+    for step, wanted in enumerate(expected["losses"]):
+        inputs, targets = batch(rows, step)
+        share = run.share(rows)
+        mine = share.rows
+        optimizer.zero_grad()
+        loss = run.train_step(model, inputs[mine], targets[mine], share=share)
+        if step == 0:
+            first = gradients_far(model, expected["gradients"])
+        norm = run.clip_grad_norm_(model, 0.5)
+        optimizer.step()
+        far["loss"] = max(far["loss"], abs(float(loss) - wanted))
+        far["norm"] = max(far["norm"], abs(float(norm) / expected["norms"][step] - 1))
+    far["gradient"] = max(first.values())
+    inputs, targets = batch(rows, 0)
+    value = run.evaluate(model, inputs[mine], targets[mine])
+    weighted = float(value) * share.weight * run.data_size
+    return {
+        **far,
+        "names": len(first),
+        "evaluated": run.mean(weighted),
+        "elements": sum(local(p).numel() for p in model.parameters()),
+    }
+
+
+def gradients_far(model: nn.Module, expected: dict[str, Tensor]) -> dict[str, float]:
+    """Return by name how far gradients are from those expected, as a share of their norm."""
+    far = {}
+    for name, one in model.named_parameters():
+        bare = name.removeprefix("module.")
+        bare = "embed.weight" if bare == "head.weight" else bare
+        found = one.grad.full_tensor() if isinstance(one.grad, DTensor) else one.grad
+        assert found is not None, name
+        far[bare] = float((found - expected[bare]).norm() / expected[bare].norm())
+    return far
+
+
+def copied(gradient: Tensor | None) -> Tensor:
+    """Return a copy of a gradient that is there."""
+    assert gradient is not None
+    return gradient.clone()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return what this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def main() -> None:
+    """Run the cases of the order file; write what each rank found."""
+    order = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(order["patience_s"], exit=True)
+    dist.init_process_group("gloo")
+    references: dict[Any, dict[str, Any]] = {}
+    found = []
+    for case in order["cases"]:
+        dtype = getattr(torch, case.get("dtype", "float64"))
+        key = (dtype, case.get("steps", 2), case.get("rows", 8))
+        if key not in references:
+            references[key] = reference(*key)
+        begun = time.monotonic()
+        try:
+            one = trained(case, references[key], dtype)
+        except HpckitError as error:
+            one = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+        one["seconds"] = time.monotonic() - begun
+        found.append(one)
+    Path(f"{order['out']}.{dist.get_rank()}").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Every layout computes what one process computes: losses, gradients, norms, and evaluation.
+
+One world of four gloo ranks trains a small transformer in one layout after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+RANKS = 4
+PATIENCE_S = 240
+ELEMENTS = 103_488
+
+LAYOUTS: dict[str, dict[str, int]] = {
+    "ddp": {"replicate": 4},
+    "fsdp": {"shard": 4},
+    "hsdp": {"replicate": 2, "shard": 2},
+    "tensor": {"tensor": 4},
+    "fsdp x tensor": {"shard": 2, "tensor": 2},
+    "replicate x tensor": {"replicate": 2, "tensor": 2},
+    "pipeline": {"pipeline": 4},
+    "pipeline x fsdp": {"pipeline": 2, "shard": 2},
+    "replicate x pipeline": {"replicate": 2, "pipeline": 2},
+    "pipeline x tensor": {"pipeline": 2, "tensor": 2},
+    "context": {"context": 4},
+    "context x fsdp": {"context": 2, "shard": 2},
+    "context x tensor": {"context": 2, "tensor": 2},
+    "context x pipeline": {"context": 2, "pipeline": 2},
+}
+MORE: dict[str, dict[str, Any]] = {
+    "tensor without sequence": {"layout": {"tensor": 4}, "parallel": {"sequence": False}},
+    "GPipe": {"layout": {"pipeline": 4}, "parallel": {"schedule": "GPipe"}},
+    "interleaved": {
+        "layout": {"pipeline": 2, "shard": 2},
+        "parallel": {"schedule": "Interleaved1F1B"},
+    },
+    "recompute": {"layout": {"shard": 4}, "parallel": {"recompute": "blocks"}},
+    "recompute, pipeline x tensor": {
+        "layout": {"pipeline": 2, "tensor": 2},
+        "parallel": {"recompute": "blocks"},
+    },
+    "recompute, context": {
+        "layout": {"context": 2, "shard": 2},
+        "parallel": {"recompute": "blocks"},
+    },
+    "accumulated": {"layout": {"shard": 4}, "parallel": {"microbatches": 2}},
+    "accumulated, ddp": {"layout": {"replicate": 4}, "parallel": {"microbatches": 2}},
+    "uneven shares": {"layout": {"shard": 4}, "rows": 10},
+    "uneven shares, ddp": {"layout": {"replicate": 4}, "rows": 6},
+}
+SINGLE = {
+    f"{name}, float32": {"layout": LAYOUTS[name], "dtype": "float32", "steps": 5}
+    for name in ("ddp", "fsdp", "hsdp", "tensor", "fsdp x tensor", "pipeline", "context")
+}
+CASES = {name: {"layout": one} for name, one in LAYOUTS.items()} | MORE | SINGLE
+
+
+def in_world(folder: Path, cases: dict[str, Any], ranks: int = RANKS) -> list[dict[str, Any]]:
+    """Run the cases in a world of ranks; return for each rank what it found, by case."""
+    order = folder / "order.json"
+    listed = [{"name": name, **one} for name, one in cases.items()]
+    out = folder / "found"
+    order.write_text(json.dumps({"cases": listed, "out": str(out), "patience_s": PATIENCE_S}))
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(HERE.parents[1]),
+        "WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
+    started = []
+    for rank, log in enumerate(logs):
+        with log.open("w") as file:
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, HERE / "equality_program.py", order],
+                    env={**environ, "RANK": str(rank)},
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+    codes = [one.wait(timeout=PATIENCE_S + 30) for one in started]
+    assert codes == [0] * ranks, "\n\n".join(log.read_text()[-3000:] for log in logs)
+    found = [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(ranks)]
+    return [dict(zip(cases, one, strict=True)) for one in found]
+
+
+@pytest.fixture(scope="module", name="found")
+def found_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each rank found, by case."""
+    return in_world(tmp_path_factory.mktemp("equality"), CASES)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", CASES)
+def test_layout_computes_what_one_process_computes(found: list[dict[str, Any]], name: str) -> None:
+    """Losses, norms and each gradient of each rank, in float64 to 1e-12."""
+    exact = CASES[name].get("dtype") is None
+    for one in found:
+        assert "error" not in one[name], one[name]
+        assert one[name]["loss"] <= (1e-12 if exact else 2e-6)
+        assert one[name]["gradient"] <= (1e-12 if exact else 2e-6)
+        assert one[name]["norm"] <= (1e-12 if exact else 2e-6)
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_parameter_is_on_some_rank_and_no_more_than_needed(
+    found: list[dict[str, Any]], name: str
+) -> None:
+    """Ranks hold the whole model together, and what is sharded in equal parts."""
+    layout = LAYOUTS[name]
+    held = [one[name]["elements"] for one in found]
+    copies = layout.get("replicate", 1)
+    assert sum(held) >= ELEMENTS * copies
+    if not {"tensor", "pipeline"} & layout.keys():
+        assert held == [ELEMENTS * copies // RANKS] * RANKS
+
+
+@pytest.mark.training
+def test_evaluation_is_the_same_in_every_layout(found: list[dict[str, Any]]) -> None:
+    """After the same steps, `evaluate` and `mean` give one number."""
+    known = [one[name]["evaluated"] for one in found for name in LAYOUTS]
+    assert max(known) - min(known) < 1e-6
