@@ -3,8 +3,9 @@
 A language model on real text that every Python ships with; independent of how it is launched. It
 reports the bits per byte on held-out text.
 
-Every batch depends only on the seed and the step, and is split over the ranks: the number of ranks
-changes the speed, not what is learnt (except for the rounding of sums).
+Every batch depends only on the seed and the step, and is shared out over the data ranks. So neither
+the number of ranks nor the layout (`parallel=fsdp`, `tensor`, `pipeline`, …) changes what is
+learnt, except for the rounding of sums.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from hpckit import Run
+from hpckit import Plan, Run
 from hpckit.errors import ConfigError
-from hpckit.experiments.across_ranks import share_of, total
 
 BYTE_VALUES = 256
+EVALUATED_ROWS = 16
+"""Held-out sequences that each data rank reads at a time."""
+IGNORED = -100
+"""Target of a position that does not count."""
 HELD_OUT_EVERY = 10
 """Every tenth of the sorted files is held out, so that both parts have all kinds of modules."""
 
@@ -33,20 +36,20 @@ def train(config: Any, run: Run) -> None:
 
     Reads `steps`, `batch_size` (sequences, of all ranks together), `context` (bytes), `lr`,
     `warmup_steps`, `weight_decay`, `layers`, `heads`, `width`, `training_kb`, `heldout_kb`,
-    `log_every` and `evaluate_every` (steps) from the configuration. Raises ConfigError if the batch
-    cannot be split evenly over the ranks, or the width over the heads.
+    `log_every` and `evaluate_every` (steps) from the configuration. Raises ConfigError if the width
+    cannot be split over the heads, or the layout does not fit the model.
     """
     torch.use_deterministic_algorithms(mode=True)
-    share = share_of(config.batch_size, run.world_size)
-    mine = slice(run.rank * share, (run.rank + 1) * share)
     text, heldout = read_corpus(
         training_bytes=1024 * config.training_kb, heldout_bytes=1024 * config.heldout_kb
     )
 
-    network = Transformer(
-        width=config.width, layers=config.layers, heads=config.heads, context=config.context
-    ).to(run.device)
-    model = DistributedDataParallel(network)
+    def build() -> nn.Module:
+        return Transformer(
+            width=config.width, layers=config.layers, heads=config.heads, context=config.context
+        )
+
+    model = run.parallelize(build, plan_of(config.heads))
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
     )
@@ -55,20 +58,37 @@ def train(config: Any, run: Run) -> None:
     )
     run.state(model=model, optimizer=optimizer, schedule=schedule)
 
-    for step in run.steps(config.steps):
+    share = run.share(config.batch_size)
+    for step in run.steps(config.steps, samples_per_step=config.batch_size):
         starts = batch_starts(len(text) - config.context, config.batch_size, config.seed, step)
-        loss = model(cut(text, starts[mine], config.context).to(run.device)).mean()
+        sequences = cut(text, starts[share.rows], config.context).to(run.device)
         optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        loss = run.train_step(model, sequences[:, :-1], sequences[:, 1:], share=share)
+        run.clip_grad_norm_(model, 1.0)
         optimizer.step()
         schedule.step()
         last = step == config.steps - 1
         if step % config.log_every == 0 or last:
-            (loss_sum,) = total(loss, device=run.device)
-            run.log(step=step, loss=loss_sum / run.world_size)
+            run.log(step=step, loss=loss)
         if (step + 1) % config.evaluate_every == 0 or last:
-            run.log(step=step, bits_per_byte=bits_per_byte(network, heldout, config.context, run))
+            run.log(step=step, bits_per_byte=bits_per_byte(model, heldout, config.context, run))
+
+
+def plan_of(heads: int) -> Plan:
+    """Return how the transformer may be laid out over ranks."""
+    return Plan(
+        units="blocks.*",
+        first="embedding",
+        last=("norm", "head"),
+        tied=(("embedding.bytes.weight", "head.weight"),),
+        columns=(
+            *("blocks.*.query", "blocks.*.key", "blocks.*.value"),
+            *("blocks.*.feed_forward.1", "head"),
+        ),
+        rows=("blocks.*.attention_out", "blocks.*.feed_forward.3", "embedding.bytes"),
+        sequence=("blocks.*.attention_norm", "blocks.*.feed_forward.0", "norm"),
+        heads={"blocks.*": (heads, heads)},
+    )
 
 
 def read_corpus(*, training_bytes: int, heldout_bytes: int) -> tuple[Tensor, Tensor]:
@@ -111,27 +131,39 @@ def warm_up_and_decay(step: int, warmup_steps: int, steps: int) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-@torch.no_grad()
-def bits_per_byte(network: Transformer, heldout: Tensor, context: int, run: Run) -> float:
+def bits_per_byte(model: nn.Module, heldout: Tensor, context: int, run: Run) -> float:
     """Return the mean bits per held-out byte, given those before it in its sequence.
 
-    Every rank reads its own sequences; each byte except the first is predicted exactly once.
+    Each data rank reads its own sequences, and each byte except the first is predicted exactly
+    once. All ranks read equally many, so that some read rows that do not count.
     """
-    starts = torch.arange(0, len(heldout) - context, context)[run.rank :: run.world_size]
-    nats, read = 0.0, 0
-    for part in torch.split(starts, 16):
-        losses = network(cut(heldout, part, context).to(run.device))
-        nats += losses.double().sum().item()
-        read += losses.numel()
-    nats_sum, read_sum = total(nats, read, device=run.device)
-    return nats_sum / read_sum / math.log(2)
+    starts = torch.arange(0, len(heldout) - context, context)
+    each = EVALUATED_ROWS * run.data_size
+    nats = 0.0
+    for at in range(0, len(starts), each):
+        rows = torch.arange(at, at + each)[run.share(each).rows]
+        sequences = cut(heldout, starts[rows % len(starts)], context)
+        targets = sequences[:, 1:].masked_fill((rows >= len(starts))[:, None], IGNORED)
+        inputs, targets = sequences[:, :-1].to(run.device), targets.to(run.device)
+        nats += targets.numel() * float(run.evaluate(model, inputs, targets, loss=counted_loss))
+    return run.mean(nats) * run.data_size / (len(starts) * context) / math.log(2)
+
+
+def counted_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean loss over all positions, of which ignored ones have 0."""
+    losses = F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return losses.mean()
 
 
 class Transformer(nn.Module):
     """A decoder over bytes: pre-norm blocks, learnt positions, tied embeddings.
 
-    Takes int [n, length + 1], length at most `context`; returns the loss, in nats, of every byte
-    except the first: float [n, length].
+    Takes bytes, int [n, length], and their positions, int [n, length], 0, 1, … if left out; returns
+    logits for the byte after each, float [n, length, 256]. A pipeline stage has only some of its
+    modules: it takes hidden states, float [n, length, width], unless it is the first, and returns
+    them unless it is the last.
     """
 
     def __init__(self, *, width: int, layers: int, heads: int, context: int) -> None:
@@ -141,24 +173,40 @@ class Transformer(nn.Module):
                 f"width={width} cannot be split into {heads} heads of one size",
                 hint=f"take a multiple of {heads} for width, or other heads.",
             )
-        self.bytes = nn.Embedding(BYTE_VALUES, width)
-        self.positions = nn.Embedding(context, width)
+        self.embedding: Embedding | None = Embedding(width, context)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
+        self.head: nn.Linear | None = nn.Linear(width, BYTE_VALUES, bias=False)
+        self.head.weight = self.embedding.bytes.weight
+
+    def forward(self, hidden: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return logits, or hidden states for the next stage."""
+        if self.embedding is not None:
+            hidden = self.embedding(hidden, positions)
+        for block in self.blocks:
+            hidden = block(hidden)
+        if self.head is None:
+            return hidden
+        logits: Tensor = self.head(self.norm(hidden))
+        return logits
+
+
+class Embedding(nn.Module):
+    """Bytes and positions, int [n, length], as hidden states, float [n, length, width]."""
+
+    def __init__(self, width: int, context: int) -> None:
+        super().__init__()
+        self.bytes = nn.Embedding(BYTE_VALUES, width)
+        self.positions = nn.Embedding(context, width)
         for embedding in (self.bytes, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
 
-    def forward(self, sequences: Tensor) -> Tensor:
-        """Return the loss of every byte except the first."""
-        seen, wanted = sequences[:, :-1], sequences[:, 1:]
-        places = torch.arange(seen.shape[1], device=seen.device)
-        hidden = self.bytes(seen) + self.positions(places)
-        for block in self.blocks:
-            hidden = block(hidden)
-        logits: Tensor = F.linear(self.norm(hidden), self.bytes.weight)
-        return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none").view_as(
-            wanted
-        )
+    def forward(self, seen: Tensor, positions: Tensor | None) -> Tensor:
+        """Return the hidden states of bytes at these positions."""
+        if positions is None:
+            positions = torch.arange(seen.shape[1], device=seen.device)
+        hidden: Tensor = self.bytes(seen) + self.positions(positions)
+        return hidden
 
 
 class Block(nn.Module):
@@ -166,9 +214,11 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
         self.attention_norm = nn.LayerNorm(width)
-        self.queries_keys_values = nn.Linear(width, 3 * width, bias=False)
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
         self.attention_out = nn.Linear(width, width, bias=False)
         self.feed_forward = nn.Sequential(
             nn.LayerNorm(width),
@@ -185,8 +235,11 @@ class Block(nn.Module):
 
     def attend(self, hidden: Tensor) -> Tensor:
         """Return the attention of each byte to itself and to those before it."""
-        joined = self.queries_keys_values(hidden).unflatten(-1, (3, self.heads, -1))
-        queries, keys, values = joined.permute(2, 0, 3, 1, 4)
+        queries, keys, values = (
+            # As many heads as there are here: with parallel.tensor each rank has some of them.
+            part(hidden).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
         taken = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         mixed: Tensor = self.attention_out(taken.transpose(1, 2).flatten(2))
         return mixed
