@@ -16,8 +16,9 @@ WIDTH, HEADS, LENGTH, VALUES = 32, 4, 16, 64
 class Attention(nn.Module):
     """Causal attention."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, normed: bool = False) -> None:
         super().__init__()
+        self.query_norm = nn.LayerNorm(WIDTH // HEADS) if normed else nn.Identity()
         self.query = nn.Linear(WIDTH, WIDTH, bias=False)
         self.key = nn.Linear(WIDTH, WIDTH, bias=False)
         self.value = nn.Linear(WIDTH, WIDTH, bias=False)
@@ -29,6 +30,7 @@ class Attention(nn.Module):
             part(hidden).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
+        query = self.query_norm(query)
         taken = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         mixed: Tensor = self.out(taken.transpose(1, 2).flatten(2))
         return mixed
@@ -37,10 +39,10 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a feed-forward pair."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, normed: bool = False) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(WIDTH)
-        self.attention = Attention()
+        self.attention = Attention(normed=normed)
         self.feed_norm = nn.LayerNorm(WIDTH)
         self.up = nn.Linear(WIDTH, 4 * WIDTH)
         self.down = nn.Linear(4 * WIDTH, WIDTH)
@@ -55,11 +57,11 @@ class Block(nn.Module):
 class ByteModel(nn.Module):
     """Embeddings, blocks, a norm and a head that is tied to the embedding."""
 
-    def __init__(self, blocks: int = 8, *, tied: bool = True) -> None:
+    def __init__(self, blocks: int = 8, *, tied: bool = True, normed: bool = False) -> None:
         super().__init__()
         self.embed = nn.Embedding(VALUES, WIDTH)
         self.place = nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
+        self.blocks = nn.ModuleList(Block(normed=normed) for _ in range(blocks))
         self.norm = nn.LayerNorm(WIDTH)
         self.head: nn.Linear | None = nn.Linear(WIDTH, VALUES, bias=False)
         for one in (self.embed, self.place):

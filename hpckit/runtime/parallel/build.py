@@ -44,7 +44,7 @@ def lay_out(
 
     Raises ConfigError if plan, model and layout do not fit together.
     """
-    model = _built(build, seed)
+    model = build_seeded(build, seed)
     units = check_plan(model, plan, mesh.layout)
     if mesh.layout.is_data_parallel and settings.params is Precision.fp32:
         _prepare_units(model, units, settings)
@@ -68,7 +68,7 @@ def lay_out(
     )
 
 
-def _built(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return the whole model, the same on every rank and in every layout."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -70,7 +70,9 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
         layout=layout,
         parallel=Parallel(**case.get("parallel", {})),
     )
-    model = run.parallelize(lambda: ByteModel().to(dtype), plan(**case.get("plan", {})))
+    wrong = case.get("wrong", "")
+    normed = wrong == "query norm"
+    model = run.parallelize(lambda: ByteModel(normed=normed).to(dtype), plan())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     rows = case.get("rows", 8)
     far, first = {"loss": 0.0, "norm": 0.0, "gradient": 0.0}, {}
@@ -79,6 +81,8 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
         share = run.share(rows)
         mine = share.rows
         optimizer.zero_grad()
+        if wrong:
+            go_wrong(run, model, wrong, rows)
         loss = run.train_step(model, inputs[mine], targets[mine], share=share)
         if step == 0:
             first = gradients_far(model, expected["gradients"])
@@ -96,6 +100,25 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
         "evaluated": run.mean(weighted),
         "elements": sum(local(p).numel() for p in model.parameters()),
     }
+
+
+def go_wrong(run: ParallelRun, model: nn.Module, wrong: str, rows: int) -> None:
+    """Make a step that has to be refused."""
+    inputs, targets = batch(rows, run.rank if wrong == "own batches" else 0)
+    share = run.share(rows)
+    match wrong:
+        case "no share":
+            run.train_step(model, inputs[share.rows], targets[share.rows])
+        case "other share":
+            run.train_step(model, inputs[share.rows], targets[share.rows], share=run.share(6))
+        case "odd sequence":
+            run.train_step(model, inputs[:, :14], targets[:, :14])
+        case "called directly":
+            model(inputs)
+        case "another model":
+            run.train_step(nn.Linear(2, 2), inputs, targets)
+        case _:
+            run.train_step(model, inputs[share.rows], targets[share.rows])
 
 
 def gradients_far(model: nn.Module, expected: dict[str, Tensor]) -> dict[str, float]:

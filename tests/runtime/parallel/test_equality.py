@@ -5,19 +5,11 @@ One world of four gloo ranks trains a small transformer in one layout after the 
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parent
 RANKS = 4
-PATIENCE_S = 240
 ELEMENTS = 103_488
 
 LAYOUTS: dict[str, dict[str, int]] = {
@@ -64,45 +56,11 @@ SINGLE = {
 CASES = {name: {"layout": one} for name, one in LAYOUTS.items()} | MORE | SINGLE
 
 
-def in_world(folder: Path, cases: dict[str, Any], ranks: int = RANKS) -> list[dict[str, Any]]:
-    """Run the cases in a world of ranks; return for each rank what it found, by case."""
-    order = folder / "order.json"
-    listed = [{"name": name, **one} for name, one in cases.items()]
-    out = folder / "found"
-    order.write_text(json.dumps({"cases": listed, "out": str(out), "patience_s": PATIENCE_S}))
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(HERE.parents[1]),
-        "WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    logs = [folder / f"rank{rank}.log" for rank in range(ranks)]
-    started = []
-    for rank, log in enumerate(logs):
-        with log.open("w") as file:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, HERE / "equality_program.py", order],
-                    env={**environ, "RANK": str(rank)},
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    codes = [one.wait(timeout=PATIENCE_S + 30) for one in started]
-    assert codes == [0] * ranks, "\n\n".join(log.read_text()[-3000:] for log in logs)
-    found = [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(ranks)]
-    return [dict(zip(cases, one, strict=True)) for one in found]
-
-
 @pytest.fixture(scope="module", name="found")
-def found_fixture(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def found_fixture(tmp_path_factory: pytest.TempPathFactory, in_world: Any) -> list[dict[str, Any]]:
     """Return what each rank found, by case."""
-    return in_world(tmp_path_factory.mktemp("equality"), CASES)
+    found: list[dict[str, Any]] = in_world(tmp_path_factory.mktemp("equality"), CASES, ranks=RANKS)
+    return found
 
 
 @pytest.mark.training

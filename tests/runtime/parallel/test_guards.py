@@ -1,0 +1,162 @@
+"""What would train wrongly without a word is refused: by the plan, or at the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from byte_model import ByteModel, plan
+from torch import nn
+
+from hpckit import Plan
+from hpckit.errors import ConfigError
+from hpckit.model.parallel.layout import Layout
+from hpckit.runtime.parallel.model_checks import check_plan
+from hpckit.runtime.parallel.pipeline import stages_of_units
+
+TENSOR = Layout(tensor=2)
+
+
+class FusedBlock(nn.Module):
+    """Three projections in one matrix, as many models have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projections = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 8)
+
+
+def fused() -> nn.Module:
+    """Return a model of such blocks."""
+    return nn.ModuleDict({"blocks": nn.ModuleList(FusedBlock() for _ in range(2))})
+
+
+def test_fused_projections_are_refused() -> None:
+    """Cut by rows, each rank would take other projections for its own."""
+    cut = Plan(units="blocks.*", columns="blocks.*.projections", rows="blocks.*.out")
+    with pytest.raises(ConfigError, match=r"blocks.0.projections has 24 outputs") as caught:
+        check_plan(fused(), cut, TENSOR)
+    assert "one layer of each projection" in caught.value.hint
+
+
+def test_grouped_queries_are_no_fused_projections() -> None:
+    """Keys and values of fewer heads divide what the row layer takes."""
+    model = ByteModel(blocks=1)
+    block: Any = model.blocks[0]
+    block.attention.key = nn.Linear(32, 16, bias=False)
+    assert check_plan(model, plan(heads={"blocks.*": (4, 2)}), TENSOR) == ("blocks.0",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "layout", "message"),
+    [
+        ({"units": "layers.*"}, TENSOR, r"Plan\(units=…\): layers.\* matches no module"),
+        ({"units": ()}, TENSOR, "names no units"),
+        ({"columns": "blocks.*.nothing"}, TENSOR, "matches no module"),
+        ({"heads": {"blocks.*": (4, 4)}}, Layout(tensor=3), "divide the 4 attention heads"),
+        ({"heads": {"blocks.*": (4, 2)}}, Layout(tensor=4), "divide the 2 key-value heads"),
+        ({"heads": {}}, Layout(tensor=3), "does not divide blocks.0.attention.query"),
+        ({"columns": (), "rows": ()}, TENSOR, "cuts no matrices"),
+        ({"rows": ("blocks.*.attention_norm",)}, TENSOR, "is a LayerNorm"),
+        ({"rows": ("blocks.*.up",)}, TENSOR, "in both columns and rows"),
+        ({"tied": ()}, TENSOR, "are one parameter, and the plan does not say so"),
+        ({"tied": (("embed.weight", "tail.weight"),)}, TENSOR, "no parameter tail.weight"),
+        ({"tied": (("embed.weight", "place.weight"),)}, TENSOR, "are two parameters"),
+        ({"last": ("head",)}, Layout(pipeline=2), "norm.weight belongs to no unit"),
+    ],
+)
+def test_plan_that_does_not_fit_is_refused(
+    changes: dict[str, Any], layout: Layout, message: str
+) -> None:
+    """The error names the field and the module, and says what to do."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        check_plan(ByteModel(), plan(**changes), layout)
+    assert caught.value.hint or "both" in message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"units": 3},
+        {"units": ("",)},
+        {"tied": ("a",)},
+        {"tied": (("a", "a"),)},
+        {"heads": {"blocks.*": 4}},
+        {"heads": {"blocks.*": (4, 3)}},
+    ],
+)
+def test_what_is_no_plan_is_refused(fields: dict[str, Any]) -> None:
+    """Whatever the model."""
+    with pytest.raises(ConfigError) as caught:
+        Plan(**fields)
+    assert caught.value.hint
+
+
+def test_fewer_units_than_stages_are_refused() -> None:
+    """A stage without a unit would do nothing."""
+    assert stages_of_units(["a", "b", "c", "d", "e"], 2) == [["a", "b", "c"], ["d", "e"]]
+    with pytest.raises(ConfigError, match="3 units of the plan cannot make 4 stages"):
+        stages_of_units(["a", "b", "c"], 4)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "different batches in a tensor group": {"layout": {"tensor": 2}, "wrong": "own batches"},
+    "uneven shares without weights": {"layout": {"shard": 2}, "wrong": "no share", "rows": 7},
+    "weights between columns and rows": {"layout": {"tensor": 2}, "wrong": "query norm"},
+    "share of another batch": {"layout": {"shard": 2}, "wrong": "other share"},
+    "parts of a batch": {"layout": {"shard": 2}, "parallel": {"microbatches": 3}},
+    "microbatches": {"layout": {"pipeline": 2}, "rows": 7},
+    "odd sequence": {"layout": {"context": 2}, "wrong": "odd sequence"},
+    "called directly": {"layout": {"context": 2}, "wrong": "called directly"},
+    "another model": {"layout": {"shard": 2}, "wrong": "another model"},
+    "rows for none": {"layout": {"shard": 2}, "rows": 1},
+}
+EXPECTED = {
+    "different batches in a tensor group": "ranks 0 and 1 got different batches",
+    "uneven shares without weights": "data ranks have 3 to 4 rows",
+    "weights between columns and rows": "query_norm.weight, blocks.0.attention.query_norm.bias",
+    "share of another batch": "the batch has 4 rows, and the share 3",
+    "parts of a batch": "cannot be cut into parallel.microbatches=3",
+    "microbatches": "a batch of 7 rows on this rank cannot be cut into 2 to 4 equal parts",
+    "odd sequence": "sequences of 14 positions cannot be cut into 4 equal pieces",
+    "called directly": "attention was called outside of run.train_step",
+    "another model": "this Linear was not made by run.parallelize()",
+    "rows for none": "a batch of 1 rows cannot be shared out over 2 data ranks",
+}
+
+
+@pytest.fixture(scope="module", name="refused")
+def refused_fixture(
+    tmp_path_factory: pytest.TempPathFactory, in_world: Any
+) -> list[dict[str, Any]]:
+    """Return what each of two ranks was told, by case."""
+    found: list[dict[str, Any]] = in_world(tmp_path_factory.mktemp("guards"), CASES, ranks=2)
+    return found
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", CASES)
+def test_wrong_step_is_refused_on_every_rank(refused: list[dict[str, Any]], name: str) -> None:
+    """All ranks raise at the same step, so that none waits for the others."""
+    for one in refused:
+        assert "error" in one[name], one[name]
+        assert EXPECTED[name] in one[name]["message"]
+        assert one[name]["hint"]
+
+
+def test_model_is_built_the_same_whatever_was_drawn_before(tmp_path: Path) -> None:  # noqa: ARG001
+    """Initialisation depends on the seed alone."""
+    from hpckit.runtime.parallel.build import build_seeded  # noqa: PLC0415
+
+    torch.manual_seed(1)
+    first = build_seeded(ByteModel, 5)
+    drawn = torch.rand(3)
+    second = build_seeded(ByteModel, 5)
+    other = build_seeded(ByteModel, 6)
+    torch.manual_seed(1)
+    assert torch.equal(drawn, torch.rand(3))  # and does not disturb what is drawn after
+    weights = [dict(one.named_parameters())["blocks.0.up.weight"] for one in (first, second, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
