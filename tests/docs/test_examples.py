@@ -20,7 +20,25 @@ from hpckit.runtime.rank.config import Config
 pytestmark = pytest.mark.training
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("entry-point", "hydra-app", "command", "existing-ddp", "data", "sweeps", "stages")
+PAGES = (
+    "entry-point",
+    "hydra-app",
+    "command",
+    "existing-ddp",
+    "data",
+    "sweeps",
+    "stages",
+    "parallel",
+)
+
+
+EXAMPLES = {"parallel": "own-model"}
+"""Examples that have another name than their page."""
+
+
+def example(page: str) -> Path:
+    """Return the folder of a page's example."""
+    return DOCS / "examples" / EXAMPLES.get(page, page)
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -56,15 +74,13 @@ def start(words: list[str], folder: Path) -> str:
 @pytest.fixture
 def folder(page: str, tmp_path: Path) -> Path:
     """Return a copy of a page's example, outside any git checkout."""
-    return Path(shutil.copytree(DOCS / "examples" / page, tmp_path / "project"))
+    return Path(shutil.copytree(example(page), tmp_path / "project"))
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_shows_the_files_of_its_example(page: str) -> None:
     """Every file of an example stands in its page, to the letter."""
-    files = [
-        file for file in (DOCS / "examples" / page).rglob("*") if file.suffix in {".py", ".yaml"}
-    ]
+    files = [file for file in example(page).rglob("*") if file.suffix in {".py", ".yaml"}]
     assert files
     shown = blocks(page, "python") + blocks(page, "yaml")
     assert [file.name for file in files if file.read_text(encoding="utf-8") not in shown] == []
@@ -84,10 +100,20 @@ def sees_every_rank(folder: Path) -> None:
     assert texts == ["rank 0 of 2: total 4.0", "rank 1 of 2: total 4.0"]
 
 
+def layouts_agree(folder: Path) -> None:
+    """Look at the results: all layouts end with the same loss, which has fallen."""
+    runs = json.loads(start(["hpckit", "status"], folder))["runs"]
+    losses = [run["metrics"]["loss"] for run in runs]
+    assert len(losses) == 4
+    assert max(losses) - min(losses) < 1e-4
+    assert losses[0] < 2.0
+
+
 PROMISES = {
     "entry-point": learns_and_reports_it,
     "existing-ddp": learns_and_reports_it,
     "command": sees_every_rank,
+    "parallel": layouts_agree,
 }
 """What holds after the first command line of a page, beside that its runs complete."""
 
