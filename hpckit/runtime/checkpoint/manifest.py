@@ -40,7 +40,7 @@ class Manifest:
 
     `serial` counts the saves of a run, so that the order of checkpoints needs no clock; `epoch` is
     the attempt that wrote it; `samples` the data position; `layout` how many ranks on each axis
-    saved; `objects` the registered names.
+    saved; `objects` the registered names, and `models` those of them that are models.
     """
 
     step: int
@@ -49,6 +49,7 @@ class Manifest:
     serial: int
     layout: Layout
     objects: tuple[str, ...]
+    models: tuple[str, ...] = ()
     files: Mapping[str, FileSum]
     created_at: str
 
@@ -88,8 +89,8 @@ def parse_manifest(text: str) -> Manifest:
             )
         files = {name: FileSum(**one) for name, one in body.pop("files").items()}
         layout = Layout(**body.pop("layout"))
-        objects = tuple(body.pop("objects"))
-        return Manifest(files=files, layout=layout, objects=objects, **body)
+        objects, models = (tuple(body.pop(key)) for key in ("objects", "models"))
+        return Manifest(files=files, layout=layout, objects=objects, models=models, **body)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"the manifest cannot be read: {error!r}") from None
 

@@ -138,6 +138,7 @@ class Saver:
             serial=self._serial,
             layout=self.layout,
             objects=capture.objects,
+            models=capture.models,
             files=files,
             created_at=now().isoformat(timespec="milliseconds"),
         )

@@ -34,7 +34,7 @@ from hpckit.runtime.checkpoint.sharding import TensorPiece, own_pieces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateCapture:
-    """What one rank saves: its tensors, and the names of all objects.
+    """What one rank saves: its tensors, and the names of all objects, and of all models.
 
     `pieces` are its rows of tensors that are cut over the ranks.
     """
@@ -42,6 +42,7 @@ class StateCapture:
     step: int
     samples: int
     objects: tuple[str, ...]
+    models: tuple[str, ...] = ()
     tensors: Mapping[str, torch.Tensor]
     pieces: tuple[TensorPiece, ...] = ()
 
@@ -57,6 +58,7 @@ class EncodedObject:
     skeleton: Any
     tensors: Mapping[str, torch.Tensor]
     by_name: bool
+    is_model: bool = False
     alike: str = ""
 
 
@@ -112,6 +114,7 @@ class EncodedObjects:
             step=position[0],
             samples=position[1],
             objects=tuple(sorted(self.objects)),
+            models=tuple(sorted(name for name, one in self.objects.items() if one.is_model)),
             tensors=tensors | encode_state(rng_path(rank), rng.capture_rng()),
             pieces=tuple(one for one in shares if one.tensor.shape != one.shape),
         )
@@ -162,7 +165,8 @@ def _encode(
     encoder = StateEncoder()
     if isinstance(value, nn.Module):
         skeleton = model_state.encode_model(encoder, name, value, aliases)
-        return EncodedObject(skeleton=skeleton, tensors=encoder.tensors, by_name=True)
+        tensors = encoder.tensors
+        return EncodedObject(skeleton=skeleton, tensors=tensors, by_name=True, is_model=True)
     state = value.state_dict()
     if not (isinstance(value, Optimizer) and optimizer_state.is_by_parameter(value, state)):
         skeleton = encoder.encode(name, state)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from hpckit.runtime.checkpoint import weights
 from hpckit.runtime.checkpoint.manifest import read_manifest
 from hpckit.runtime.checkpoint.metadata import read_metadata
 
@@ -39,6 +41,24 @@ def _check_keys(checkpoint: Path) -> None:
     assert not [key for key in keys if "head.weight" in key]
 
 
+def _check_exports(checkpoints: list[Path]) -> None:
+    """Check that the model is the same in a file of its own, whatever layout saved it."""
+    exported = [_exported(one) for one in checkpoints]
+    assert {"head.weight", "embed.weight", "blocks.1.seen"} <= exported[0].keys()
+    for state in exported:
+        assert state.keys() == exported[0].keys()
+        assert all(torch.equal(one, exported[0][name]) for name, one in state.items())
+        assert state["head.weight"].data_ptr() == state["embed.weight"].data_ptr()
+
+
+def _exported(checkpoint: Path) -> dict[str, torch.Tensor]:
+    target = checkpoint / "model.pt"
+    with target.open("w+b") as file:
+        weights.write_torch(weights.find_weights(checkpoint, read_manifest(checkpoint)), file)
+    state: dict[str, torch.Tensor] = torch.load(target, weights_only=True)
+    return state
+
+
 def test_all_pairs_of_layouts_are_bitwise(world: Any, folder: Path) -> None:
     """What 4 ranks save in any layout, 4, 3, 2 and 1 ranks load in any layout, and back.
 
@@ -64,6 +84,7 @@ def test_all_pairs_of_layouts_are_bitwise(world: Any, folder: Path) -> None:
     for checkpoint in checkpoints:
         _check_written_once(checkpoint)
         _check_keys(checkpoint)
+    _check_exports(checkpoints)
     (one,) = folder.glob("pipeline-fsdp-of-4/step-*")
     assert str(read_manifest(one).layout) == "pipeline 2 x shard 2"
 
