@@ -116,7 +116,7 @@ def _readable(folder: Path) -> Iterator[None]:
 def write_torch(weights: ModelWeights, file: IO[bytes]) -> None:
     """Write a state dict that `torch.load(file, weights_only=True)` returns; raises OSError.
 
-    A mapped file of the same size stands beside it meanwhile, without a name.
+    A mapped file of the same size, without a name, lies next to it until the end.
     """
     keys = sorted(set(weights.keys.values()))
     with tempfile.TemporaryFile(dir=Path(file.name).parent) as mapped:
