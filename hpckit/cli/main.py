@@ -49,6 +49,7 @@ VERB_GROUPS = {
         "results": "a table of final metrics over a sweep",
         "report": "one HTML file about runs: verdicts, failures, timeline, curves, sweep, GPUs",
         "plot": "curves of runs as a figure for a paper or a slide: PDF, SVG or PNG",
+        "checkpoint": "the checkpoints of runs: list them, verify them, write the model to a file",
         "export": "metrics for other programs: CSV, TensorBoard, W&B, MLflow, Prometheus, Perfetto",
         "stacks": "what every rank of a running run is doing now: their Python stacks",
         "profile": "where the time of a running run's steps goes: kernels, communication, idle",
@@ -105,6 +106,7 @@ _MEANT = {
     **dict.fromkeys(("profiler", "prof", "nsys", "kineto", "perf"), "profile"),
     **dict.fromkeys(("tensorboard", "wandb", "mlflow", "metrics", "trace"), "export"),
     **dict.fromkeys(("html", "summary", "dashboard"), "report"),
+    **dict.fromkeys(("checkpoints", "ckpt", "weights", "safetensors"), "checkpoint"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """Names that other tools use for hpckit's verbs."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from hpckit.errors import UsageError
 from hpckit.record.store import PRIVATE_FILE, make_folder, write_chunks
@@ -57,6 +60,34 @@ def write_output_file(target: Path, pieces: Iterable[str | bytes], what: str) ->
         make_folder(place.parent)
         mode = place.stat().st_mode & 0o777 if place.exists() else PRIVATE_FILE
         write_chunks(place, pieces, mode=mode)
+    except (OSError, RuntimeError) as error:
+        raise unwritable(target, error) from error
+
+
+@contextmanager
+def replaced_file(target: Path, what: str) -> Iterator[IO[bytes]]:
+    """Yield a new file, open for reading and writing, that replaces `target` once it is whole.
+
+    For content that is not written from start to end; otherwise as `write_output_file`.
+    """
+    check_output_file(target, what)
+    try:
+        place = target.resolve()
+        make_folder(place.parent)
+        mode = place.stat().st_mode & 0o777 if place.exists() else PRIVATE_FILE
+        part = place.with_name(f".{place.name}.{os.urandom(4).hex()}")
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            # By its name, which a descriptor opened as a number would not have.
+            with part.open("r+b") as file:
+                os.close(handle)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(place)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
     except (OSError, RuntimeError) as error:
         raise unwritable(target, error) from error
 

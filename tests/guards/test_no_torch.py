@@ -46,9 +46,14 @@ def test_verbs_that_train_nothing_need_no_torch(tmp_path: Path) -> None:
         ("render", *COMMAND, "name=other"),
         ("launch", *COMMAND, "--wait"),
         *(("ls",), ("status",), ("logs",), ("results",), ("cancel",)),
+        *(("checkpoint", "ls"), ("checkpoint", "verify")),
     ):
         done = hpckit(tmp_path, *words)
         assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    done = hpckit(tmp_path, "checkpoint", "export", "-o", "model.pt")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "an export of a model needs torch" in done.stderr
+    assert "hpckit-slurm[train]" in done.stderr
 
 
 def test_functions_without_torch_are_refused_with_the_way_out(tmp_path: Path) -> None:

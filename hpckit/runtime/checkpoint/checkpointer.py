@@ -16,13 +16,14 @@ from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
 
+from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, Loader, OnAttempt
 from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
 from hpckit.runtime.checkpoint.staging import Stager
-from hpckit.runtime.checkpoint.state import StateCapture, capture_state
+from hpckit.runtime.checkpoint.state import StateCapture, StateCapturer
 from hpckit.runtime.checkpoint.writer import WriterThread
 
 
@@ -31,7 +32,8 @@ class CheckpointSettings:
     """How a run's checkpoints are kept.
 
     `epoch` is the number of the attempt; `keep` how many checkpoints stay, at least two; `seed`
-    seeds the generators if the world size has changed. `timeout` ends the wait for a silent rank. A
+    seeds the generators if the layout has changed. `layout` has the ranks of the run on its axes;
+    None if all of them are replicas. `timeout` ends the wait for a silent rank. A
     timeout breaks the group for good, so it is long: a file system may hang for longer than any
     step may.
     """
@@ -39,6 +41,7 @@ class CheckpointSettings:
     epoch: int = 0
     keep: int = 3
     seed: int = 0
+    layout: Layout | None = None
     timeout: timedelta = timedelta(days=1)
 
     def __post_init__(self) -> None:
@@ -62,13 +65,18 @@ class Checkpointer:
         shared: Path | None = None,
     ) -> None:
         self._group = Group(settings.timeout)
+        layout = settings.layout or Layout(replicate=self._group.size)
+        if layout.world_size != self._group.size:
+            raise ValueError(f"the layout {layout} has other than {self._group.size} ranks")
         checkpoint_folder = CheckpointFolder(folder, shared)
+        self._capturer = StateCapturer(self._group, layout)
         self._saver = Saver(
             checkpoint_folder=checkpoint_folder,
             group=self._group,
             epoch=settings.epoch,
             keep=settings.keep,
             may_commit=may_commit,
+            layout=layout,
             found=checkpoint_folder.folders() if self._group.rank == 0 else frozenset(),
         )
         self._loader = Loader(
@@ -76,11 +84,21 @@ class Checkpointer:
             group=self._group,
             epoch=settings.epoch,
             seed=settings.seed,
+            layout=layout,
         )
         self._stager = Stager()
         self._flight: Future[SaveOutcome] | None = None
         self._stall = timedelta()
         self._restored: LoadedCheckpoint | None = None
+
+    def tie(self, aliases: Mapping[str, str]) -> None:
+        """State which parameters are one and the same, on all ranks alike.
+
+        `aliases` leads from the name of a parameter to the name that it is stored under, such as
+        `{"head.weight": "embed.weight"}`. Needed only where they are on different ranks; those that
+        a rank has both of are recognised.
+        """
+        self._capturer.aliases = dict(aliases)
 
     def restore(
         self, objects: Mapping[str, Any], on_attempt: OnAttempt = lambda _name, _others: None
@@ -94,7 +112,7 @@ class Checkpointer:
         a background save raised.
         """
         self.wait()
-        self._restored = self._loader.load(objects, on_attempt)
+        self._restored = self._loader.load(objects, self._capturer.aliases, on_attempt)
         return self._restored
 
     def save(
@@ -119,7 +137,7 @@ class Checkpointer:
         """
         begun = time.monotonic()
         before = self.wait()
-        taken = capture_state(objects, (step, samples), self._group.rank, self._group.size)
+        taken = self._capturer.capture(objects, (step, samples))
         if wait:
             outcome = self._saver.save(taken, patience)
             return replace(outcome, stall=timedelta(seconds=time.monotonic() - begun))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,16 +38,27 @@ _SEQUENCES: Mapping[str, Callable[[list[Any]], Any]] = {
 
 
 @dataclass(slots=True)
-class _Encoder:
+class StateEncoder:
+    """Turns plain values into JSON, and collects the tensors in them, by key.
+
+    A tensor that comes again, the very same object, keeps its first key: it is stored once.
+    """
+
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    _keys: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
 
     def put(self, path: str, tensor: torch.Tensor) -> str:
+        """Collect a tensor; return its key: the path, unless that is taken."""
+        if id(tensor) in self._keys:
+            return self._keys[id(tensor)][1]
         while path in self.tensors:
             path += "'"
-        self.tensors[path] = tensor
+        self.tensors[path] = tensor.detach()
+        self._keys[id(tensor)] = tensor, path  # holds the tensor: its id is not given away
         return path
 
     def encode(self, path: str, value: Any) -> Any:
+        """Return a value as JSON; raises StateError if it has no exact form."""
         kind = type(value)
         if value is None or kind in {bool, int, float, str}:
             return value
@@ -78,7 +89,7 @@ class _Encoder:
 
     def _special(self, path: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return {"tensor": self.put(path, value.detach())}
+            return {"tensor": self.put(path, value)}
         if isinstance(value, np.generic) and not value.dtype.hasobject:
             return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
         if type(value) is np.ndarray and not value.dtype.hasobject:
@@ -112,26 +123,59 @@ def encode_state(path: str, value: Any) -> dict[str, torch.Tensor]:
 
     Raises StateError for a value that has no exact form.
     """
-    encoder = _Encoder()
-    skeleton = json.dumps(encoder.encode(path, value), separators=(",", ":"))
-    packed = torch.frombuffer(bytearray(skeleton.encode()), dtype=torch.uint8)
-    return {path + SKELETON: packed} | encoder.tensors
+    encoder = StateEncoder()
+    skeleton = encoder.encode(path, value)
+    return {path + SKELETON: pack_skeleton(skeleton)} | encoder.tensors
 
 
 def decode_state(path: str, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the state that `encode_state` was given, from its tensors."""
-    skeleton = json.loads(tensors[path + SKELETON].numpy().tobytes())
-    return _decode(skeleton, tensors)
+    return decode_value(unpack_skeleton(tensors[path + SKELETON]), tensors)
 
 
-def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def pack_skeleton(skeleton: Any) -> torch.Tensor:
+    """Return JSON as a tensor of bytes."""
+    text = json.dumps(skeleton, separators=(",", ":"))
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
+def unpack_skeleton(packed: torch.Tensor) -> Any:
+    """Return the JSON in a tensor of bytes."""
+    return json.loads(packed.numpy().tobytes())
+
+
+def encoded_items(skeleton: Any) -> dict[Any, Any]:
+    """Return the encoded values of an encoded dictionary, by its keys, which are plain values.
+
+    Example: `encoded_items(StateEncoder().encode("x", {"a": (1, 2)}))` is `{"a": {"tuple": [1,
+    2]}}`.
+    """
+    ((_, pairs),) = skeleton.items()
+    return dict(pairs)
+
+
+def encoded_keys(value: Any) -> Iterator[str]:
+    """Yield the keys of the tensors and arrays in an encoded value."""
     if isinstance(value, list):
-        return [_decode(one, tensors) for one in value]
+        for one in value:
+            yield from encoded_keys(one)
+    elif isinstance(value, dict):
+        ((kind, content),) = value.items()
+        if kind in _KEYED:
+            yield content if kind == "tensor" else content[0]
+        elif kind in _NESTED:
+            yield from encoded_keys(content)
+
+
+def decode_value(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Return the value that was encoded, from its JSON and the tensors by key."""
+    if isinstance(value, list):
+        return [decode_value(one, tensors) for one in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind in _SEQUENCES:
-        return _SEQUENCES[kind](_decode(content, tensors))
+        return _SEQUENCES[kind](decode_value(content, tensors))
     if kind in _MAPPINGS:
         return _MAPPINGS[kind](_decode_pairs(content, tensors))
     if kind == "defaults":
@@ -140,7 +184,7 @@ def _decode(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _decode_pairs(pairs: list[Any], tensors: Mapping[str, torch.Tensor]) -> dict[Any, Any]:
-    return {_decode(key, tensors): _decode(one, tensors) for key, one in pairs}
+    return {decode_value(key, tensors): decode_value(one, tensors) for key, one in pairs}
 
 
 def _array(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
@@ -163,3 +207,6 @@ _LEAVES: Mapping[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "dtype": lambda name, _: getattr(torch, name),
     "device": lambda name, _: torch.device(name),
 }
+
+_KEYED = frozenset({"tensor", "array"})
+_NESTED = frozenset({*_SEQUENCES, *_MAPPINGS, "defaults"})

@@ -13,6 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Generic, TypeVar, cast
 
+import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -112,10 +113,26 @@ class Group:
 
     def first(self, action: Callable[[], T]) -> Part[T]:
         """Let rank 0 act; return its part on every rank."""
-        told = [self._try(action) if self.rank == 0 else Part()]
+        return self.one(0, action)
+
+    def one(self, rank: int, action: Callable[[], T]) -> Part[T]:
+        """Let one rank act; return its part on every rank."""
+        told = [self._try(action) if self.rank == rank else Part()]
         if self.process_group is not None:
-            dist.broadcast_object_list(told, src=0, group=self.process_group)
+            dist.broadcast_object_list(told, src=rank, group=self.process_group)
         return told[0]
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Return for each flag whether it is true on any rank; all ranks have as many."""
+        if self.process_group is None or not flags:
+            return list(flags)
+        joined = torch.tensor(flags, dtype=torch.uint8)
+        dist.all_reduce(joined, dist.ReduceOp.MAX, group=self.process_group)
+        return [bool(one) for one in joined.tolist()]
+
+    def own(self, action: Callable[[], T]) -> Part[T]:
+        """Let this rank act by itself, and tell nobody; return its part."""
+        return self._try(action)
 
     def _try(self, action: Callable[[], T]) -> Part[T]:
         try:

@@ -6,18 +6,29 @@ objects after every rank has read all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint import journal, manifest, rng, sharding, state, storage
 from hpckit.runtime.checkpoint.errors import NoCheckpointError, StateError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
-from hpckit.runtime.checkpoint.group import Group, Problem, first_problem
+from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
 from hpckit.runtime.checkpoint.journal import CheckpointFate, CheckpointHistory
 from hpckit.runtime.checkpoint.manifest import Manifest
+from hpckit.runtime.checkpoint.model_state import name_parameters
+from hpckit.runtime.checkpoint.readers import (
+    ReadingContext,
+    SavedTensors,
+    StateReader,
+    make_reader,
+)
 
 OnAttempt = Callable[[str, int], None]
 
@@ -34,7 +45,7 @@ class RejectedCheckpoint:
 class LoadedCheckpoint:
     """What was loaded.
 
-    `world_size` is that of the save; if it differs from the current one, the generators were
+    `layout` is that of the save; if it differs from the current one, the generators were
     `reseeded`. `rejected` are the newer checkpoints that were passed over, newest first.
     `last_resort`: loading this one was never followed by progress, but there is no other.
     """
@@ -43,10 +54,15 @@ class LoadedCheckpoint:
     samples: int
     folder: Path
     epoch: int
-    world_size: int
+    layout: Layout
     reseeded: bool
     last_resort: bool
     rejected: tuple[RejectedCheckpoint, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that saved."""
+        return self.layout.world_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,14 @@ class _Choice:
     reasons: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class RegisteredObjects:
+    """What is loaded into, and which parameters of it are tied, as `Checkpointer.tie` says."""
+
+    objects: Mapping[str, Any]
+    aliases: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loader:
     """Loads from the folder of a run's checkpoints."""
@@ -67,22 +91,27 @@ class Loader:
     group: Group
     epoch: int
     seed: int
+    layout: Layout
 
-    def load(self, objects: Mapping[str, Any], on_attempt: OnAttempt) -> LoadedCheckpoint | None:
+    def load(
+        self, objects: Mapping[str, Any], aliases: Mapping[str, str], on_attempt: OnAttempt
+    ) -> LoadedCheckpoint | None:
         """Load the newest checkpoint that can be loaded; collective; None if there is none.
 
-        On rank 0, `on_attempt` is called before each load with the checkpoint's name and the number
-        of remaining checkpoints that no run has died of.
+        `aliases` leads from the names of tied parameters to those they are stored under. On rank 0,
+        `on_attempt` is called before each load with the checkpoint's name and the number of
+        remaining checkpoints that no run has died of.
 
         Raises StateError if the objects are not those that were saved, NoCheckpointError if there
         are committed checkpoints and none can be loaded.
         """
+        registered = RegisteredObjects(objects, aliases)
         choice = self.group.first(self._choose).result(f"listing {self.checkpoint_folder.folder}")
         for place, (entry, record) in enumerate(choice.candidates):
             others = [one for one, _ in choice.candidates[place + 1 :]]
             left = sum(one.name not in choice.fatal for one in others)
             attempting = partial(on_attempt, entry.name, left)
-            problem = self._load(entry, record, objects, attempting)
+            problem = self._load(entry, record, registered, attempting)
             if problem is None:
                 return self._restored(entry, record, choice)
             choice.reasons[entry.name] = problem
@@ -121,26 +150,39 @@ class Loader:
         self,
         entry: CheckpointEntry,
         record: Manifest,
-        objects: Mapping[str, Any],
+        registered: RegisteredObjects,
         attempting: Callable[[], None],
     ) -> str | None:
-        """Load one checkpoint; return the reason if that fails, None otherwise."""
-        _check_names(objects, record)
-        loading = _Loading(entry.folder, record, objects, self.group)
+        """Load one checkpoint; return the reason if that fails, None otherwise.
+
+        Raises StateError if it does not have what the objects need: no older one has, either.
+        """
+        _check_names(registered.objects, record)
+        loading = _Loading(entry.folder, record, registered, self)
         verified = first_problem(self.group.each(loading.verify))
         if verified is not None:
             return self._reject(entry, verified, damaged=True)
+        found = self._failed(entry, loading.fit)
+        if found is None:
+            orphans = loading.orphans()
+            found = self._failed(entry, lambda: loading.take_up(orphans))
+        if found is not None:
+            return found
         self.group.first(attempting)
         self.group.first(lambda: self._record(CheckpointFate.attempted, entry))
-        for stage in (loading.prepare, loading.read, loading.give):
-            problem = first_problem(self.group.each(stage))
-            if problem is not None:
-                return self._reject(entry, problem, damaged=False)
-        if record.world_size == self.group.size:
-            rng.give(loading.states[state.rng_path(self.group.rank)])
-        else:
+        found = self._failed(entry, loading.read) or self._failed(entry, loading.give)
+        if found is None and record.layout != self.layout:
             rng.reseed(self.seed, record.step)
-        return None
+        return found
+
+    def _failed(self, entry: CheckpointEntry, stage: Callable[[], None]) -> str | None:
+        """Let every rank do a stage of loading; return the reason if that fails."""
+        problem = first_problem(self.group.each(stage))
+        if problem is None:
+            return None
+        if problem.kind is ProblemKind.state:
+            raise problem.error(f"loading {entry.name}")
+        return self._reject(entry, problem, damaged=False)
 
     def _reject(self, entry: CheckpointEntry, problem: Problem, *, damaged: bool) -> str:
         reason = f"{problem.text} (rank {problem.rank})"
@@ -161,8 +203,8 @@ class Loader:
             samples=record.samples,
             folder=entry.folder,
             epoch=record.epoch,
-            world_size=record.world_size,
-            reseeded=record.world_size != self.group.size,
+            layout=record.layout,
+            reseeded=record.layout != self.layout,
             last_resort=entry.name in choice.fatal,
             rejected=_rejected(choice, entry),
         )
@@ -174,38 +216,74 @@ class _Loading:
 
     folder: Path
     record: Manifest
-    objects: Mapping[str, Any]
-    group: Group
-    tensors: dict[str, Any] = field(default_factory=dict)
-    states: dict[str, Any] = field(default_factory=dict)
+    registered: RegisteredObjects
+    loader: Loader
+    readers: dict[str, StateReader] = field(default_factory=dict)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def verify(self) -> None:
         """Check this rank's share of the files."""
         sizes = {name: one.size for name, one in self.record.files.items()}
-        owners = sharding.assign_shares(sizes, self.group.size)
-        mine = [name for name in sizes if owners[name] == self.group.rank]
+        owners = sharding.assign_shares(sizes, self.loader.group.size)
+        mine = [name for name in sizes if owners[name] == self.loader.group.rank]
         manifest.check_content(self.folder, self.record, mine)
 
-    def prepare(self) -> None:
-        """Allocate the tensors that this rank needs."""
-        paths = self._paths()
-        self.tensors = storage.prepare_tensors(
-            self.folder, partial(state.below, paths), partial(state.like, self.objects)
-        )
-
-    def read(self) -> None:
-        """Read the data into these tensors, apart from the user's objects."""
-        storage.read_tensors(self.folder, self.tensors, self.group)
-        self.states = state.rebuild(self._paths(), self.tensors)
-
-    def give(self) -> None:
-        """Load the data into the user's objects."""
-        for name, value in self.objects.items():
-            state.load_into(value, self.states[name])
+    def fit(self) -> None:
+        """Compare what was saved with what this rank has; raises StateError if that lacks."""
+        saved = storage.saved_tensors(self.folder)
+        keys = {path: state.skeleton_keys(path, saved) for path in self._paths()}
+        skeletons = storage.read_skeletons(self.folder, chain.from_iterable(keys.values()))
+        context = self._context(saved)
+        for path, own in keys.items():
+            parts = [skeletons[key] for key in own]
+            value = self.registered.objects.get(path, rng)
+            self.readers[path] = make_reader(path, value, parts, context)
 
     def _paths(self) -> list[str]:
-        same = self.record.world_size == self.group.size
-        return [*self.objects, *([state.rng_path(self.group.rank)] if same else [])]
+        """Return what is read: all objects, and after them the generators, if they still fit."""
+        same = self.record.layout == self.loader.layout
+        return [
+            *self.registered.objects,
+            *([state.rng_path(self.loader.group.rank)] if same else []),
+        ]
+
+    def _context(self, saved: SavedTensors) -> ReadingContext:
+        rank, record = self.loader.group.rank, self.record
+        return ReadingContext(
+            saved=saved,
+            aliases=self.registered.aliases,
+            names=name_parameters(self.registered.objects, self.registered.aliases),
+            where=self.loader.layout.describe(rank) or f"rank {rank}",
+            source=f"the checkpoint of step {record.step} ({record.layout})",
+        )
+
+    def orphans(self) -> dict[str, list[str]]:
+        """Return the saved names that no rank has, by object; collective."""
+        shared = {path: one.saved_names() for path, one in self.readers.items()}
+        own = {path: one.own_names() for path, one in self.readers.items()}
+        flat = [(path, name) for path, names in shared.items() for name in names]
+        claimed = self.loader.group.any_of([name in own[path] for path, name in flat])
+        found: dict[str, list[str]] = {path: [] for path in self.readers}
+        for (path, name), one in zip(flat, claimed, strict=True):
+            if not one:
+                found[path].append(name)
+        return found
+
+    def take_up(self, orphans: Mapping[str, Sequence[str]]) -> None:
+        """Tell the readers which names no rank has; raises StateError if one must not lose them."""
+        for path, reader in self.readers.items():
+            reader.take_up(orphans[path])
+
+    def read(self) -> None:
+        """Read the data into tensors, apart from the user's objects."""
+        for reader in self.readers.values():
+            self.tensors |= reader.wanted()
+        storage.read_tensors(self.folder, self.tensors)
+
+    def give(self) -> None:
+        """Load the data into the user's objects, then set the generators."""
+        for reader in self.readers.values():
+            reader.give(self.tensors)
 
 
 def _why_not(entry: CheckpointEntry, history: CheckpointHistory) -> str:

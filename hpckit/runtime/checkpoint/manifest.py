@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hpckit.model.parallel.layout import Layout
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, UnknownOwnerError
 
@@ -38,15 +39,17 @@ class Manifest:
     """The content of a checkpoint.
 
     `serial` counts the saves of a run, so that the order of checkpoints needs no clock; `epoch` is
-    the attempt that wrote it; `samples` the data position; `objects` the registered names.
+    the attempt that wrote it; `samples` the data position; `layout` how many ranks on each axis
+    saved; `objects` the registered names, and `models` those of them that are models.
     """
 
     step: int
     samples: int
     epoch: int
     serial: int
-    world_size: int
+    layout: Layout
     objects: tuple[str, ...]
+    models: tuple[str, ...] = ()
     files: Mapping[str, FileSum]
     created_at: str
 
@@ -54,6 +57,11 @@ class Manifest:
     def size(self) -> int:
         """Bytes of all files."""
         return sum(one.size for one in self.files.values())
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that saved."""
+        return self.layout.world_size
 
 
 def render_manifest(manifest: Manifest) -> str:
@@ -80,7 +88,9 @@ def parse_manifest(text: str) -> Manifest:
                 f"the manifest has version {version}; this hpckit reads {VERSION}"
             )
         files = {name: FileSum(**one) for name, one in body.pop("files").items()}
-        return Manifest(files=files, objects=tuple(body.pop("objects")), **body)
+        layout = Layout(**body.pop("layout"))
+        objects, models = (tuple(body.pop(key)) for key in ("objects", "models"))
+        return Manifest(files=files, layout=layout, objects=objects, models=models, **body)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"the manifest cannot be read: {error!r}") from None
 

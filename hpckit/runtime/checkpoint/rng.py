@@ -24,7 +24,7 @@ def capture_rng() -> dict[str, Any]:
     return states
 
 
-def give(states: dict[str, Any]) -> None:
+def load_state_dict(states: dict[str, Any]) -> None:
     """Set all generators whose states were captured."""
     random.setstate(states["python"])
     torch.set_rng_state(states["torch"])

@@ -14,8 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from hpckit.errors import FullDiskError, UnsavedStateError
+from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint import journal, manifest, retention, storage
-from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
+from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
@@ -58,6 +59,7 @@ class Saver:
     epoch: int
     keep: int
     may_commit: Callable[[], bool]
+    layout: Layout
     found: frozenset[Path] = frozenset()
     _serial: int = field(default=0)
 
@@ -100,9 +102,6 @@ class Saver:
         return outcome
 
     def _write(self, folder: Path, capture: StateCapture, begun: float) -> SaveOutcome | Problem:
-        layouts = self.group.gather(capture.layout)
-        if len(set(layouts)) > 1:
-            return _unlike(layouts)
         parts = self.group.each(lambda: self._write_own(folder, capture))
         problem = first_problem(parts)
         if problem is not None:
@@ -137,8 +136,9 @@ class Saver:
             samples=capture.samples,
             epoch=self.epoch,
             serial=self._serial,
-            world_size=self.group.size,
+            layout=self.layout,
             objects=capture.objects,
+            models=capture.models,
             files=files,
             created_at=now().isoformat(timespec="milliseconds"),
         )
@@ -179,16 +179,6 @@ def _remove_torn(folder: Path) -> None:
     """Remove the remains of a failed save, unless it was committed after all."""
     if not (folder / manifest.NAME).exists():
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _unlike(layouts: list[str]) -> Problem:
-    rank = next(rank for rank, layout in enumerate(layouts) if layout != layouts[0])
-    error = StateError(
-        "the names, shapes or types of its tensors are not those of rank 0",
-        hint="what is registered must be built in the same way on every rank; "
-        "pipeline stages are not supported",
-    )
-    return Problem(rank=rank, kind=ProblemKind.state, text=error.message, hint=error.hint)
 
 
 def _tries(patience: timedelta | None) -> Iterator[bool]:

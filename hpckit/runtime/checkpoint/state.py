@@ -1,35 +1,40 @@
-"""Registered objects as flat tensors, this rank's share of them, and the way back.
+"""Registered objects as flat tensors, and this rank's share of them.
 
-Decides which rank saves what, and handles models whose names depend on how they are wrapped. A
-tensor sharded over ranks (DTensor) is saved by all of them; parameters under
-DistributedDataParallel, and their optimizer's state, are spread over the ranks (sharding.py); rank
-0 saves everything else. So any number of ranks can load what any other number saved.
+Decides which rank saves what. A tensor sharded over ranks (DTensor) is saved by those that hold its
+shards; parameters under DistributedDataParallel, and their optimizer's state, are spread over the
+ranks (sharding.py); the first rank that has it saves everything else. So any number of ranks, in
+any layout, can load what any other saved.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from hpckit.runtime.checkpoint import rng
-from hpckit.runtime.checkpoint.encoding import SKELETON, decode_state, encode_state
+from hpckit.model.parallel.layout import Layout
+from hpckit.runtime.checkpoint import model_state, optimizer_state, rng
+from hpckit.runtime.checkpoint.agreement import KeyAgreement, KeyFacts, KeyShare
+from hpckit.runtime.checkpoint.encoding import (
+    SKELETON,
+    StateEncoder,
+    encode_state,
+    pack_skeleton,
+)
+from hpckit.runtime.checkpoint.errors import StateError
+from hpckit.runtime.checkpoint.group import Group, Part
+from hpckit.runtime.checkpoint.model_state import ParameterNames
 from hpckit.runtime.checkpoint.sharding import TensorPiece, own_pieces
-
-_COMPILED = "_orig_mod."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateCapture:
-    """What one rank saves: its tensors, the names of all objects, and a digest of all keys.
+    """What one rank saves: its tensors, and the names of all objects, and of all models.
 
     `pieces` are its rows of tensors that are cut over the ranks.
     """
@@ -37,112 +42,197 @@ class StateCapture:
     step: int
     samples: int
     objects: tuple[str, ...]
+    models: tuple[str, ...] = ()
     tensors: Mapping[str, torch.Tensor]
     pieces: tuple[TensorPiece, ...] = ()
-    layout: str
 
 
-def capture_state(
-    objects: Mapping[str, Any], position: tuple[int, int], rank: int, world_size: int
-) -> StateCapture:
-    """Capture this rank's share of the state at a position (step, samples); raises StateError.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedObject:
+    """The state of one object on this rank.
 
-    The tensors are the live ones, not copies.
+    `by_name`: ranks may hold different names of it, as pipeline stages do. `alike` describes what
+    has to be the same on every rank all the same.
     """
-    encoded = {name: encode_state(name, state_of(one)) for name, one in objects.items()}
-    tensors = {key: one for part in encoded.values() for key, one in part.items()}
-    names = _spread(objects, encoded)
-    spread = {
-        key: one for key, one in tensors.items() if key in names and not isinstance(one, DTensor)
-    }
-    shares = own_pieces(spread, rank, world_size)
-    mine = {one.key: one.tensor for one in shares if one.tensor.shape == one.shape} | {
-        key: one
-        for key, one in tensors.items()
-        if isinstance(one, DTensor) or (rank == 0 and key not in spread)
-    }
-    return StateCapture(
-        step=position[0],
-        samples=position[1],
-        objects=tuple(sorted(objects)),
-        tensors=mine | encode_state(rng_path(rank), rng.capture_rng()),
-        pieces=tuple(one for one in shares if one.tensor.shape != one.shape),
-        layout=_layout(tensors),
+
+    skeleton: Any
+    tensors: Mapping[str, torch.Tensor]
+    by_name: bool
+    is_model: bool = False
+    alike: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedObjects:
+    """The states of all registered objects on this rank; the tensors are the live ones.
+
+    `copied` are the keys of tensors that DDP keeps the same on all ranks.
+    """
+
+    objects: Mapping[str, EncodedObject]
+    copied: frozenset[str]
+
+    def facts(self) -> KeyFacts:
+        """Return what ranks have to agree on."""
+        return KeyFacts(
+            keys={
+                key: (_shape(tensor), self._held(key, tensor))
+                for one in self.objects.values()
+                if one.by_name
+                for key, tensor in one.tensors.items()
+            },
+            alike={
+                name: one.alike if one.by_name else _described(one.tensors)
+                for name, one in sorted(self.objects.items())
+            },
+        )
+
+    def _held(self, key: str, tensor: torch.Tensor) -> str:
+        if isinstance(tensor, DTensor):
+            return "sharded"
+        return "copied" if key in self.copied else "plain"
+
+    def capture(self, position: tuple[int, int], share: KeyShare, rank: int) -> StateCapture:
+        """Return this rank's share of the state at a position (step, samples)."""
+        first, tensors, copied = rank == share.ranks[0], {}, {}
+        for name, one in self.objects.items():
+            writes = first if one.by_name else rank == 0
+            if writes:
+                tensors[skeleton_key(name, rank)] = pack_skeleton(one.skeleton)
+            for key, tensor in one.tensors.items():
+                if key in share.foreign and _ranks_of(tensor) <= {*share.ranks}:
+                    continue
+                if isinstance(tensor, DTensor):
+                    tensors[key] = tensor
+                elif one.by_name and key in self.copied:
+                    copied[key] = tensor
+                elif writes:
+                    tensors[key] = tensor
+        shares = own_pieces(copied, share.ranks.index(rank), len(share.ranks))
+        tensors |= {one.key: one.tensor for one in shares if one.tensor.shape == one.shape}
+        return StateCapture(
+            step=position[0],
+            samples=position[1],
+            objects=tuple(sorted(self.objects)),
+            models=tuple(sorted(name for name, one in self.objects.items() if one.is_model)),
+            tensors=tensors | encode_state(rng_path(rank), rng.capture_rng()),
+            pieces=tuple(one for one in shares if one.tensor.shape != one.shape),
+        )
+
+
+class StateCapturer:
+    """Captures the state of all ranks: what there is, and who writes what of it."""
+
+    def __init__(self, group: Group, layout: Layout) -> None:
+        self._group = group
+        self._agreement = KeyAgreement(group)
+        self._staged = layout.pipeline > 1
+        self.aliases: Mapping[str, str] = {}
+
+    def capture(self, objects: Mapping[str, Any], position: tuple[int, int]) -> StateCapture:
+        """Capture this rank's share of the state at a position (step, samples); collective.
+
+        The tensors are the live ones, not copies. Raises StateError on every rank if one of them
+        holds what cannot be saved, or what does not go together.
+        """
+        encoded = self._group.own(
+            lambda: encode_objects(objects, self.aliases, staged=self._staged)
+        )
+        facts = None if encoded.value is None else encoded.value.facts()
+        share = self._agreement.agree(Part(value=facts, problem=encoded.problem))
+        captured = encoded.result("capturing the state")
+        return captured.capture(position, share, self._group.rank)
+
+
+def encode_objects(
+    objects: Mapping[str, Any], aliases: Mapping[str, str], *, staged: bool
+) -> EncodedObjects:
+    """Encode all registered objects; raises StateError.
+
+    `aliases` leads from the name of a tied parameter to the name it is stored under; `staged`:
+    ranks hold different stages of the models.
+    """
+    names = model_state.name_parameters(objects, aliases)
+    encoded = {name: _encode(name, one, names, aliases) for name, one in objects.items()}
+    if staged:
+        _refuse_numbers(objects, names)
+    return EncodedObjects(objects=encoded, copied=_copied(objects, encoded, aliases))
+
+
+def _encode(
+    name: str, value: Any, names: ParameterNames, aliases: Mapping[str, str]
+) -> EncodedObject:
+    encoder = StateEncoder()
+    if isinstance(value, nn.Module):
+        skeleton = model_state.encode_model(encoder, name, value, aliases)
+        tensors = encoder.tensors
+        return EncodedObject(skeleton=skeleton, tensors=tensors, by_name=True, is_model=True)
+    state = value.state_dict()
+    if not (isinstance(value, Optimizer) and optimizer_state.is_by_parameter(value, state)):
+        skeleton = encoder.encode(name, state)
+        return EncodedObject(skeleton=skeleton, tensors=encoder.tensors, by_name=False)
+    return EncodedObject(
+        skeleton=optimizer_state.encode_optimizer(encoder, name, value, state, names),
+        tensors=encoder.tensors,
+        by_name=True,
+        alike=_groups(value, names),
     )
 
 
-def state_of(value: Any) -> Any:
-    """Return an object's state; for a model, without the name prefixes of DDP and torch.compile."""
-    if not isinstance(value, nn.Module):
-        return value.state_dict()
-    return {_bare(name): one for name, one in _unwrapped(value).state_dict().items()}
+def _groups(optimizer: Optimizer, names: ParameterNames) -> str:
+    """Describe what of an optimizer has to be alike: its groups, and parameters without a name."""
+    stored = optimizer_state.stored_names(optimizer, names)
+    parameters = zip(stored, optimizer_state.parameters_of(optimizer), strict=True)
+    unnamed = {name: one for name, one in parameters if optimizer_state.is_number(name)}
+    return f"{len(optimizer.param_groups)} groups\n{_described(unnamed)}"
 
 
-def load_into(value: Any, state: Any) -> None:
-    """Restore an object's state; raises what its `load_state_dict` raises."""
-    if not isinstance(value, nn.Module):
-        value.load_state_dict(state)
-        return
-    module = _unwrapped(value)
-    live = module.state_dict()
-    names = {_bare(name): name for name in live}
-    renamed = OrderedDict((names.get(name, name), one) for name, one in state.items())
-    renamed._metadata = getattr(live, "_metadata", {})  # type: ignore[attr-defined]  # noqa: SLF001  # torch reads it
-    module.load_state_dict(renamed)
+def _refuse_numbers(objects: Mapping[str, Any], names: ParameterNames) -> None:
+    for name, one in objects.items():
+        stored = optimizer_state.stored_names(one, names) if isinstance(one, Optimizer) else []
+        number = next(filter(optimizer_state.is_number, stored), None)
+        if number is not None:
+            raise StateError(
+                f"parameter {number.removeprefix('.')} of {name} is of no registered model; with "
+                "pipeline stages its number means another parameter on every rank",
+                hint="register the model, too: run.state(model=…)",
+            )
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
-    while True:
-        inner = getattr(module, "_orig_mod", None)
-        if isinstance(module, DistributedDataParallel | nn.DataParallel):
-            inner = module.module
-        if not isinstance(inner, nn.Module):
-            return module
-        module = inner
-
-
-def _bare(name: str) -> str:
-    return name.replace(_COMPILED, "")
-
-
-def _ddp(value: Any) -> DistributedDataParallel | None:
-    while isinstance(value, nn.Module):
-        if isinstance(value, DistributedDataParallel):
-            return value
-        value = getattr(value, "_orig_mod", None)
-    return None
-
-
-def _spread(
-    objects: Mapping[str, Any], encoded: Mapping[str, Mapping[str, torch.Tensor]]
-) -> set[str]:
+def _copied(
+    objects: Mapping[str, Any],
+    encoded: Mapping[str, EncodedObject],
+    aliases: Mapping[str, str],
+) -> frozenset[str]:
     """Return the keys of tensors that DDP keeps the same on all ranks."""
     keys: set[str] = set()
     alike: set[int] = set()
     for name, value in objects.items():
-        wrapped = _ddp(value)
+        wrapped = model_state.around_ddp(value)
         if wrapped is None or getattr(wrapped, "parameters_to_ignore", None):
             continue
         parameters = dict(wrapped.module.named_parameters(remove_duplicate=False))
         alike |= {id(one) for one in parameters.values()}
-        keys |= {f"{name}/{_bare(one)}" for one in parameters}
+        bare = map(model_state.bare_name, parameters)
+        keys |= {f"{name}/{aliases.get(one, one)}" for one in bare}
     for name, value in objects.items():
-        if isinstance(value, Optimizer) and {id(one) for one in _parameters(value)} <= alike:
-            keys |= {key for key in encoded[name] if not key.endswith(SKELETON)}
-    return keys
+        if isinstance(value, Optimizer) and encoded[name].by_name:
+            parameters_alike = {id(one) for one in optimizer_state.parameters_of(value)} <= alike
+            keys |= encoded[name].tensors.keys() if parameters_alike else set()
+    return frozenset(keys)
 
 
-def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [one for group in optimizer.param_groups for one in group["params"]]
+def _ranks_of(tensor: torch.Tensor) -> set[int]:
+    """Return the ranks that a tensor is sharded or replicated over; none if it is a plain one."""
+    return set(tensor.device_mesh.mesh.flatten().tolist()) if isinstance(tensor, DTensor) else set()
 
 
-def _layout(tensors: Mapping[str, torch.Tensor]) -> str:
-    lines = (
-        f"{key} {tuple(one.shape)} {one.dtype}"
-        for key, one in sorted(tensors.items())
-        if not key.endswith(SKELETON)
-    )
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+def _shape(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype}"
+
+
+def _described(tensors: Mapping[str, torch.Tensor]) -> str:
+    return "\n".join(f"{key} {_shape(one)}" for key, one in sorted(tensors.items()))
 
 
 def rng_path(rank: int) -> str:
@@ -150,33 +240,13 @@ def rng_path(rank: int) -> str:
     return f"rng/{rank:05d}"
 
 
-def below(paths: Iterable[str], key: str) -> bool:
-    """Return whether a key belongs to one of these objects."""
-    return any(key.startswith((path + "/", path + SKELETON)) for path in paths)
+def skeleton_key(path: str, rank: int = 0) -> str:
+    """Return the key of the skeleton of an object, or of the part that begins with this rank."""
+    return f"{path}{SKELETON}{rank or ''}"
 
 
-def like(objects: Mapping[str, Any], key: str, shape: torch.Size, dtype: torch.dtype) -> Any:
-    """Return an empty tensor to load a key into, sharded like the live one, or on the CPU.
-
-    Never the live tensor itself: a load that fails half-way must leave no trace.
-    """
-    name, _, path = key.partition("/")
-    live = _live(objects.get(name), path)
-    if isinstance(live, DTensor) and live.shape == shape:
-        return torch.empty_like(live, dtype=dtype)
-    return torch.empty(shape, dtype=dtype)
-
-
-def _live(value: Any, path: str) -> torch.Tensor | None:
-    if isinstance(value, nn.Module):
-        return state_of(value).get(path)  # type: ignore[no-any-return]
-    if isinstance(value, Optimizer):
-        _, _, rest = path.partition("state/")
-        index, _, _ = rest.partition("/")
-        return _parameters(value)[int(index)] if index.isdigit() else None
-    return None
-
-
-def rebuild(paths: Iterable[str], tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the states at these paths, built from the loaded tensors."""
-    return {path: decode_state(path, tensors) for path in paths}
+def skeleton_keys(path: str, keys: Mapping[str, Any]) -> list[str]:
+    """Return the keys of the skeletons of an object, those of lower ranks first."""
+    before = path + SKELETON
+    found = [key.removeprefix(before) for key in keys if key.startswith(before)]
+    return [before + rank for rank in sorted(found, key=lambda rank: int(rank or 0))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from torch.futures import Future
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from hpckit.runtime.checkpoint.disk import SummingFileSystem
+from hpckit.runtime.checkpoint.encoding import unpack_skeleton
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.group import Group, passing
 from hpckit.runtime.checkpoint.manifest import FileSum
@@ -129,7 +130,7 @@ def write_tensors(folder: Path, capture: StateCapture, group: Group) -> WrittenF
     and OSError if the disk later refused what it had accepted.
     """
     writer = _Writer(folder, single_file_per_rank=True, sync_files=False, thread_count=1)
-    with SummingFileSystem() as files, _alone(group), _without_inner_sums():
+    with SummingFileSystem() as files, _alone(), _without_inner_sums():
         writer.fs = files
         metadata: Any = save(
             dict(capture.tensors),
@@ -158,41 +159,37 @@ def _without_inner_sums() -> Iterator[None]:
         set_crc32_options(before)
 
 
-def prepare_tensors(
-    folder: Path,
-    wanted: Callable[[str], bool],
-    like: Callable[[str, torch.Size, torch.dtype], torch.Tensor],
-) -> dict[str, torch.Tensor]:
-    """Return empty tensors for the wanted keys of a checkpoint.
-
-    `like` returns the tensor that a key of this shape and type is read into.
-    """
+def saved_tensors(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return shape and type of each tensor of a checkpoint by key; raises CheckpointError."""
     tensors = {}
     for key, kept in read_metadata(folder).state_dict_metadata.items():
         if not isinstance(kept, TensorStorageMetadata):
             raise CheckpointError(f"{key} is no tensor; hpckit writes nothing but tensors")
-        if wanted(key):
-            tensors[key] = like(key, kept.size, kept.properties.dtype)
+        tensors[key] = kept.size, kept.properties.dtype
     return tensors
 
 
-def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor], group: Group) -> None:
-    """Fill the tensors; collective, with the same failures as `write_tensors`."""
-    with _alone(group):
-        load(
-            dict(tensors),
-            storage_reader=MetadataReader(folder),
-            process_group=group.process_group,
-            no_dist=group.process_group is None,
-        )
+def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Fill the tensors, or the shards of them that this rank has.
+
+    Each rank reads by itself, and ranks may read different keys. Raises CheckpointException (a
+    BaseException), and OSError.
+    """
+    with _alone():
+        load(dict(tensors), storage_reader=MetadataReader(folder), no_dist=True)
+
+
+def read_skeletons(folder: Path, keys: Iterable[str]) -> dict[str, Any]:
+    """Return the skeletons with these keys, unpacked; raises the same errors."""
+    saved = saved_tensors(folder)
+    packed = {key: torch.empty(saved[key][0], dtype=saved[key][1]) for key in keys}
+    read_tensors(folder, packed)
+    return {key: unpack_skeleton(one) for key, one in packed.items()}
 
 
 @contextmanager
-def _alone(group: Group) -> Iterator[None]:
-    """Keep torch from warning about a single process if there should be only one."""
-    if group.process_group is not None:
-        yield
-        return
+def _alone() -> Iterator[None]:
+    """Keep torch from warning that each rank works by itself: it is meant to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

@@ -24,6 +24,7 @@ from hpckit.context import Context
 from hpckit.errors import ForeignError, NotFoundError, SchedulerRefusedError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
+from hpckit.model.parallel.layout import Layout
 from hpckit.operations.running.inject_fault import MissedError
 from hpckit.record.launches import load_launch, read_runs
 from hpckit.record.process import start_mark, this_host
@@ -220,7 +221,7 @@ def commit_one(launch: Any) -> None:
         samples=0,
         epoch=1,
         serial=len(checkpoint_folder.entries()),
-        world_size=2,
+        layout=Layout(replicate=2),
         objects=("model",),
         files=sums,
         created_at="",

@@ -13,6 +13,7 @@ from hpckit.cli.main import main
 from hpckit.errors import RunError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import Checkpoint, ClusterKind
+from hpckit.model.parallel.layout import Layout
 from hpckit.record.lock import exclusive
 from hpckit.record.process import start_mark, this_host
 from hpckit.runtime.checkpoint import journal, manifest
@@ -49,7 +50,7 @@ def save(folder: Path, step: int, *, torn: bool = False, attempt: int = 1) -> Pa
             samples=step,
             epoch=1,
             serial=step,
-            world_size=1,
+            layout=Layout(replicate=1),
             objects=(),
             files={"data": FileSum(size=100, crc32=0)},
             created_at="",

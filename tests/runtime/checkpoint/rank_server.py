@@ -1,4 +1,4 @@
-"""Forks ranks of the trainer from one process that has imported it: torch takes seconds to import.
+"""Forks ranks of a program from one process that has imported it: torch takes seconds to import.
 
 Reads a line of JSON for each world: the orders, the number of ranks, and a folder for what they
 print. Answers with the exit codes of its ranks, by rank, negative for a signal. Each rank is a
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch._dynamo  # noqa: F401  # a rank's first optimizer imports it, in seconds
-from runtime.checkpoint import trainer
+from runtime.checkpoint import layouts, trainer
 
 
 def start_rank(rank: int, world: dict[str, Any]) -> int:
@@ -51,4 +51,5 @@ def serve() -> bool:
 
 
 if __name__ == "__main__" and serve():
-    trainer.main()
+    programs = {"trainer": trainer.main, "layouts": layouts.main}
+    programs[json.loads(sys.argv[1]).get("program", "trainer")]()

@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint.folder import CheckpointEntry
 from hpckit.runtime.checkpoint.journal import CheckpointHistory
 from hpckit.runtime.checkpoint.manifest import Manifest
@@ -24,7 +25,7 @@ def entry(place: int, kind: str) -> CheckpointEntry:
         samples=0,
         epoch=1,
         serial=step,
-        world_size=1,
+        layout=Layout(replicate=1),
         objects=(),
         files={},
         created_at="",

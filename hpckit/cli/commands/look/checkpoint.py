@@ -1,0 +1,106 @@
+"""`hpckit checkpoint`: the checkpoints of runs: list them, verify them, export a model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.cli.terminal.pager import show_page
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.model.counted import counted
+from hpckit.operations.checkpoints.export import export_model
+from hpckit.operations.checkpoints.find import checkpoint_rows, find_checkpoints, one_run
+from hpckit.operations.checkpoints.verify import verified
+from hpckit.record.lookup import Selection, find
+from hpckit.report.account import size_text
+from hpckit.report.checkpoints import (
+    CheckpointRow,
+    CheckpointState,
+    checkpoints_object,
+    checkpoints_page,
+)
+
+EPILOG = """\
+examples:
+  hpckit checkpoint ls digits.3       the newest first
+  hpckit checkpoint verify digits     every byte of every checkpoint; 1 if one is damaged
+  hpckit checkpoint export digits.3 -o model.safetensors
+  hpckit checkpoint export digits.3 -o model.pt --step 400
+"""
+
+
+class CheckpointAction(StrEnum):
+    """What can be done with checkpoints."""
+
+    ls = "ls"
+    verify = "verify"
+    export = "export"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `checkpoint`."""
+    parser.add_argument(
+        "action",
+        metavar="ACTION",
+        choices=[one.value for one in CheckpointAction],
+        help="ls: list them; verify: compare every byte with what was written; export: write the "
+        "model into one file",
+    )
+    add_reference(parser)
+    parser.add_argument(
+        *("-o", "--to"),
+        metavar="FILE",
+        help="export: the file to write; .safetensors, or else one for torch.load",
+    )
+    parser.add_argument(
+        "--step", metavar="N", type=int, help="export: of this step (default: the newest)"
+    )
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """List, verify or export; returns 0, 1 if a checkpoint is damaged. Raises HpckitError."""
+    action = CheckpointAction(arguments.action)
+    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    if action is CheckpointAction.export:
+        return _export(arguments, selection, context)
+    if arguments.to is not None or arguments.step is not None:
+        raise UsageError(f"{action} takes no -o and no --step", hint="they are for export")
+    found = find_checkpoints(selection)
+    verifying = action is CheckpointAction.verify
+    shown = [verified(one) if verifying else one for one in found]
+    rows = [row for one in shown for row in checkpoint_rows(one)]
+    if arguments.json:
+        context.say_json(checkpoints_object(rows))
+    else:
+        show_page(checkpoints_page(rows), context)
+    return _told(rows, context) if verifying else 0
+
+
+def _told(rows: Sequence[CheckpointRow], context: Context) -> int:
+    """Say how many are whole; return the exit code."""
+    damaged = sum(row.state is CheckpointState.damaged for row in rows)
+    whole = sum(row.size is not None for row in rows)
+    context.note(f"{counted(whole, 'checkpoint')} as written, {damaged} damaged")
+    return 1 if damaged else 0
+
+
+def _export(arguments: argparse.Namespace, selection: Selection, context: Context) -> int:
+    if arguments.to is None:
+        raise UsageError("an export needs the file to write", hint="-o model.safetensors")
+    if arguments.json:
+        raise UsageError("an export has no JSON to print", hint="leave --json out")
+    target = context.cwd / Path(arguments.to).expanduser()
+    done = export_model(one_run(selection), arguments.step, target)
+    context.note(
+        f"exported {counted(done.tensors, 'tensor')} of step {done.step}, "
+        f"{size_text(done.size)}, to {target}"
+    )
+    if done.left_out:
+        context.note(f"left out {', '.join(done.left_out[:3])}: no tensors")
+    return 0

@@ -1,0 +1,82 @@
+"""Writes the models in a run's checkpoint into one file; `runtime/checkpoint/weights.py` reads."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpckit.errors import NotFoundError, UsageError
+from hpckit.operations.checkpoints.find import RunCheckpoints
+from hpckit.operations.output_file import check_output_file, replaced_file
+from hpckit.runtime.checkpoint import manifest
+from hpckit.runtime.checkpoint.errors import CheckpointError
+from hpckit.runtime.checkpoint.folder import CheckpointEntry
+from hpckit.runtime.checkpoint.manifest import Manifest
+
+_WHAT = "model"
+SAFETENSORS = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelExport:
+    """What was exported: how many tensors, in bytes, of which step, and what is no tensor."""
+
+    step: int
+    tensors: int
+    size: int
+    left_out: tuple[str, ...]
+
+
+def export_model(found: RunCheckpoints, step: int | None, target: Path) -> ModelExport:
+    """Write the models of the newest checkpoint, or of that of a step, into `target`.
+
+    All files are verified first. Raises NotFoundError, UsageError, CheckpointError.
+    """
+    check_output_file(target, _WHAT)
+    weights_module = _weights_module()
+    entry, record = _chosen(found, step)
+    try:
+        manifest.check_content(entry.folder, record, record.files)
+        weights = weights_module.find_weights(entry.folder, record)
+    except OSError as error:
+        raise CheckpointError(f"{entry.name} cannot be read: {error}") from error
+    write = (
+        weights_module.write_safetensors
+        if target.suffix.lower() == SAFETENSORS
+        else weights_module.write_torch
+    )
+    with replaced_file(target, _WHAT) as file:
+        write(weights, file)
+    return ModelExport(
+        step=entry.step,
+        tensors=len(weights.keys),
+        size=target.stat().st_size,
+        left_out=weights.left_out,
+    )
+
+
+def _chosen(found: RunCheckpoints, step: int | None) -> tuple[CheckpointEntry, Manifest]:
+    whole = [(one, one.manifest) for one in found.entries if one.manifest is not None]
+    for entry, record in whole:
+        if step in {None, entry.step}:
+            return entry, record
+    steps = ", ".join(str(one.step) for one, _ in whole)
+    which = "" if step is None else f" of step {step}"
+    raise NotFoundError(
+        f"run {found.run} has no whole checkpoint{which}",
+        hint=f"there are those of step {steps}" if steps else "`hpckit checkpoint ls` lists them",
+    )
+
+
+def _weights_module() -> Any:
+    try:
+        return importlib.import_module("hpckit.runtime.checkpoint.weights")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("hpckit"):
+            raise
+        raise UsageError(
+            f"an export of a model needs {error.name}, which is not installed",
+            hint="pip install 'hpckit-slurm[train]'; ls and verify need nothing",
+        ) from error

@@ -1,0 +1,96 @@
+"""The checkpoints of runs, from the launch folder and the configuration; reads no tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpckit.errors import UsageError
+from hpckit.record.launches import checkpoint_base, checkpoint_folder, load_settings
+from hpckit.record.lookup import Selection
+from hpckit.report.checkpoints import CheckpointRow, CheckpointState
+from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
+from hpckit.runtime.checkpoint.journal import CheckpointHistory, read_journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCheckpoints:
+    """The checkpoints of a run, newest first, and what became of them."""
+
+    run: str
+    folder: Path
+    entries: tuple[CheckpointEntry, ...]
+    history: CheckpointHistory
+
+
+def find_checkpoints(selection: Selection) -> Iterator[RunCheckpoints]:
+    """Yield the checkpoints of the selected run, or of all runs of the launch.
+
+    Raises UsageError if only their own processes know where they are, ForeignFolderError if the
+    folder is not the user's.
+    """
+    indices = range(len(selection.launch.runs)) if selection.index is None else (selection.index,)
+    for index in indices:
+        yield _of_run(selection, index)
+
+
+def one_run(selection: Selection) -> RunCheckpoints:
+    """Return the checkpoints of the one run that is meant; raises UsageError if there are more."""
+    runs = selection.launch.runs
+    if selection.index is None and len(runs) > 1:
+        raise UsageError(
+            f"launch {selection.launch.id} has {len(runs)} runs",
+            hint=f"name one, such as {runs[0].id}",
+        )
+    return _of_run(selection, selection.index or 0)
+
+
+def _of_run(selection: Selection, index: int) -> RunCheckpoints:
+    launch, run = selection.launch, selection.launch.runs[index].id
+    settings, _ = load_settings(launch, index)
+    folder = checkpoint_folder(launch, index, settings)
+    if not folder.is_absolute():
+        raise UsageError(
+            f"checkpoint.dir={settings.checkpoint.dir} of run {run} is relative to wherever its "
+            "own process was",
+            hint="set checkpoint.dir to an absolute path in the next launch",
+        )
+    found = CheckpointFolder(folder, checkpoint_base(settings.checkpoint))
+    entries = tuple(found.entries())
+    return RunCheckpoints(
+        run=run, folder=folder, entries=entries, history=read_journal(found.journal)
+    )
+
+
+def checkpoint_rows(found: RunCheckpoints) -> list[CheckpointRow]:
+    """Return what there is to show of a run's checkpoints, newest first."""
+    return [_row(found, entry) for entry in found.entries]
+
+
+def _row(found: RunCheckpoints, entry: CheckpointEntry) -> CheckpointRow:
+    record = entry.manifest
+    return CheckpointRow(
+        run=found.run,
+        name=entry.name,
+        folder=str(entry.folder),
+        step=entry.step,
+        attempt=entry.epoch,
+        state=_state(found.history, entry),
+        problem=entry.damage,
+        samples=None if record is None else record.samples,
+        size=None if record is None else record.size,
+        layout=None if record is None else record.layout,
+        objects=() if record is None else record.objects,
+        saved_at=None if record is None else record.created_at,
+    )
+
+
+def _state(history: CheckpointHistory, entry: CheckpointEntry) -> CheckpointState:
+    if entry.torn:
+        return CheckpointState.unfinished
+    if entry.damage:
+        return CheckpointState.damaged
+    if entry.name in history.proved:
+        return CheckpointState.proved
+    return CheckpointState.saved if history.healthy(entry.name) else CheckpointState.refused

@@ -1,0 +1,99 @@
+"""Checkpoints of runs as rows: a table, and JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from hpckit.model.parallel.layout import Layout
+from hpckit.report.account import size_text
+from hpckit.report.escape import escaped_cell
+from hpckit.report.text import Page, TextTable
+
+
+class CheckpointState(StrEnum):
+    """What is known of a checkpoint."""
+
+    saved = "saved"
+    """it was committed, and nothing is known against it"""
+    proved = "proved"
+    """a run has loaded it, and trained on"""
+    refused = "refused"
+    """a run could not load it, or loaded it twice and never got on"""
+    damaged = "damaged"
+    """files are missing, or not as they were written"""
+    unfinished = "unfinished"
+    """it was never committed: a save is at work, or has died"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRow:
+    """What is shown of a checkpoint.
+
+    `size` is in bytes; it, `samples`, `layout` and `saved_at` are None without a readable manifest.
+    `problem` says what is wrong with a damaged one.
+    """
+
+    run: str
+    name: str
+    folder: str
+    step: int
+    attempt: int
+    state: CheckpointState
+    problem: str = ""
+    samples: int | None = None
+    size: int | None = None
+    layout: Layout | None = None
+    objects: tuple[str, ...] = ()
+    saved_at: str | None = None
+
+
+_HEADER = ("run", "step", "attempt", "size", "layout", "objects", "state", "checkpoint")
+
+
+def checkpoints_page(rows: Sequence[CheckpointRow]) -> Page:
+    """Return the table of checkpoints, and a line for each problem."""
+    if not rows:
+        return ["no checkpoints"]
+    table = TextTable(
+        header=_HEADER, rows=tuple(_cells(row) for row in rows), spare=("objects", "attempt")
+    )
+    return [table, *(f"{row.name}: {escaped_cell(row.problem)}" for row in rows if row.problem)]
+
+
+def _cells(row: CheckpointRow) -> tuple[str, ...]:
+    return (
+        row.run,
+        str(row.step),
+        str(row.attempt),
+        "" if row.size is None else size_text(row.size),
+        "" if row.layout is None else str(row.layout),
+        escaped_cell(", ".join(row.objects)),
+        row.state.value,
+        row.name,
+    )
+
+
+def checkpoints_object(rows: Sequence[CheckpointRow]) -> dict[str, Any]:
+    """Return the document of `hpckit checkpoint --json`."""
+    return {"checkpoints": [_object(row) for row in rows]}
+
+
+def _object(row: CheckpointRow) -> dict[str, Any]:
+    sizes = None if row.layout is None else row.layout.sizes
+    return {
+        "run": row.run,
+        "name": row.name,
+        "folder": row.folder,
+        "step": row.step,
+        "samples": row.samples,
+        "attempt": row.attempt,
+        "state": row.state.value,
+        "problem": row.problem,
+        "bytes": row.size,
+        "layout": None if sizes is None else {axis.value: size for axis, size in sizes.items()},
+        "objects": list(row.objects),
+        "saved_at": row.saved_at,
+    }

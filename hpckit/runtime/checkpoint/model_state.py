@@ -1,0 +1,159 @@
+"""Names and tensors of registered models, whatever they are wrapped in, and the way back.
+
+Names are those of the model itself: without the marks of DistributedDataParallel, torch.compile and
+activation checkpoints. So a state fits the same model in any wrapping and on any number of ranks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hpckit.runtime.checkpoint.encoding import StateEncoder
+from hpckit.runtime.checkpoint.errors import StateError
+
+_MARKS = ("_orig_mod.", "_checkpoint_wrapped_module.")
+
+
+def bare_name(name: str) -> str:
+    """Return a parameter's name without the marks of wrappers.
+
+    Example: `blocks.0._orig_mod.weight` is `blocks.0.weight`.
+    """
+    for mark in _MARKS:
+        name = name.replace(mark, "")
+    return name
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Return the module inside DDP and torch.compile."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if isinstance(module, DistributedDataParallel | nn.DataParallel):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def around_ddp(value: Any) -> DistributedDataParallel | None:
+    """Return the DDP module that a registered object is, or that torch.compile has wrapped."""
+    while isinstance(value, nn.Module):
+        if isinstance(value, DistributedDataParallel):
+            return value
+        value = getattr(value, "_orig_mod", None)
+    return None
+
+
+def live_state(model: nn.Module) -> dict[str, Any]:
+    """Return a model's state by bare names; parameters and buffers are the live ones.
+
+    So a tensor under two names is the same object under both. A model with a `state_dict` of its
+    own that cannot hand out live ones (`keep_vars`) gives what it gives.
+    """
+    module = unwrapped(model)
+    live = _hands_out_live_ones(module)
+    state = module.state_dict(keep_vars=True) if live else module.state_dict()
+    return {bare_name(name): one for name, one in state.items()}
+
+
+def _hands_out_live_ones(module: nn.Module) -> bool:
+    wanted = inspect.signature(module.state_dict).parameters.values()
+    return any(one.name == "keep_vars" or one.kind is one.VAR_KEYWORD for one in wanted)
+
+
+def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Load a state by bare names into a model; raises what its `load_state_dict` raises."""
+    module = unwrapped(model)
+    live = module.state_dict()
+    names = {bare_name(name): name for name in live}
+    renamed = OrderedDict((names.get(name, name), one) for name, one in state.items())
+    renamed._metadata = getattr(live, "_metadata", {})  # type: ignore[attr-defined]  # noqa: SLF001  # torch reads it
+    module.load_state_dict(renamed)
+
+
+def encode_model(
+    encoder: StateEncoder, path: str, model: nn.Module, aliases: Mapping[str, str]
+) -> Any:
+    """Encode a model's state; return its skeleton. Raises StateError.
+
+    A tied tensor is stored once: under the name that `aliases` gives, or else its first name.
+    """
+    live = live_state(model)
+    for name, first in aliases.items():
+        if name in live and first in live and live[name] is not live[first]:
+            raise StateError(
+                f"{name} and {first} of {path} are tied by the plan, but are two parameters here",
+                hint="tie them again after the model was changed, or take them out of the plan",
+            )
+    pairs = {name: encoder.encode(f"{path}/{aliases.get(name, name)}", live[name]) for name in live}
+    return {"dict": [[name, one] for name, one in pairs.items()]}
+
+
+@dataclass(slots=True)
+class ParameterNames:
+    """The names of the parameters of all registered models, by the parameter itself.
+
+    With one model they are its bare names; with several, `<model>/<bare name>`. `tied` leads from
+    the other names of a tied parameter to its first one.
+    """
+
+    tied: dict[str, str] = field(default_factory=dict)
+    _names: dict[int, list[str]] = field(default_factory=dict)
+
+    def of(self, parameter: torch.Tensor) -> str | None:
+        """Return the first name of a parameter; None if it is of no registered model."""
+        names = self.all_of(parameter)
+        return names[0] if names else None
+
+    def all_of(self, parameter: torch.Tensor) -> list[str]:
+        """Return all names of a parameter, the first one that it is stored under."""
+        return self._names.get(id(parameter), [])
+
+    def add(self, name: str, parameter: torch.Tensor, first: str) -> None:
+        """Add a name of a parameter, and what it is stored under as far as a plan says."""
+        names = self._names.setdefault(id(parameter), [])
+        names += [one for one in (first, name) if one not in names]
+        self.tied |= dict.fromkeys(names[1:], names[0])
+
+
+def name_parameters(objects: Mapping[str, Any], aliases: Mapping[str, str]) -> ParameterNames:
+    """Return the names of the parameters of all models among the registered objects.
+
+    `aliases` leads from a parameter's name to the name that it is stored under.
+    """
+    models = {name: one for name, one in objects.items() if isinstance(one, nn.Module)}
+    found = ParameterNames()
+    for prefix, model in models.items():
+        before = f"{prefix}/" if len(models) > 1 else ""
+        for name, parameter in _parameters(model):
+            found.add(before + name, parameter, before + aliases.get(name, name))
+    return found
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters of a model, by the names of its state first."""
+    for name, one in live_state(model).items():
+        if isinstance(one, nn.Parameter):
+            yield name, one
+    for name, one in unwrapped(model).named_parameters(remove_duplicate=False):
+        yield bare_name(name), one
+
+
+def other_names(live: Mapping[str, Any], aliases: Mapping[str, str], name: str) -> Iterator[str]:
+    """Yield the other names that a tensor of a model may be stored under, if it is tied."""
+    first = aliases.get(name, name)
+    yield from (one for one in (first, *_aliases_of(first, aliases)) if one != name)
+    if isinstance(live[name], torch.Tensor):
+        yield from (one for one, value in live.items() if value is live[name] and one != name)
+
+
+def _aliases_of(first: str, aliases: Mapping[str, str]) -> Iterator[str]:
+    return (name for name, one in aliases.items() if one == first)

@@ -1,0 +1,306 @@
+"""What a rank reads of a checkpoint into each registered object, and how the object gets it.
+
+A reader first says which of the saved names it has, and raises StateError for one that it needs and
+that was not saved. It reads into tensors of its own: a load that fails half-way must leave no
+trace in the objects.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from hpckit.runtime.checkpoint import model_state, optimizer_state
+from hpckit.runtime.checkpoint.encoding import decode_value, encoded_items, encoded_keys
+from hpckit.runtime.checkpoint.errors import StateError
+from hpckit.runtime.checkpoint.model_state import ParameterNames
+from hpckit.runtime.checkpoint.optimizer_state import SavedGroup
+
+SavedTensors = Mapping[str, tuple[torch.Size, torch.dtype]]
+"""Shape and type of each tensor of a checkpoint, by key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingContext:
+    """What all readers of a load share.
+
+    `where` is this rank's place in the layout, and `source` names the checkpoint and its layout:
+    words for messages.
+    """
+
+    saved: SavedTensors
+    aliases: Mapping[str, str]
+    names: ParameterNames
+    where: str
+    source: str
+
+    def lacks(self, path: str, names: Sequence[str]) -> StateError:
+        """Return the error for names that were not saved."""
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return StateError(
+            f"{path} has {names[0]}{more} here ({self.where}), which {self.source} lacks",
+            hint="build what is registered as it was built for the save, or begin a new run",
+        )
+
+
+class StateReader(ABC):
+    """Reads the state of one object."""
+
+    def saved_names(self) -> list[str]:
+        """Return the saved names that ranks may share out; the same on every rank."""
+        return []
+
+    def own_names(self) -> frozenset[str]:
+        """Return the names that this rank has; only those among the saved ones count."""
+        return frozenset()
+
+    @abstractmethod
+    def take_up(self, orphans: Sequence[str]) -> None:
+        """Take note of saved names that no rank has; raises StateError if that is an error."""
+
+    @abstractmethod
+    def wanted(self) -> dict[str, torch.Tensor]:
+        """Return an empty tensor to read into for each key."""
+
+    @abstractmethod
+    def give(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Load the tensors that were read into the object; raises what the object raises."""
+
+
+def _empty(saved: SavedTensors, key: str, live: Any = None) -> torch.Tensor:
+    """Return an empty tensor for a key, sharded like the live one, or on the CPU."""
+    shape, dtype = saved[key]
+    if isinstance(live, DTensor) and live.shape == shape:
+        return torch.empty_like(live, dtype=dtype)
+    return torch.empty(shape, dtype=dtype)
+
+
+@dataclass(slots=True)
+class PlainReader(StateReader):
+    """Reads all of a state, which is the same on every rank."""
+
+    value: Any
+    skeleton: Any
+    context: ReadingContext
+
+    def take_up(self, orphans: Sequence[str]) -> None:
+        """Do nothing: every rank reads all there is."""
+
+    def wanted(self) -> dict[str, torch.Tensor]:
+        """Return an empty tensor for each key of the state."""
+        return {key: _empty(self.context.saved, key) for key in encoded_keys(self.skeleton)}
+
+    def give(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Load the state into the object."""
+        self.value.load_state_dict(decode_value(self.skeleton, tensors))
+
+
+@dataclass(slots=True)
+class ModelReader(StateReader):
+    """Reads the parameters and buffers that a model has on this rank."""
+
+    path: str
+    model: nn.Module
+    saved: Mapping[str, Any]
+    context: ReadingContext
+    _live: dict[str, Any] = field(default_factory=dict)
+    _chosen: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find what each name is stored under; raises StateError if one was not saved."""
+        self._live = model_state.live_state(self.model)
+        found = {name: self._saved_name(name) for name in self._live}
+        lacking = [name for name, one in found.items() if one is None]
+        if lacking:
+            raise self.context.lacks(self.path, lacking)
+        self._chosen = {name: one for name, one in found.items() if one is not None}
+
+    def _saved_name(self, name: str) -> str | None:
+        if name in self.saved:
+            return name
+        others = model_state.other_names(self._live, self.context.aliases, name)
+        return next((one for one in others if one in self.saved), None)
+
+    def saved_names(self) -> list[str]:
+        """Return all names of the saved model, whichever rank had them."""
+        return sorted(self.saved)
+
+    def own_names(self) -> frozenset[str]:
+        """Return the names that the model has here."""
+        return frozenset({*self._chosen.values(), *self._live})
+
+    def take_up(self, orphans: Sequence[str]) -> None:
+        """Read names that no rank has, too: the model may know them, or say that it does not."""
+        self._chosen |= {name: name for name in orphans}
+
+    def wanted(self) -> dict[str, torch.Tensor]:
+        """Return an empty tensor for each key, sharded like the model's."""
+        return {
+            key: _empty(self.context.saved, key, self._live.get(name))
+            for name, chosen in self._chosen.items()
+            for key in encoded_keys(self.saved[chosen])
+        }
+
+    def give(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Load the state into the model."""
+        state = {
+            name: decode_value(self.saved[chosen], tensors) for name, chosen in self._chosen.items()
+        }
+        model_state.load_model(self.model, state)
+
+
+@dataclass(slots=True)
+class OptimizerReader(StateReader):
+    """Reads the state of the parameters that an optimizer has on this rank."""
+
+    path: str
+    optimizer: Optimizer
+    saved: SavedOptimizer
+    context: ReadingContext
+    _chosen: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Find the saved name of each parameter; raises StateError if there is none."""
+        stored = optimizer_state.stored_names(self.optimizer, self.context.names)
+        parameters = optimizer_state.parameters_of(self.optimizer)
+        found = [self._saved_name(*one) for one in zip(stored, parameters, strict=True)]
+        lacking = [name for name, one in zip(stored, found, strict=True) if one is None]
+        if lacking:
+            raise self.context.lacks(self.path, lacking)
+        self._chosen = [one for one in found if one is not None]
+
+    def _saved_name(self, name: str, parameter: torch.Tensor) -> str | None:
+        for one in (name, *self.context.names.all_of(parameter)):
+            known = self.saved.tied.get(one, one)
+            if known in self.saved.names:
+                return known
+        return None
+
+    def saved_names(self) -> list[str]:
+        """Return all names in the groups of the saved optimizer."""
+        return sorted(self.saved.names)
+
+    def own_names(self) -> frozenset[str]:
+        """Return the names that the optimizer has here, all names of a tied parameter."""
+        parameters = optimizer_state.parameters_of(self.optimizer)
+        names = (self.context.names.all_of(one) for one in parameters)
+        return frozenset(self._chosen).union(*names)
+
+    def take_up(self, orphans: Sequence[str]) -> None:
+        """Raise StateError if there are any: their state would be lost."""
+        if orphans:
+            raise StateError(
+                f"{self.context.source} has state of {orphans[0]} in {self.path}, and of "
+                f"{len(orphans) - 1} more, that no rank has",
+                hint="give the optimizer the parameters that it had",
+            )
+
+    def wanted(self) -> dict[str, torch.Tensor]:
+        """Return an empty tensor for each key, sharded like the parameter."""
+        tensors: dict[str, torch.Tensor] = {}
+        parameters = optimizer_state.parameters_of(self.optimizer)
+        for name, parameter in zip(self._chosen, parameters, strict=True):
+            for entry, one in self.saved.entries(name):
+                live = None if entry == "step" else parameter
+                for key in encoded_keys(one):
+                    tensors[key] = _empty(self.context.saved, key, live)
+        for key in encoded_keys([self.saved.rest, *(one.options for one in self.saved.groups)]):
+            tensors[key] = _empty(self.context.saved, key)
+        return tensors
+
+    def give(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Load the state into the optimizer, by torch's numbers."""
+        numbers = iter(range(len(self._chosen)))
+        options = optimizer_state.group_options(
+            self.path, self.optimizer, self._chosen, self.saved.groups
+        )
+        groups = []
+        for group, saved in zip(self.optimizer.param_groups, options, strict=True):
+            kept = _own_options(group) if saved is None else decode_value(saved, tensors)
+            names = {"param_names": group["param_names"]} if "param_names" in group else {}
+            here = [next(numbers) for _ in group["params"]]
+            groups.append(kept | names | {"params": here})
+        state = {
+            number: decode_value(self.saved.state[name], tensors)
+            for number, name in enumerate(self._chosen)
+            if name in self.saved.state
+        }
+        others, more = (decode_value(one, tensors) for one in self.saved.rest)
+        self.optimizer.load_state_dict(more | {"state": state | others, "param_groups": groups})
+
+
+def _own_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: one for key, one in group.items() if key not in {"params", "param_names"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedOptimizer:
+    """The saved parts of an optimizer put together, still encoded.
+
+    `state` by name; `groups` of all parts; `rest` is what belongs to no parameter.
+    """
+
+    state: Mapping[str, Any]
+    groups: Sequence[SavedGroup]
+    tied: Mapping[str, str]
+    rest: Sequence[Any]
+    names: frozenset[str]
+
+    def entries(self, name: str) -> list[tuple[Any, Any]]:
+        """Return the entries of a parameter's state with their encoded values; none without."""
+        state = self.state.get(name)
+        if isinstance(state, dict) and _ENTRIES.intersection(state):
+            return [(key, one) for pairs in state.values() for key, one in pairs]
+        return [("", state)]
+
+
+_ENTRIES = frozenset({"dict", "ordered"})
+
+
+def join_optimizer(skeletons: Sequence[Any]) -> SavedOptimizer:
+    """Put the parts of a saved optimizer together; what several have is the first one's."""
+    parts = [encoded_items(one) for one in skeletons]
+    groups = [_saved_group(one) for part in parts for one in part["groups"]]
+    return SavedOptimizer(
+        state=_joined(encoded_items(part["state"]) for part in parts),
+        groups=groups,
+        tied=_joined(encoded_items(part["tied"]) for part in parts),
+        rest=[parts[0]["others"], parts[0]["more"]],
+        names=frozenset(name for group in groups for name in group.names),
+    )
+
+
+def _saved_group(encoded: Any) -> SavedGroup:
+    group = encoded_items(encoded)
+    return SavedGroup(names=frozenset(group["params"]), options=group["options"])
+
+
+def join_model(skeletons: Sequence[Any]) -> dict[str, Any]:
+    """Put the parts of a saved model together, still encoded, by name."""
+    return _joined(encoded_items(one) for one in skeletons)
+
+
+def _joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    joined: dict[str, Any] = {}
+    for part in parts:
+        for name, one in part.items():
+            joined.setdefault(name, one)
+    return joined
+
+
+def make_reader(
+    path: str, value: Any, skeletons: Sequence[Any], context: ReadingContext
+) -> StateReader:
+    """Return what reads the saved parts of an object; raises StateError if they do not fit it."""
+    if isinstance(value, nn.Module):
+        return ModelReader(path, value, join_model(skeletons), context)
+    if isinstance(value, Optimizer) and optimizer_state.is_saved_by_name(skeletons[0]):
+        return OptimizerReader(path, value, join_optimizer(skeletons), context)
+    return PlainReader(value, skeletons[0], context)

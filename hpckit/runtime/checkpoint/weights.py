@@ -1,0 +1,198 @@
+"""The models in a checkpoint as one file, for inference and other tools.
+
+Tensors are read straight into a mapping of a file, one after the other: a model needs no more
+memory than a few of its largest saved tensors. Nothing but tensors is written, and nothing of the
+optimizer.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from hpckit.runtime.checkpoint import state, storage
+from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
+from hpckit.runtime.checkpoint.group import problem_of
+from hpckit.runtime.checkpoint.manifest import Manifest
+from hpckit.runtime.checkpoint.readers import join_model
+
+_ALIGNED = 64
+_HEADER_ALIGNED = 8
+
+_SAFETENSORS: Mapping[torch.dtype, str] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The names that the format has for types of numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWeights:
+    """The tensors of the models in a checkpoint.
+
+    `keys` has the key in the checkpoint of each name; a tied tensor has several names. `left_out`
+    are names of values that are no tensors.
+    """
+
+    folder: Path
+    keys: Mapping[str, str]
+    shapes: Mapping[str, tuple[torch.Size, torch.dtype]]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors; a tied one counts once."""
+        return sum(_bytes(*self.shapes[key]) for key in set(self.keys.values()))
+
+
+def find_weights(folder: Path, manifest: Manifest) -> ModelWeights:
+    """Return what the models in a checkpoint consist of; raises StateError if there is none.
+
+    Names are those of the model's state; with several models, they begin with the model's name:
+    `generator.0.weight`.
+    """
+    if not manifest.models:
+        raise StateError(
+            f"the checkpoint of step {manifest.step} has no model, only "
+            f"{', '.join(manifest.objects) or 'nothing'}",
+            hint="register the model: run.state(model=…)",
+        )
+    with _readable(folder):
+        return _find(folder, manifest.models)
+
+
+def _find(folder: Path, models: Sequence[str]) -> ModelWeights:
+    saved = storage.saved_tensors(folder)
+    keys: dict[str, str] = {}
+    left_out: list[str] = []
+    for model in models:
+        parts = state.skeleton_keys(model, saved)
+        skeletons = storage.read_skeletons(folder, parts)
+        before = f"{model}." if len(models) > 1 else ""
+        for name, encoded in join_model([skeletons[part] for part in parts]).items():
+            if isinstance(encoded, dict) and "tensor" in encoded:
+                keys[before + name] = encoded["tensor"]
+            else:
+                left_out.append(before + name)
+    return ModelWeights(
+        folder=folder,
+        keys=dict(sorted(keys.items())),
+        shapes={key: saved[key] for key in keys.values()},
+        left_out=tuple(left_out),
+    )
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Raise what torch raises while reading, a BaseException, as CheckpointError."""
+    try:
+        yield
+    except CheckpointException as error:
+        raise CheckpointError(
+            f"{folder.name} cannot be read: {problem_of(error, 0).text}"
+        ) from error
+
+
+def write_torch(weights: ModelWeights, file: IO[bytes]) -> None:
+    """Write a state dict that `torch.load(file, weights_only=True)` returns; raises OSError.
+
+    A mapped file of the same size, without a name, lies next to it until the end.
+    """
+    keys = sorted(set(weights.keys.values()))
+    with tempfile.TemporaryFile(dir=Path(file.name).parent) as mapped:
+        tensors = _mapped(mapped, 0, [(key, *weights.shapes[key]) for key in keys], _ALIGNED)
+        with _readable(weights.folder):
+            storage.read_tensors(weights.folder, tensors)
+        torch.save({name: tensors[key] for name, key in weights.keys.items()}, file)
+
+
+def write_safetensors(weights: ModelWeights, file: IO[bytes]) -> None:
+    """Write the tensors in the format of safetensors; raises StateError, OSError.
+
+    The format has no tied tensors: each name gets its own copy. It is: the length of the header in
+    8 bytes, the header in JSON, the data without gaps, those of wide numbers first.
+    https://github.com/huggingface/safetensors#format
+    """
+    for name, key in weights.keys.items():
+        if weights.shapes[key][1] not in _SAFETENSORS:
+            raise StateError(
+                f"{name} is {weights.shapes[key][1]}, which safetensors has no name for",
+                hint="export to a file of torch: -o model.pt",
+            )
+    wanted = [(name, *weights.shapes[key]) for name, key in weights.keys.items()]
+    wanted.sort(key=lambda one: (-one[2].itemsize, one[0]))
+    header = _header(wanted)
+    file.write(header)
+    file.flush()
+    tensors = _mapped(file, len(header), wanted, 1)
+    names = {key: name for name, key in weights.keys.items()}
+    with _readable(weights.folder):
+        storage.read_tensors(weights.folder, {key: tensors[name] for key, name in names.items()})
+    for name, key in weights.keys.items():
+        if names[key] != name:
+            tensors[name].copy_(tensors[names[key]])
+
+
+def _header(tensors: Iterable[tuple[str, torch.Size, torch.dtype]]) -> bytes:
+    described: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape, dtype in tensors:
+        start, end = end, end + _bytes(shape, dtype)
+        described[name] = {
+            "dtype": _SAFETENSORS[dtype],
+            "shape": list(shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _HEADER_ALIGNED)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _mapped(
+    file: IO[bytes], start: int, tensors: Iterable[tuple[str, torch.Size, torch.dtype]], align: int
+) -> dict[str, torch.Tensor]:
+    """Return tensors that lie in a file, one after the other, from `start` on.
+
+    The file's room is taken first: writing to a mapping of a file that has none ends the process.
+    """
+    places = {}
+    for name, shape, dtype in tensors:
+        start += -start % align
+        places[name] = start, shape, dtype
+        start += _bytes(shape, dtype)
+    os.posix_fallocate(file.fileno(), 0, max(start, 1))
+    mapped = mmap.mmap(file.fileno(), max(start, 1))
+    return {
+        name: _at(mapped, offset, shape, dtype) for name, (offset, shape, dtype) in places.items()
+    }
+
+
+def _at(mapped: mmap.mmap, offset: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    if not shape.numel():
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.frombuffer(mapped, dtype=dtype, count=shape.numel(), offset=offset)
+    return flat.view(shape)
+
+
+def _bytes(shape: torch.Size, dtype: torch.dtype) -> int:
+    return shape.numel() * dtype.itemsize
