@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from hpckit.model.parallel.layout import Layout
 from hpckit.model.save_cost import SaveCost
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
@@ -32,11 +33,12 @@ def open_checkpoints(  # each is a fact of its own
     epoch: int,
     keep: int,
     seed: int,
+    layout: Layout,
     may_commit: Callable[[], bool],
     shared: Path | None,
 ) -> Checkpointer:
     """Return what saves into a folder and restores from it, as `Checkpointer` says; collective."""
-    settings = CheckpointSettings(epoch=epoch, keep=keep, seed=seed)
+    settings = CheckpointSettings(epoch=epoch, keep=keep, seed=seed, layout=layout)
     return Checkpointer(folder, settings, may_commit=may_commit, shared=shared)
 
 

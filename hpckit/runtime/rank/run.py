@@ -275,6 +275,7 @@ class Run(ParallelRun):
                 epoch=self.attempt,
                 keep=self.checkpoint.keep,
                 seed=self.seed,
+                layout=self.layout,
                 may_commit=self._owns_run,
                 shared=checkpoint_base(self.checkpoint),
             ),
