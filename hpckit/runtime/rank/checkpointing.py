@@ -14,8 +14,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.save_cost import SaveCost
+from hpckit.record.launches import checkpoint_base
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, OnAttempt
@@ -27,18 +29,18 @@ _PROVING_STEPS = 3
 """Steps after which a restored checkpoint counts as good; one that kills its run does so early."""
 
 
-def open_checkpoints(  # each is a fact of its own
+def open_checkpoints(
     folder: Path,
+    configured: Checkpoint,
     *,
     epoch: int,
-    keep: int,
     seed: int,
     layout: Layout,
     may_commit: Callable[[], bool],
-    shared: Path | None,
 ) -> Checkpointer:
     """Return what saves into a folder and restores from it, as `Checkpointer` says; collective."""
-    settings = CheckpointSettings(epoch=epoch, keep=keep, seed=seed, layout=layout)
+    settings = CheckpointSettings(epoch=epoch, keep=configured.keep, seed=seed, layout=layout)
+    shared = checkpoint_base(configured)
     return Checkpointer(folder, settings, may_commit=may_commit, shared=shared)
 
 

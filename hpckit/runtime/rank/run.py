@@ -22,7 +22,6 @@ from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.attempts import is_latest
-from hpckit.record.launches import checkpoint_base
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import OWN_KEYS
 from hpckit.runtime.channel import messages
@@ -272,12 +271,11 @@ class Run(ParallelRun):
         return checkpointing.StepCheckpoints(
             checkpointer=checkpointing.open_checkpoints(
                 self.checkpoint_dir,
+                self.checkpoint,
                 epoch=self.attempt,
-                keep=self.checkpoint.keep,
                 seed=self.seed,
                 layout=self.layout,
                 may_commit=self._owns_run,
-                shared=checkpoint_base(self.checkpoint),
             ),
             objects=self.registered,
             save_interval=SaveInterval(
