@@ -185,6 +185,16 @@ class Setup:
             for entry, value in self.optimizer.state.get(tensor, {}).items():
                 yield f"{name}: {entry}", whole(value)
 
+    def misplaced(self) -> list[str]:
+        """Return the names of parameters whose moments are not sharded as they are."""
+        state = self.net.state_dict(keep_vars=True)
+        return [
+            name
+            for name, one in state.items()
+            for entry, moment in self.optimizer.state.get(one, {}).items()
+            if entry != "step" and placed(moment) != placed(one)
+        ]
+
     def names(self) -> set[str]:
         """Return the names of all that should be here."""
         state = self.net.state_dict(keep_vars=True)
@@ -201,6 +211,11 @@ class Setup:
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Return all of a tensor that may be sharded."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def placed(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return how a tensor is sharded; nothing if it is not."""
+    return tensor.placements if isinstance(tensor, DTensor) else ()
 
 
 def train_reference() -> Setup:
@@ -223,6 +238,7 @@ def differences(setup: Setup, reference: dict[str, torch.Tensor]) -> list[str]:
     unlike = [name for name, one in found.items() if not torch.equal(one, reference[name])]
     return (
         unlike
+        + setup.misplaced()
         + sorted(setup.names() ^ found.keys())
         + ([] if rates == [0.02, 0.01] else [f"lr {rates}"])
     )
