@@ -104,13 +104,18 @@ class Batches(Iterator[Any]):
         """Return the number of whole batches in an epoch; raises TypeError for an endless one."""
         if self.epoch_length is None:
             raise TypeError("a stream without a length has no number of batches")
-        return self.epoch_length // self.share.batch_size
+        return self.epoch_length // self.batch_size
+
+    @property
+    def batch_size(self) -> int:
+        """Number of samples of a step, on all ranks together."""
+        return self.share.batch_size
 
     def epoch(self, step: int) -> int:
         """Return the epoch, from 0, in which a step begins; 0 for a stream that is read once."""
         if self.epoch_length is None:
             return 0
-        return step * self.share.batch_size // self.epoch_length
+        return step * self.batch_size // self.epoch_length
 
     def numbers(self, step: int) -> range:
         """Return the numbers of this rank's samples in a step, counted from the run's first.
@@ -120,7 +125,7 @@ class Batches(Iterator[Any]):
         return self.share.numbers(step)
 
     def close(self) -> None:
-        """End the workers; a later `next` starts them again."""
+        """End the workers, as the end of a loop does; a later `next` starts them again."""
         self._ahead = self._expected = None
 
     def _read_from(self, step: int) -> Iterator[Any]:

@@ -87,7 +87,7 @@ class Run(ParallelRun):
     _expecting: bool = False
     _stepping: bool = False
     _injector: FaultInjector = field(default_factory=lambda: FaultInjector(marks=Path(), due={}))
-    _batch_samples: int = 0
+    _batches: list[Batches] = field(default_factory=list)
     _reporting: MetricReports = field(default_factory=MetricReports)
     _measures_steps: bool = False
     _told_at: float = 0.0
@@ -132,8 +132,8 @@ class Run(ParallelRun):
             drop_last=drop_last,
             collate=collate,
         )
-        self._batch_samples += options.batch_size
-        return make_batches(dataset, options, self)
+        self._batches.append(make_batches(dataset, options, self))
+        return self._batches[-1]
 
     @property
     def stage(self) -> str | None:
@@ -186,7 +186,7 @@ class Run(ParallelRun):
         there; otherwise start at `start`. Between two steps is a step boundary: state is saved
         there, and after a notice all ranks leave there together (SystemExit is raised out of the
         loop). `samples_per_step`, counted over all ranks, keeps `run.samples` correct, and
-        tells the energy of a sample; by default it is the batch size of `batches()`.
+        tells the energy of a sample; by default that of the `batches()` made before.
 
         Raises RuntimeError on a second loop over registered state, and CheckpointError.
         """
@@ -198,7 +198,7 @@ class Run(ParallelRun):
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
         self.expect_steps()
-        samples_per_step = samples_per_step or self._batch_samples
+        samples_per_step = samples_per_step or sum(one.batch_size for one in self._batches)
         self._profiler.finish()
         if self.is_main and self._begins_again() and not (self.registered or start):
             self._warn("began again at step 0: no state is registered with run.state()")
@@ -224,6 +224,8 @@ class Run(ParallelRun):
                 self.samples = loop.samples(done)
                 loop.end(done, veto=self._vetoes_end())
         finally:
+            while self._batches:
+                self._batches.pop().close()
             self._profiler.hold()
             self._stepping = False
             self._times.forget()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from runtime.conftest import Workshop
+from runtime.conftest import ranks as ranks_of
 
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Checkpoint, Recovery
@@ -47,6 +52,7 @@ def main(config, run):
         if config.params.get("kill") == step and run.rank == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        (run.folder / f"at-{{step}}").touch()
         loss = model(next(batches)).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -58,10 +64,18 @@ def main(config, run):
 
 def losses(launch: Launch) -> dict[int, float]:
     """Return the last loss that was logged for each step."""
-    (file,) = launch.paths.run(0).attempts.glob("*/metrics.jsonl")
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    files = sorted(launch.paths.run(0).attempts.glob("*/metrics.jsonl"))
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     assert all(row["samples"] == BATCH * row["step"] for row in rows)
     return {row["step"]: row["loss"] for row in rows}
+
+
+def wait_for(mark: Path) -> None:
+    """Wait until a file is there."""
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def settings(ranks: Any, **params: Any) -> dict[str, Any]:
@@ -75,16 +89,39 @@ def settings(ranks: Any, **params: Any) -> dict[str, Any]:
     return kept
 
 
-def test_killed_rank_changes_no_loss(workshop: Any, ranks: Any) -> None:
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Return the losses of a run without workers that nothing happened to."""
+    workshop = Workshop(tmp_path_factory.mktemp("calm") / "project")
+    ended = workshop.attempt(TRAIN, **settings(ranks_of, workers=0))
+    assert ended.code == 0, ended.log(0)
+    found = losses(ended.launch)
+    assert len(found) == STEPS
+    return found
+
+
+def test_killed_rank_changes_no_loss(workshop: Any, ranks: Any, calm: dict[int, float]) -> None:
     """With dropout, random transforms and workers: losses are those of a calm run, bit for bit."""
-    calm = workshop.attempt(TRAIN, **settings(ranks, workers=0))
-    assert calm.code == 0, calm.log(0)
     killed = workshop.attempt(TRAIN, **settings(ranks, workers=2, kill=8, slow=0.1))
     assert killed.code == 0, killed.log(0, round_=1)
     assert killed.record.round == 1
     assert "restored step=" in killed.log(0, round_=1)
-    assert len(losses(calm.launch)) == STEPS
-    assert losses(killed.launch) == losses(calm.launch)
+    assert losses(killed.launch) == calm
+
+
+def test_notice_changes_no_loss(workshop: Any, ranks: Any, calm: dict[int, float]) -> None:
+    """Told to stop, the ranks leave with their workers; the next attempt has the next batch."""
+    launch = workshop.freeze(TRAIN, **settings(ranks, workers=2, slow=0.15))
+    process = workshop.start(launch)
+    wait_for(launch.paths.run(0).folder / "at-4")
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    assert 4 <= max(losses(launch)) < STEPS - 1
+    process = workshop.start(launch)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert losses(launch) == calm
 
 
 def test_killed_worker_fails_the_run(workshop: Any, ranks: Any) -> None:
@@ -96,7 +133,7 @@ def test_killed_worker_fails_the_run(workshop: Any, ranks: Any) -> None:
 
 
 ROWS = f"""
-import json
+import json, multiprocessing
 from torch.utils.data import Dataset
 
 class Numbers(Dataset):
@@ -109,6 +146,7 @@ class Numbers(Dataset):
 def main(config, run):
     batches = run.batches(Numbers(), batch_size={BATCH}, workers=1)
     rows = [next(batches).tolist() for _ in run.steps(8)]
+    assert not multiprocessing.active_children(), "workers outlived the loop"
     (run.folder / f"rows-{{run.rank}}").write_text(json.dumps(rows))
 """
 
