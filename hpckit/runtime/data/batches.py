@@ -12,9 +12,9 @@ from itertools import count
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from hpckit.errors import UsageError
+from hpckit.errors import HpckitError, UsageError
 from hpckit.model.counted import counted
 from hpckit.model.parallel.sample_order import SampleOrder
 from hpckit.model.parallel.share import BatchShare
@@ -67,12 +67,12 @@ class Batches(Iterator[Any]):
     `share` is the part of each batch that this rank gets. `reader[step]` makes the batch of a step.
     """
 
-    reader: IndexedBatches | StreamedBatches
+    reader: IndexedBatches | StreamedBatches = field(repr=False)
     share: BatchShare
     workers: int
     epoch_length: int | None
-    _place: StepPlace
-    _ahead: Iterator[Any] | None = field(default=None, init=False)
+    _place: StepPlace = field(repr=False)
+    _ahead: Iterator[Any] | None = field(default=None, init=False, repr=False)
     _expected: int | None = field(default=None, init=False)
     _given: int | None = field(default=None, init=False)
 
@@ -97,6 +97,8 @@ class Batches(Iterator[Any]):
             if self._ahead is None or step != self._expected:
                 self._ahead = self._read_from(step)
             batch = next(self._ahead)
+        if isinstance(batch, HpckitError):
+            raise batch
         self._given, self._expected = step, step + 1
         return batch
 
@@ -131,7 +133,7 @@ class Batches(Iterator[Any]):
     def _read_from(self, step: int) -> Iterator[Any]:
         self.close()
         loader = DataLoader(
-            self.reader,
+            _ErrorsAsValues(self.reader),
             batch_size=None,
             sampler=count(step),
             num_workers=self.workers,
@@ -141,6 +143,19 @@ class Batches(Iterator[Any]):
             generator=torch.Generator(),
         )
         return iter(loader)
+
+
+@dataclass(frozen=True, slots=True)
+class _ErrorsAsValues(Dataset[Any]):
+    """Returns our own errors: torch would raise one of a worker with its traceback as message."""
+
+    reader: Dataset[Any]
+
+    def __getitem__(self, step: int) -> Any:
+        try:
+            return self.reader[step]
+        except HpckitError as error:
+            return error
 
 
 def make_batches(dataset: Any, options: BatchOptions, place: StepPlace) -> Batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import time
@@ -193,8 +194,10 @@ def test_stream_that_breaks_its_word_is_an_error(
     made = batches(stream, place, workers=workers)
     place.step = 0
     assert next(made).tolist() == list(range(8))
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=words) as error:
         took(made, place, range(1, steps))
+    assert error.value.hint
+    assert "Traceback" not in error.value.message
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -314,3 +317,12 @@ def test_closed_batches_leave_no_worker() -> None:
         while multiprocessing.active_children() and time.monotonic() < until:
             time.sleep(0.05)
         assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("dataset", [Numbers(30), Stream(30, 30), Jumping(30)])
+def test_reader_can_be_sent_to_a_worker_that_is_not_forked(dataset: Any) -> None:
+    """In the middle of its work, too: the copy has the same batches."""
+    reader = batches(dataset, Place()).reader
+    reader[1]
+    copy = pickle.loads(pickle.dumps(reader))  # noqa: S301  # our own
+    assert copy[2].tolist() == reader[2].tolist()
