@@ -9,7 +9,7 @@ import hpckit
 run = hpckit.attach()
 numbers = torch.randn(256, 2, generator=torch.Generator().manual_seed(1))
 data = TensorDataset(numbers, numbers.sum(dim=1, keepdim=True))
-sampler = DistributedSampler(data, run.world_size, run.rank)
+sampler = DistributedSampler(data, run.data_size, run.data_rank)
 loader = DataLoader(data, batch_size=16, sampler=sampler)
 model = DistributedDataParallel(torch.nn.Linear(2, 1).to(run.device))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -8,7 +8,7 @@ def train(config, run):
     model = DistributedDataParallel(torch.nn.Linear(2, 1).to(run.device))
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
     run.state(model=model, optimizer=optimizer)
-    torch.manual_seed(config.seed + 1 + run.rank)  # other numbers on every rank
+    torch.manual_seed(config.seed + 1 + run.data_rank)  # other numbers on every data rank
     for step in run.steps(config.steps):
         numbers = torch.randn(64, 2).to(run.device)
         loss = (model(numbers) - numbers.sum(dim=1, keepdim=True)).square().mean()

@@ -15,7 +15,7 @@ run = hpckit.attach()  # was: dist.init_process_group(...), and reading LOCAL_RA
 model = DistributedDataParallel(torch.nn.Linear(2, 1).to(run.device))
 optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr)
 run.state(model=model, optimizer=optimizer)
-torch.manual_seed(1 + run.rank)
+torch.manual_seed(1 + run.data_rank)
 for step in run.steps(50):  # was: range(50)
     numbers = torch.randn(64, 2).to(run.device)
     loss = (model(numbers) - numbers.sum(dim=1, keepdim=True)).square().mean()

@@ -12,7 +12,7 @@ def train(config, run):
     run.state(model=model, optimizer=optimizer)
     if run.is_main:
         print(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
-    torch.manual_seed(config.seed + 1 + run.rank)
+    torch.manual_seed(config.seed + 1 + run.data_rank)
     for step in run.steps(config.steps):
         numbers = torch.randn(64, 2).to(run.device)
         loss = (model(numbers) - numbers.sum(dim=1, keepdim=True)).square().mean()

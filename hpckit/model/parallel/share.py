@@ -22,6 +22,14 @@ class BatchShare:
         """The rows, to index a batch with."""
         return slice(self.start, self.stop)
 
+    def numbers(self, step: int) -> range:
+        """Return the sample numbers of these rows in a step, counted from the run's first sample.
+
+        Example: the second half of a batch of 8 has the numbers 12 to 15 in step 1.
+        """
+        first = step * self.batch_size
+        return range(first + self.start, first + self.stop)
+
     @property
     def weight(self) -> float:
         """The part of the whole batch that this is."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+DATA_PHASE = "data"
+"""The phase in which a rank waits for its next batch."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSteps:

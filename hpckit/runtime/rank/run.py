@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -27,6 +27,8 @@ from hpckit.record.metrics.log import OWN_KEYS
 from hpckit.runtime.channel import messages
 from hpckit.runtime.channel.rank_pipe import AgentLink
 from hpckit.runtime.clock import now
+from hpckit.runtime.data.batches import Batches, BatchOptions, make_batches
+from hpckit.runtime.data.loaders import check_no_loader
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
 from hpckit.runtime.rank.loss_watch import LossWatch
@@ -84,6 +86,7 @@ class Run(ParallelRun):
     _expecting: bool = False
     _stepping: bool = False
     _injector: FaultInjector = field(default_factory=lambda: FaultInjector(marks=Path(), due={}))
+    _batches: list[Batches] = field(default_factory=list)
     _reporting: MetricReports = field(default_factory=MetricReports)
     _measures_steps: bool = False
     _told_at: float = 0.0
@@ -99,6 +102,37 @@ class Run(ParallelRun):
     def __repr__(self) -> str:
         place = f"rank {self.rank} of {self.world_size} on {self.device}"
         return f"<Run {place}, attempt {self.attempt}, step {self.step}, folder {self.folder}>"
+
+    def batches(
+        self,
+        dataset: Any,
+        *,
+        batch_size: int,
+        workers: int = 0,
+        shuffle: bool | None = None,
+        drop_last: bool = False,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> Batches:
+        """Return the batches of a dataset, one for each step: `next(batches)` in `run.steps()`.
+
+        Each is this rank's share of a batch of `batch_size` samples of all ranks. It follows from
+        the seed and the step: restarts and the numbers of ranks and workers do not change it.
+        `dataset` has `__getitem__` and `__len__`, or is an IterableDataset, which keeps its own
+        order. Else each epoch has an order of its own, unless `shuffle` is False; its last batch
+        continues in the next epoch, or with `drop_last` is left out if it is not whole. `workers`
+        processes of each rank read ahead. `collate` is torch's `collate_fn`.
+
+        Example: `batches = run.batches(dataset, batch_size=256, workers=4)`. Raises UsageError.
+        """
+        options = BatchOptions(
+            batch_size=batch_size,
+            workers=workers,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            collate=collate,
+        )
+        self._batches.append(make_batches(dataset, options, self))
+        return self._batches[-1]
 
     @property
     def stage(self) -> str | None:
@@ -120,11 +154,12 @@ class Run(ParallelRun):
 
         Every object needs `state_dict` and `load_state_dict`. Raises TypeError for an object
         without them and for a name that is registered twice, UsageError if `steps()` has already
-        begun.
+        begun, and for a data loader with more than one rank.
         """
         if self._loop is not None:
             raise begun_without(objects)
         for name, value in objects.items():
+            check_no_loader(name, value, self.world_size)
             if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
                 raise TypeError(
                     f"run.state({name}=…) got a {type(value).__name__} without state_dict and "
@@ -150,7 +185,7 @@ class Run(ParallelRun):
         there; otherwise start at `start`. Between two steps is a step boundary: state is saved
         there, and after a notice all ranks leave there together (SystemExit is raised out of the
         loop). `samples_per_step`, counted over all ranks, keeps `run.samples` correct, and
-        tells the energy of a sample.
+        tells the energy of a sample; by default that of the `batches()` made before.
 
         Raises RuntimeError on a second loop over registered state, and CheckpointError.
         """
@@ -162,6 +197,7 @@ class Run(ParallelRun):
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
         self.expect_steps()
+        samples_per_step = samples_per_step or sum(one.batch_size for one in self._batches)
         self._profiler.finish()
         if self.is_main and self._begins_again() and not (self.registered or start):
             self._warn("began again at step 0: no state is registered with run.state()")
@@ -187,6 +223,8 @@ class Run(ParallelRun):
                 self.samples = loop.samples(done)
                 loop.end(done, veto=self._vetoes_end())
         finally:
+            while self._batches:
+                self._batches.pop().close()
             self._profiler.hold()
             self._stepping = False
             self._times.forget()

@@ -18,10 +18,7 @@ import torch
 
 from hpckit.errors import UsageError
 from hpckit.model.rank import RankInfo
-from hpckit.model.telemetry.rank_steps import RankSteps
-
-DATA_PHASE = "data"
-"""The phase in which a rank waits for its next batch."""
+from hpckit.model.telemetry.rank_steps import DATA_PHASE, RankSteps
 
 REPORT_S = 2.0
 """Least time between two reports of a rank."""

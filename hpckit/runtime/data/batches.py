@@ -1,0 +1,254 @@
+"""`run.batches`: the batch of each step, read ahead by worker processes.
+
+Which samples a batch has follows from the step alone. It decides nothing about steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from hpckit.errors import HpckitError, UsageError
+from hpckit.model.counted import counted
+from hpckit.model.parallel.sample_order import SampleOrder
+from hpckit.model.parallel.share import BatchShare
+from hpckit.model.telemetry.rank_steps import DATA_PHASE
+from hpckit.runtime.data.indexed import IndexedBatches
+from hpckit.runtime.data.streamed import StreamedBatches, can_jump
+
+
+class StepPlace(Protocol):
+    """Tells which step it is, and which part of a batch is this rank's: a Run."""
+
+    @property
+    def step(self) -> int | None:
+        """Number of the current step; None before the first."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run, the same on every rank."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+
+    def share(self, batch_size: int) -> BatchShare:
+        """Return this rank's share of a batch."""
+
+    def timed(self, name: str) -> AbstractContextManager[None]:
+        """Count what is done within as this phase."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What `run.batches` was asked for. Raises UsageError for numbers that cannot be."""
+
+    batch_size: int
+    workers: int = 0
+    shuffle: bool | None = None
+    drop_last: bool = False
+    collate: Callable[[list[Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        _check_number("batch_size", self.batch_size, least=1)
+        _check_number("workers", self.workers, least=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Batches(Iterator[Any]):
+    """The batches of a run, one for each step: `next(batches)` within `run.steps()`.
+
+    `share` is the part of each batch that this rank gets. `reader[step]` makes the batch of a step.
+    """
+
+    reader: IndexedBatches | StreamedBatches = field(repr=False)
+    share: BatchShare
+    workers: int
+    epoch_length: int | None
+    _place: StepPlace = field(repr=False)
+    _ahead: Iterator[Any] | None = field(default=None, init=False, repr=False)
+    _expected: int | None = field(default=None, init=False)
+    _given: int | None = field(default=None, init=False)
+
+    def __next__(self) -> Any:
+        """Return this rank's rows of the current step's batch.
+
+        Raises UsageError outside of `run.steps()` and for a second batch in one step.
+        """
+        step = self._place.step
+        if step is None:
+            raise UsageError(
+                "next(batches) came before the first step: which batch it is follows from the step",
+                hint="call it within the loop: `for step in run.steps(n): batch = next(batches)`",
+            )
+        if step == self._given:
+            raise UsageError(
+                f"next(batches) was called twice in step {step}, which has one batch",
+                hint="to accumulate gradients, cut the batch into parts: batch_size is that of all "
+                "parts on all ranks",
+            )
+        with self._place.timed(DATA_PHASE):
+            if self._ahead is None or step != self._expected:
+                self._ahead = self._read_from(step)
+            batch = next(self._ahead)
+        if isinstance(batch, HpckitError):
+            raise batch
+        self._given, self._expected = step, step + 1
+        return batch
+
+    def __len__(self) -> int:
+        """Return the number of whole batches in an epoch; raises TypeError for an endless one."""
+        if self.epoch_length is None:
+            raise TypeError("a stream without a length has no number of batches")
+        return self.epoch_length // self.batch_size
+
+    @property
+    def batch_size(self) -> int:
+        """Number of samples of a step, on all ranks together."""
+        return self.share.batch_size
+
+    def epoch(self, step: int) -> int:
+        """Return the epoch, from 0, in which a step begins; 0 for a stream that is read once."""
+        if self.epoch_length is None:
+            return 0
+        return step * self.batch_size // self.epoch_length
+
+    def numbers(self, step: int) -> range:
+        """Return the numbers of this rank's samples in a step, counted from the run's first.
+
+        Ranks with the same data rank have the same.
+        """
+        return self.share.numbers(step)
+
+    def close(self) -> None:
+        """End the workers, as the end of a loop does; a later `next` starts them again."""
+        self._ahead = self._expected = None
+
+    def _read_from(self, step: int) -> Iterator[Any]:
+        self.close()
+        loader = DataLoader(
+            _ErrorsAsValues(self.reader),
+            batch_size=None,
+            sampler=count(step),
+            num_workers=self.workers,
+            collate_fn=_as_it_is,
+            pin_memory=self._place.device.type == "cuda",
+            # Of its own, as torch draws from it: the run's must be where the checkpoint left it.
+            generator=torch.Generator(),
+        )
+        return iter(loader)
+
+
+@dataclass(frozen=True, slots=True)
+class _ErrorsAsValues(Dataset[Any]):
+    """Returns our own errors: torch would raise one of a worker with its traceback as message."""
+
+    reader: Dataset[Any]
+
+    def __getitem__(self, step: int) -> Any:
+        try:
+            return self.reader[step]
+        except HpckitError as error:
+            return error
+
+
+def make_batches(dataset: Any, options: BatchOptions, place: StepPlace) -> Batches:
+    """Return the batches of a dataset; raises UsageError for one that cannot be exact."""
+    share = place.share(options.batch_size)
+    collate = options.collate or default_collate
+    if isinstance(dataset, IterableDataset):
+        _check_stream(dataset, options)
+        length = _length(dataset)
+        if length == 0:
+            raise UsageError(
+                f"{type(dataset).__name__} has a length of 0",
+                hint="let __len__ return the number of samples of an epoch, or leave it out",
+            )
+        streamed = StreamedBatches(
+            dataset=dataset, length=length, share=share, seed=place.seed, collate=collate
+        )
+        return Batches(
+            reader=streamed,
+            share=share,
+            workers=options.workers,
+            epoch_length=length,
+            _place=place,
+        )
+    order = _order(dataset, options, place.seed)
+    return Batches(
+        reader=IndexedBatches(dataset=dataset, order=order, share=share, collate=collate),
+        share=share,
+        workers=options.workers,
+        epoch_length=order.epoch_length,
+        _place=place,
+    )
+
+
+def _order(dataset: Any, options: BatchOptions, seed: int) -> SampleOrder:
+    length = _length(dataset)
+    if length is None or not hasattr(dataset, "__getitem__"):
+        raise UsageError(
+            f"run.batches() got a {type(dataset).__name__}, which is no dataset",
+            hint="it takes what has __getitem__ and __len__, or a torch.utils.data.IterableDataset",
+        )
+    order = SampleOrder(
+        length=length,
+        batch_size=options.batch_size,
+        seed=seed,
+        shuffle=options.shuffle is not False,
+        drop_last=options.drop_last,
+    )
+    if order.epoch_length == 0:
+        raise UsageError(
+            f"a dataset of {counted(length, 'sample')} has no whole batch of {options.batch_size}",
+            hint="take a smaller batch_size"
+            + (", or drop_last=False, which continues in the next epoch" if length else ""),
+        )
+    return order
+
+
+def _check_stream(dataset: IterableDataset[Any], options: BatchOptions) -> None:
+    name = type(dataset).__name__
+    if options.shuffle:
+        raise UsageError(
+            f"{name} is an IterableDataset, which has an order of its own: shuffle=True cannot be",
+            hint="let it shuffle by itself; its set_epoch(epoch), if it has one, is called",
+        )
+    if options.drop_last:
+        raise UsageError(
+            f"{name} is an IterableDataset, whose last batch continues in the next epoch: "
+            "drop_last=True cannot be",
+            hint="let it end its epoch after a whole number of batches",
+        )
+    if options.workers > 1 and not can_jump(dataset):
+        raise UsageError(
+            f"{name} is an IterableDataset without iter_from: each of {options.workers} workers "
+            "would read the whole stream",
+            hint="take workers=1, which reads ahead, or give it `iter_from(number)`, an iterator "
+            "that begins at a sample",
+        )
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _check_number(name: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(
+            f"run.batches({name}={value!r}) is not a whole number of {least} or more",
+            hint=f"write {name}={max(least, 4)}, for example",
+        )
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

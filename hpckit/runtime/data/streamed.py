@@ -1,0 +1,141 @@
+"""Batches of a dataset that yields its samples in an order of its own: an IterableDataset.
+
+Every reader reads the whole stream and takes its rows, by number. A reader that begins late, or
+has others' rows to pass over, reads them too, unless the dataset has `iter_from`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeGuard
+
+from torch.utils.data import Dataset, IterableDataset
+
+from hpckit.errors import UsageError
+from hpckit.model.counted import counted
+from hpckit.model.parallel.share import BatchShare
+from hpckit.runtime.data.generators import kept_generators, seed_sample
+
+
+class JumpingStream(Protocol):
+    """A stream that can begin at any of its samples."""
+
+    def iter_from(self, number: int) -> Iterator[Any]:
+        """Yield the samples of an epoch from this number on, counted from 0, in every process."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamedBatches(Dataset[Any]):
+    """`batches[step]` is a data rank's share of the batch of a step.
+
+    `length` is the number of samples of an epoch; None if the stream is read once. Steps are best
+    asked for in order: an earlier one begins the stream again.
+    """
+
+    dataset: IterableDataset[Any]
+    length: int | None
+    share: BatchShare
+    seed: int
+    collate: Callable[[list[Any]], Any]
+    _next: int | None = field(default=None, init=False)
+    _samples: Iterator[Any] = field(default_factory=lambda: iter(()), init=False)
+
+    def __getitem__(self, step: int) -> Any:
+        """Return the rows of a step, put together by `collate`; raises UsageError if it is short.
+
+        A stream without a length must not end before the step; one with a length must keep it.
+        """
+        numbers = self.share.numbers(step)
+        with kept_generators():
+            samples = [self._sample(number) for number in numbers]
+            seed_sample(self.seed, numbers.start)
+            return self.collate(samples)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the position out: a started worker begins by itself."""
+        names = ("dataset", "length", "share", "seed", "collate")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._next, self._samples = None, iter(())
+
+    def _sample(self, number: int) -> Any:
+        if self._next is None or not self._is_ahead(number):
+            self._open(number)
+        while self._next != number:
+            self._read()
+        return self._read()
+
+    def _is_ahead(self, number: int) -> bool:
+        """Whether the best way to a number is to read on."""
+        if self._next is None or number < self._next:
+            return False
+        if number == self._next:
+            return True
+        return not can_jump(self.dataset) and self._epoch(number) == self._epoch(self._next)
+
+    def _epoch(self, number: int) -> int:
+        return 0 if self.length is None else number // self.length
+
+    def _open(self, number: int) -> None:
+        """Begin to read at a number, or before it."""
+        epoch = self._epoch(number)
+        first = epoch * (self.length or 0)
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+        seed_sample(self.seed, first)
+        if can_jump(self.dataset):
+            self._samples, self._next = iter(self.dataset.iter_from(number - first)), number
+        else:
+            self._samples, self._next = iter(self.dataset), first
+
+    def _read(self) -> Any:
+        """Read one sample; at the end of an epoch, begin the next one."""
+        number = self._next or 0
+        seed_sample(self.seed, number)
+        try:
+            sample = next(self._samples)
+        except StopIteration:
+            raise self._ended(number) from None
+        self._next = number + 1
+        if self.length is not None and self._next % self.length == 0:
+            self._end_epoch()
+        return sample
+
+    def _end_epoch(self) -> None:
+        """Raise UsageError if the stream has more samples than its length."""
+        unread = object()
+        if next(self._samples, unread) is not unread:
+            raise UsageError(
+                f"{_name(self.dataset)} has a length of {self.length}, and yields more samples",
+                hint="let __len__ return the number of samples that each process reads in an "
+                "epoch; a stream without __len__ is read once",
+            )
+        self._samples, self._next = iter(()), None
+
+    def _ended(self, number: int) -> UsageError:
+        if self.length is None:
+            return UsageError(
+                f"{_name(self.dataset)} ended after {counted(number, 'sample')}, and the step "
+                f"{number // self.share.batch_size} needs more",
+                hint=f"{number // self.share.batch_size} is the most steps that it lasts for; to "
+                "read it again, give it a __len__",
+            )
+        return UsageError(
+            f"{_name(self.dataset)} has a length of {self.length}, and ended after "
+            f"{counted(number % self.length, 'sample')} of an epoch",
+            hint="let it yield all samples in every process: run.batches takes each rank's and "
+            "each worker's share itself",
+        )
+
+
+def can_jump(dataset: object) -> TypeGuard[JumpingStream]:
+    """Return whether a stream can begin at a sample: `iter_from(number)`."""
+    return hasattr(dataset, "iter_from")
+
+
+def _name(dataset: Any) -> str:
+    return type(dataset).__name__
