@@ -38,6 +38,8 @@ class ParallelRun:
     layout: Layout = field(default_factory=Layout)
     parallel: Parallel = field(default_factory=Parallel)
     _made: ParallelModels | None = None
+    _tied: dict[str, str] = field(default_factory=dict)
+    """Parameters that are one with another, and which: a checkpoint has each once."""
 
     @property
     def rank(self) -> int:
@@ -106,7 +108,9 @@ class ParallelRun:
 
         Example: `model = run.parallelize(lambda: Decoder(config), Plan(units="blocks.*"))`.
         """
-        return self._models.add(build, plan or Plan())
+        plan = plan or Plan()
+        self._tied |= {other: first for first, other in plan.tied}
+        return self._models.add(build, plan)
 
     def train_step(
         self,

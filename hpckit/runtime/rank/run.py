@@ -306,15 +306,17 @@ class Run(ParallelRun):
         # Imported here because runs that keep no state do not need it.
         from hpckit.runtime.rank import checkpointing  # noqa: PLC0415
 
+        opened = checkpointing.open_checkpoints(
+            self.checkpoint_dir,
+            self.checkpoint,
+            epoch=self.attempt,
+            seed=self.seed,
+            layout=self.layout,
+            may_commit=self._owns_run,
+        )
+        opened.tie(self._tied)
         return checkpointing.StepCheckpoints(
-            checkpointer=checkpointing.open_checkpoints(
-                self.checkpoint_dir,
-                self.checkpoint,
-                epoch=self.attempt,
-                seed=self.seed,
-                layout=self.layout,
-                may_commit=self._owns_run,
-            ),
+            checkpointer=opened,
             objects=self.registered,
             save_interval=SaveInterval(
                 settings=self.checkpoint, clock=time.monotonic, known=self.save_cost
