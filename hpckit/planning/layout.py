@@ -98,6 +98,11 @@ def replica_nodes(layout: Layout, tasks_per_node: int) -> int:
     return max(1, layout.replica_size // tasks_per_node)
 
 
+def replica_nodes_of(settings: LaunchConfig) -> int:
+    """Return of how many nodes at a time a round of this run consists; raises ConfigError."""
+    return replica_nodes(layout_of(settings), settings.resources.tasks_per_node)
+
+
 def replicas_lost(layout: Layout, node: int, tasks_per_node: int) -> range:
     """Return which replicas lose a rank if a node, counted from 0, is lost."""
     first = node * tasks_per_node

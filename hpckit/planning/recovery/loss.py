@@ -100,6 +100,19 @@ def _failed_first(absence: NodeSilence, exits: Sequence[RankExit]) -> bool:
     return absence.failed_at < min(absence.lost.values(), default=math.inf)
 
 
+def gone_before(nodes: Sequence[str], standing: Collection[str]) -> Failure:
+    """Return the failure of a round that lost some of its nodes before it could start."""
+    gone = [node for node in nodes if node not in standing]
+    if len(gone) == len(nodes):
+        return Failure(cause=Cause.node_lost, message="no node is left", signature="none")
+    return Failure(
+        cause=Cause.node_lost,
+        message=f"lost the agent of {compress_nodes(gone)} before the round began",
+        node=", ".join(gone),
+        signature=f"{Cause.node_lost} {', '.join(gone)}",
+    )
+
+
 def given_up(silent_s: float, step: int | None) -> Failure:
     """Return the failure of a supervisor that was silent so long that its agents left."""
     return Failure(
