@@ -78,7 +78,7 @@ def check_settings(settings: LaunchConfig) -> None:
     _check_nodes(settings.resources, settings.cluster)
     _check_devices(settings.resources, settings.cluster)
     _check_partition(settings.resources, settings.cluster)
-    _check_layout(settings)
+    check_layout(settings)
     check_recovery(settings)
     check_shared_jobs(settings)
 
@@ -94,7 +94,7 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
             )
 
 
-def _check_layout(settings: LaunchConfig) -> None:
+def check_layout(settings: LaunchConfig) -> None:
     """Refuse a layout that these ranks cannot have, and shrinking within a replica."""
     check_min_nodes(layout_of(settings), shape_of(settings), settings.resources.min_nodes)
 
