@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
+from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
@@ -167,6 +168,15 @@ class StepReached(Event):
     kind: ClassVar[str] = "step_reached"
     round: int
     step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutReported(Event):
+    """All ranks of a round have reported their layout and the parameters that they hold."""
+
+    kind: ClassVar[str] = "layout_reported"
+    round: int
+    report: LayoutReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

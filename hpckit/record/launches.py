@@ -16,6 +16,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Checkpoint, LaunchConfig
+from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.parallel.words import with_layout_words
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
@@ -40,6 +41,9 @@ from hpckit.record.metrics.history import run_metrics
 from hpckit.record.ownership import ForeignFolder, find_stranger, refused
 from hpckit.record.store import open_plain
 from hpckit.record.trials import asked_config, asked_overrides
+
+_LOOK_BACK = 8
+"""In how many earlier attempts to look for what ranks report only when steps begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,15 +305,31 @@ class _Reading:
             step=earlier.step,
             total=earlier.total,
             metrics=earlier.metrics,
+            layout=earlier.layout,
         )
 
     def _attempt(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
         """Return a run as of its latest attempt, with the metrics of all attempts that hold."""
         attempt = paths.attempt(number)
         record = record.fold(told_of(attempt, without=NUMEROUS))
+        if record.layout is None and record.step is None:
+            record = replace(record, layout=_layout_before(paths, number))
         step, total = progress_of(attempt)
         newest = (number, record.round or 0)
         logged = run_metrics(paths, newest) if self.metrics else {}
         return replace(
             record, step=record.step if step is None else step, total=total, metrics=logged
         )
+
+
+def _layout_before(paths: RunPaths, number: int) -> LayoutReport | None:
+    """Return the layout that ranks reported last before this attempt, which came to no step.
+
+    Ranks that came to a step without a report never report one.
+    """
+    blank = RunRecord(id="", index=0, overrides=(), folder="")
+    for earlier in range(number - 1, max(0, number - 1 - _LOOK_BACK), -1):
+        found = blank.fold(told_of(paths.attempt(earlier), without=NUMEROUS))
+        if found.layout is not None or found.step is not None:
+            return found.layout
+    return None

@@ -38,6 +38,7 @@ from hpckit.runtime.rank.fault_injector import FaultInjector
 from hpckit.runtime.rank.loss_watch import LossWatch
 from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
 from hpckit.runtime.rank.metric_rows import MetricRows
+from hpckit.runtime.rank.parameters import layout_told
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Position, StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
@@ -225,6 +226,8 @@ class Run:
             self._times = measure_steps(
                 self.info, self.device, self._tell_steps, samples_per_step=samples_per_step
             )
+        if self._loop is None:
+            self._tell(layout_told(self.rank, self.layout, self.registered.values()))
         loop = self._loop = self._new_loop(total, start, samples_per_step)
         self._stepping = True
         try:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
+from hpckit.model.parallel.report import RankLayout, layout_report
 from hpckit.model.save_cost import SaveCost
 from hpckit.planning.recovery.decide import CheckpointLoad, RoundView
 from hpckit.planning.recovery.ends import first_failure
@@ -77,6 +78,7 @@ class Round:
     _silent_s: float = field(default=0.0, init=False)
     _stepped_at: float = field(default_factory=time.monotonic, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
+    _layouts: dict[int, RankLayout] = field(default_factory=dict, init=False)
     _asked: bool = field(default=False, init=False)
     _watching: bool = field(default=False, init=False)
     _cut_short: bool = field(default=False, init=False)
@@ -284,13 +286,29 @@ class Round:
                 | messages.CollectivesTold()
             ) if message.round == self.number:
                 self.requests.take(sender, message)
-            case messages.RankEnded() if message.round == self.number:
-                self._end_rank(message.exit)
+            case messages.RankEnded() | messages.LayoutTold() if message.round == self.number:
+                self._take_of_rank(message)
             case AgentLost():
                 self._lose(sender, message.silent_s)
             case _:
                 pass
         return message
+
+    def _take_of_rank(self, message: messages.RankEnded | messages.LayoutTold) -> None:
+        """Take a rank's end, or its layout, which is recorded once all ranks have told theirs."""
+        if isinstance(message, messages.RankEnded):
+            return self._end_rank(message.exit)
+        told = RankLayout(layout=message.layout, held=message.held, whole=message.whole)
+        self._layouts[message.rank] = told
+        if len(self._layouts) < self._world_size:
+            return None
+        try:
+            report = layout_report(self._layouts)
+        except ValueError as error:
+            self.record(events.Warned(at=now(), message=f"the ranks disagree: {error}"))
+        else:
+            self.record(events.LayoutReported(at=now(), round=self.number, report=report))
+        return None
 
     async def _judge(self, sender: int, message: messages.NodeSteps | messages.Reported) -> None:
         """Pass on what a run, or a rank, is judged by."""
