@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, shell_code
 from hpckit.model.launch import DrainPolicy, Recovery
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.naming import rank_place
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.ends import (
@@ -72,7 +74,7 @@ class RoundView:
     had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
     with the reasons, `slow` those with stragglers, and what is said of them. `wanted` and `fewest`
     are how many nodes a round has, and must have; a replica takes `replica_nodes` of them.
-    `requeues` is whether a new attempt can be requested.
+    `requeues` is whether a new attempt can be requested. `layout` is that of the round.
     """
 
     round: int
@@ -98,6 +100,7 @@ class RoundView:
     fewest: int = 1
     replica_nodes: int = 1
     requeues: bool = False
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,8 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     if failure is None and view.dismissed is None and end is RoundOutcome.left and view.cut_short:
         return _left_for_others(view, policy, past)
     failure = _with_checkpoint(view, failure or _failure_of(view, end), past)
+    if failure.rank is not None:
+        failure = replace(failure, place=rank_place((failure.rank,), view.layout))
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     left_out = _left_out(view, policy, ledger)
     spent = exhausted(ledger, failure, policy, left_out)

@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
+from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.report import RankLayout, layout_report
 from hpckit.model.save_cost import SaveCost
+from hpckit.planning.layout import layout_of_world
 from hpckit.planning.recovery.decide import CheckpointLoad, RoundView
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
@@ -64,6 +66,7 @@ class Round:
     judge: TrialPruner | None = None
     stragglers: StragglerWatch | None = None
     profiles: Profiles | None = None
+    layout: Layout = field(init=False)
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
     _total: int | None = field(default=None, init=False)
@@ -84,6 +87,7 @@ class Round:
     _cut_short: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self.layout = layout_of_world(self.agents.settings, self._world_size)
         self._exits = RankExits(
             round=self.number,
             world_size=self._world_size,
@@ -99,8 +103,11 @@ class Round:
             has_ended=self._exits.__contains__,
             hang=self._hang,
             profiles=self.profiles,
+            layout=self.layout,
         )
-        self._hang.world_size = self._world_size
+        self._hang.world_size, self._hang.layout = self._world_size, self.layout
+        if self.stragglers is not None:
+            self.stragglers.layout = self.layout
 
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
@@ -153,6 +160,7 @@ class Round:
             members=tuple(peer.node for peer in self.members),
             standing=tuple(peer.node for peer in self.agents.standing),
             silent=timedelta(seconds=self._silence_s()),
+            layout=self.layout,
             ran=timedelta(seconds=time.monotonic() - self._began_at),
         )
 
@@ -436,5 +444,6 @@ class Round:
             lost=self._lost,
             failed_at=self._failed_at,
             step=self.step,
+            layout=self.layout,
         )
         return loss(absence, self._exits.in_order())
