@@ -7,7 +7,7 @@ itself (heads, layers) is checked where the model is built.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpckit.errors import ConfigError
@@ -15,6 +15,7 @@ from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS, Parallel, SizeWord
+from hpckit.model.ranges import ranges
 
 _INNER = (MeshAxis.shard, MeshAxis.context, MeshAxis.tensor)
 """The axes that may take the ranks of a node."""
@@ -66,6 +67,35 @@ def plan_layout(parallel: Parallel, shape: NodeShape) -> Layout:
 def layout_of(settings: LaunchConfig) -> Layout:
     """Return the layout of a run as it is asked for, on all of its nodes; raises ConfigError."""
     return plan_layout(settings.parallel, shape_of(settings))
+
+
+def planned_layouts(runs: Iterable[LaunchConfig]) -> tuple[str, ...]:
+    """Return the layouts of a launch's runs in words, with the runs of each if they differ.
+
+    Empty if all of them are plain data parallelism. Raises ConfigError.
+
+    Example: `replicate 2 x shard 4 (a replica is 1 node)`.
+    """
+    found: dict[str, list[int]] = {}
+    for index, settings in enumerate(runs):
+        found.setdefault(_planned(settings), []).append(index)
+    if len(found) == 1:
+        return tuple(filter(None, found))
+    return tuple(f"{words}: {_runs(indices)}" for words, indices in found.items() if words)
+
+
+def _planned(settings: LaunchConfig) -> str:
+    layout = layout_of(settings)
+    if layout.is_data_parallel:
+        return ""
+    per_node = settings.resources.tasks_per_node
+    if layout.replica_size < per_node:
+        return f"{layout} (a node has {per_node // layout.replica_size} replicas)"
+    return f"{layout} (a replica is {counted(replica_nodes(layout, per_node), 'node')})"
+
+
+def _runs(indices: Sequence[int]) -> str:
+    return f"{'run' if len(indices) == 1 else 'runs'} {ranges(indices)}"
 
 
 def shape_of(settings: LaunchConfig) -> NodeShape:
