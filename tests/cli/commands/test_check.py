@@ -347,3 +347,11 @@ def test_check_and_dry_run_say_the_layout(slurm_shell: Any) -> None:
     assert line not in dry.out
     assert json.loads(slurm_shell("launch", "--dry-run", "--json", *words).out)["layouts"] == [line]
     assert "layout" not in slurm_shell("check", *words[:-1]).out
+
+
+def test_switches_and_segment_reach_the_script(slurm_shell: Any) -> None:
+    """A count is typed as a number, with or without a wait; both become lines of the script."""
+    words = ("launch", "--dry-run", *SLURM, "resources.nodes=2", "resources.segment=2")
+    for switches in ("1", "1@60"):
+        shown = slurm_shell(*words, f"resources.switches={switches}").out
+        assert f"#SBATCH --switches={switches}\n#SBATCH --segment=2\n" in shown
