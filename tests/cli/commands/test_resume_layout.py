@@ -122,7 +122,7 @@ def test_dry_run_says_the_layout_and_records_nothing(shell: Any) -> None:
     shown = shell("resume", "parallel=fsdp", "--dry-run")
     assert "layout  0: shard 2" in shown.out
     document = json.loads(shell("resume", "parallel=fsdp", "--dry-run", "--json").out)
-    assert document["layouts"][0]["layout"]["shard"] == 2
+    assert document["new_layouts"][0]["layout"]["shard"] == 2
     assert changes(shell, folder) == []
 
 

@@ -43,6 +43,7 @@ FIELDS = [
     "energy",
     "verdicts",
     "stragglers",
+    *("layout", "replicas", "model_parameters", "parameters_per_rank"),
 ]
 GOODPUT_FIELDS = [
     *("goodput", "ettr", "ettr_since_first_step", "ettr_expected"),

@@ -112,7 +112,7 @@ def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
     document = launch_document(replace(launch, runs=resumed), started)
     if resuming.auto_resume is not None:
         document["auto_resume_job"] = resuming.auto_resume.job
-    document["layouts"] = layout_documents(resuming.layouts)
+    document["new_layouts"] = layout_documents(resuming.layouts)
     return {**document, "skipped": skipped_document(resuming.choice.skipped)}
 
 
