@@ -17,6 +17,7 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.ranges import ranges
 from hpckit.operations.next_step import reference
+from hpckit.planning.layout import planned_layouts
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import LaunchPaths
 
@@ -134,10 +135,15 @@ def print_scripts(
     little about them.
     """
     local = prepared.plan.cluster.kind is ClusterKind.local
+    layouts = planned_layouts(run.settings for run in prepared.plan.runs)
     if as_json:
         shown = script_documents(prepared.plan, {} if local else prepared.scripts)
-        context.say_json({**launch_document(prepared.plan), **more, "scripts": shown})
+        context.say_json(
+            {**launch_document(prepared.plan), **more, "layouts": layouts, "scripts": shown}
+        )
         return
+    for layout in layouts:  # not among the scripts: standard output is what would be submitted
+        context.note(f"layout: {layout}")
     if local:
         context.say(f"{counted(len(prepared.plan.runs), 'run')} on this machine")
         for run in prepared.plan.runs:

@@ -25,14 +25,14 @@ class RunChoice:
     wanted: RunFilter
 
 
-def add_run_choice(parser: argparse.ArgumentParser) -> None:
-    """Add LAUNCH or several RUNs, and the filters."""
+def add_run_choice(parser: argparse.ArgumentParser, *, also: str = "") -> None:
+    """Add LAUNCH or several RUNs, and the filters; `also` is what else the words may be."""
     parser.add_argument(
         "references",
         nargs="*",
         metavar="LAUNCH|RUN",
         help="a launch, or runs of one: id, beginning of one, name, .3, @-2, or folder (default: "
-        "latest launch)",
+        f"latest launch){also}",
     )
     add_filters(parser)
     parser.add_argument(

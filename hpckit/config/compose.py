@@ -5,8 +5,17 @@ It submits and writes nothing, and reads only configuration files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, cast
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hpckit.config.explain import load_config
+from hpckit.config.overrides import parse
 from hpckit.config.points.columns import check_no_points
 from hpckit.config.points.expansion import (
     Listed,
@@ -25,11 +34,22 @@ from hpckit.config.staged import check_addressed, for_all, read_words, staged_po
 from hpckit.config.sweep import Composer, composer, point_of
 from hpckit.config.typos import refuse_near_misses
 from hpckit.errors import ConfigError
+from hpckit.model.parallel.settings import Parallel
+from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.masking import masked_point
 from hpckit.planning.secrecy import known_secrets
 
-__all__ = ["ComposeRequest", "compose", "show_config", "show_info", "template_folders"]
+__all__ = [
+    "ComposeRequest",
+    "compose",
+    "compose_parallel",
+    "show_config",
+    "show_info",
+    "template_folders",
+]
+
+_PARALLEL = "parallel"
 
 
 def compose(request: ComposeRequest) -> tuple[SweepPoint, ...]:
@@ -95,3 +115,41 @@ def _point(
             raise
         where = " ".join(overrides)
         raise ConfigError(f"{error.message} (in the run {where})", hint=error.hint) from error
+
+
+def compose_parallel(
+    words: Sequence[str], present: Parallel, *, environ: Mapping[str, str], cwd: Path
+) -> Parallel:
+    """Return the section with these words applied; a choice of the group replaces it as a whole.
+
+    The files of the group are those in `conf/parallel` below `cwd`, then hpckit's own. Raises
+    ConfigError.
+    """
+    request = ComposeRequest(overrides=tuple(words), environ=environ, cwd=cwd)
+    with open_session(request) as session:
+        for word in parse(words, session.loader):
+            if word.is_sweep_override():
+                raise ConfigError(
+                    f"{word.input_line} has several values, and a run continues in one layout",
+                    hint="give one value: parallel.shard=2",
+                )
+        chosen = any(word.partition("=")[0] == _PARALLEL for word in words)
+        config = load_config(session, [*(() if chosen else _as_words(present)), *words])
+        try:
+            section = OmegaConf.to_container(config[_PARALLEL], resolve=True, enum_to_str=True)
+        except OmegaConfBaseException as error:
+            raise ConfigError(
+                f"{' '.join(words)}: {str(error).splitlines()[0]}",
+                hint="give the sizes as numbers: parallel.shard=2",
+            ) from error
+    try:
+        return from_plain(Parallel, cast("dict[str, Any]", section))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{' '.join(words)} is no layout: {error}", hint="for example parallel=hsdp"
+        ) from error
+
+
+def _as_words(present: Parallel) -> list[str]:
+    plain = to_plain(present)
+    return [f"{_PARALLEL}.{one.name}={json.dumps(plain[one.name])}" for one in fields(Parallel)]

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
+from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.parallel.settings import Parallel
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import DrainAction, RequeueOutcome, RoundAction, RunState
@@ -77,6 +79,19 @@ class JobAdded(Event):
     fresh: bool = False
     successor: bool = False
     backlog: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutChanged(Event):
+    """A resume gave these runs (indices) another section `parallel`, from their next attempt on.
+
+    `words` are the overrides that asked for it. The rest of their configuration is as frozen.
+    """
+
+    kind: ClassVar[str] = "layout_changed"
+    runs: tuple[int, ...]
+    words: tuple[str, ...]
+    parallel: Parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +168,15 @@ class StepReached(Event):
     kind: ClassVar[str] = "step_reached"
     round: int
     step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutReported(Event):
+    """All ranks of a round have reported their layout and the parameters that they hold."""
+
+    kind: ClassVar[str] = "layout_reported"
+    round: int
+    report: LayoutReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.naming import name_rank
 from hpckit.model.states import RecordedEnum
 
 FROZEN_FOLDER_EXIT = 66
@@ -192,6 +194,7 @@ class StacksAnswer:
     """What the ranks of a round were doing; it answers all requests up to the number `request`.
 
     `round` is null if no ranks were running. `silent` are the nodes that did not answer in time.
+    `layout` is that of the round.
     """
 
     request: int
@@ -199,6 +202,7 @@ class StacksAnswer:
     round: int | None
     stacks: tuple[RankStack, ...] = ()
     silent: tuple[str, ...] = ()
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +211,8 @@ class Failure:
 
     `signature` is the same for the same failure on any rank, node or step. `checkpoint` names the
     checkpoint that was being loaded, if it is to blame and others are left. `collective` is where
-    ranks waited for others, if they said so.
+    ranks waited for others, if they said so. `place` is where the rank is in the layout, in words;
+    empty in plain data parallelism.
     """
 
     cause: Cause
@@ -219,6 +224,12 @@ class Failure:
     signature: str = ""
     checkpoint: str | None = None
     collective: CollectiveWait | None = None
+    place: str = ""
+
+    @property
+    def rank_name(self) -> str:
+        """The rank with its place in the layout; empty if no rank is to blame."""
+        return "" if self.rank is None else name_rank(self.rank, self.place)
 
 
 def signal_name(number: int) -> str:

@@ -66,7 +66,8 @@ class CostEstimate:
 class CheckReport:
     """The whole result of a check; `unchecked` lists what could not be checked, and why.
 
-    `notices` are the transports of notices, whose addresses are well-formed.
+    `notices` are the transports of notices, whose addresses are well-formed. `layouts` are those of
+    the runs in words, if they are more than plain data parallelism.
     """
 
     findings: tuple[Finding, ...]
@@ -74,6 +75,7 @@ class CheckReport:
     estimate: CostEstimate
     unchecked: tuple[str, ...]
     notices: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:

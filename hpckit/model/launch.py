@@ -160,6 +160,12 @@ class Resources:
     """Nodes that must not be part of it, for example `node[07,12]`."""
     reservation: str | None = None
     """Slurm reservation."""
+    switches: str | None = None
+    """Most switches between the nodes (tree topology), and how long to wait for so few: `1`, or
+    `1@60` for an hour, `1@0:30:00`. Null: any."""
+    segment: int | None = None
+    """Nodes of a segment, which lie together in one block (block topology, Slurm 24.05 and later).
+    It divides the nodes that are asked for, spare nodes included; best take a replica's nodes."""
     gres: str | None = None
     """Generic resources of each node, for example `gpu:a100:4`."""
     exclusive: bool = False
@@ -403,7 +409,14 @@ SLURM_ONLY = (
     *("cluster.srun_args", "cluster.bin_dir", "cluster.template", "cluster.service_partition"),
     *("cluster.service_qos", "resources.mem_gb", "resources.timeout_min", "resources.partition"),
     *("resources.account", "resources.qos", "resources.constraint", "resources.nodelist"),
-    *("resources.exclude", "resources.reservation", "resources.gres", "resources.exclusive"),
+    *(
+        "resources.exclude",
+        "resources.reservation",
+        "resources.switches",
+        "resources.segment",
+        "resources.gres",
+        "resources.exclusive",
+    ),
     *("resources.dependency", "resources.mail_type", "resources.additional_parameters"),
     *("resources.mail_user", "resources.comment", "resources.min_nodes", "recovery.requeue"),
     *("recovery.queue_successor", "recovery.on_drain", "runtime.save_before_timeout_s"),

@@ -105,6 +105,8 @@ class ResourceSpec:
     additional_parameters: tuple[tuple[str, str | bool | None], ...]
     spare_nodes: int = 0
     min_nodes: int | None = None
+    switches: str | None = None
+    segment: int | None = None
 
     @property
     def world_size(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Failure
+from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.states import BaseState, RunState, SlurmState
 
 PRUNED = "pruned"
@@ -43,7 +44,8 @@ class RunRecord:
     Slurm's count of restarts when that attempt began. `warnings` are the latest few.
     `stragglers` are what was last said of each slow rank, by rank. `reason` says why the run
     completed early (`pruned`, or at which step its own code returned), otherwise it is empty.
-    `step` counts from 0, up to one less than `total`, which is null if unknown.
+    `step` counts from 0, up to one less than `total`, which is null if unknown. `layout` is what
+    the ranks of the latest round that did so reported.
     """
 
     id: str
@@ -69,6 +71,7 @@ class RunRecord:
     stragglers: tuple[Straggler, ...] = ()
     stage: str | None = None
     reason: str = ""
+    layout: LayoutReport | None = None
 
     @property
     def begun(self) -> bool:
@@ -136,6 +139,8 @@ def _apply_remark(record: RunRecord, event: events.Event) -> RunRecord:
     match event:
         case events.StragglerFound():
             return replace(record, stragglers=_with(record.stragglers, event.straggler))
+        case events.LayoutReported():
+            return replace(record, layout=event.report)
         case events.Warned():
             return replace(record, warnings=(*record.warnings, event.message)[-KEPT_WARNINGS:])
         case _:

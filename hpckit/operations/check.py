@@ -23,6 +23,7 @@ from hpckit.planning.checks.cost import estimate_cost, over_budget
 from hpckit.planning.checks.limits import partition_names
 from hpckit.planning.checks.node_shape import asks_of_nodes
 from hpckit.planning.checks.slips import plan_slips
+from hpckit.planning.layout import planned_layouts
 from hpckit.record.snapshot.preflight import Machine
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
@@ -49,6 +50,7 @@ def check_launch(prepared: Prepared, context: Context) -> CheckReport:
         estimate=expected,
         unchecked=(*machine.unchecked, *asked.unchecked),
         notices=tuple(one.transport.value for one in prepared.destinations),
+        layouts=planned_layouts(run.settings for run in plan.runs),
     )
 
 

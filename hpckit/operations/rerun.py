@@ -90,7 +90,7 @@ def _check_stages(launch: Launch, indices: Sequence[int]) -> None:
 def _point(launch: Launch, index: int) -> SweepPoint:
     settings, config = load_settings(launch, index)
     return SweepPoint(
-        overrides=launch.runs[index].overrides,
+        overrides=launch.overrides(index),
         config=config,
         settings=settings,
         secrets=read_secrets(launch.paths, index, settings),

@@ -20,6 +20,12 @@ from hpckit.operations import local
 from hpckit.operations.add_job import add_job, alone
 from hpckit.operations.feed import feed
 from hpckit.operations.frozen_script import rendered
+from hpckit.operations.layout.new_layouts import (
+    LayoutOrder,
+    NewLayout,
+    new_layouts,
+    record_layouts,
+)
 from hpckit.operations.resumable import check_unchanged, known_of, spent_of
 from hpckit.operations.service_jobs import keep_auto_resume_job, keep_backlog_job
 from hpckit.operations.started import Started, on_slurm, on_this_machine
@@ -48,7 +54,7 @@ class Order:
     """What to resume: those of `indices` (None: of all runs) that match `wanted`.
 
     `bounded` is whether the runs' own budgets apply: the user did not ask for these runs
-    explicitly.
+    explicitly. `layout` is the other layout in which the runs are to continue.
     """
 
     indices: Sequence[int] | None = None
@@ -56,6 +62,7 @@ class Order:
     cancelled: bool = False
     changed_code: bool = False
     bounded: bool = False
+    layout: LayoutOrder | None = None
 
     @property
     def whole(self) -> bool:
@@ -68,7 +75,7 @@ class Resuming:
     """What would be submitted again: `attempts` is the number of attempts of each resumed run.
 
     `views` are those of the selected runs; `auto_resume` is the auto-resume job while Slurm has
-    one.
+    one. `layouts` are those of runs that continue in another one than before.
     """
 
     launch: Launch
@@ -79,6 +86,7 @@ class Resuming:
     scripts: dict[int, str]
     attempts: dict[int, int]
     auto_resume: Observation | None
+    layouts: Mapping[int, NewLayout] = field(default_factory=dict)
 
 
 def resume(launch: Launch, order: Order, context: Context) -> tuple[Resuming, Started | None]:
@@ -151,6 +159,7 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
     if jobs and not order.changed_code:
         earlier = {history.job_of(run).index: history.job_of(run) for run in choice.resumed}
         check_unchanged(launch, choice.resumed, tuple(earlier.values()), context)
+    layouts = new_layouts(launch, choice.resumed, order.layout)
     scripts = {job.index: rendered(launch, job, context) for job in jobs}
     return Resuming(
         launch=launch,
@@ -161,6 +170,7 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         scripts=scripts,
         attempts=attempts,
         auto_resume=view.auto_resume,
+        layouts=layouts,
     )
 
 
@@ -198,6 +208,7 @@ def _lasted(launch: Launch, runs: Sequence[int]) -> dict[int, timedelta]:
 def start_resumed(resuming: Resuming, context: Context) -> Started:
     """Add the jobs to the launch and start them; raises SchedulerError."""
     launch = resuming.launch
+    record_layouts(launch, resuming.order.layout, resuming.layouts, context)
     if launch.cluster.kind is ClusterKind.slurm:
         return _start_on_slurm(resuming, context)
     for job in resuming.jobs:

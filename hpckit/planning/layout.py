@@ -7,7 +7,7 @@ itself (heads, layers) is checked where the model is built.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpckit.errors import ConfigError
@@ -15,6 +15,7 @@ from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS, Parallel, SizeWord
+from hpckit.model.ranges import ranges
 
 _INNER = (MeshAxis.shard, MeshAxis.context, MeshAxis.tensor)
 """The axes that may take the ranks of a node."""
@@ -68,6 +69,35 @@ def layout_of(settings: LaunchConfig) -> Layout:
     return plan_layout(settings.parallel, shape_of(settings))
 
 
+def planned_layouts(runs: Iterable[LaunchConfig]) -> tuple[str, ...]:
+    """Return the layouts of a launch's runs in words, with the runs of each if they differ.
+
+    Empty if all of them are plain data parallelism. Raises ConfigError.
+
+    Example: `replicate 2 x shard 4 (a replica is 1 node)`.
+    """
+    found: dict[str, list[int]] = {}
+    for index, settings in enumerate(runs):
+        found.setdefault(_planned(settings), []).append(index)
+    if len(found) == 1:
+        return tuple(filter(None, found))
+    return tuple(f"{words}: {_runs(indices)}" for words, indices in found.items() if words)
+
+
+def _planned(settings: LaunchConfig) -> str:
+    layout = layout_of(settings)
+    if layout.is_data_parallel:
+        return ""
+    per_node = settings.resources.tasks_per_node
+    if layout.replica_size < per_node:
+        return f"{layout} (a node has {per_node // layout.replica_size} replicas)"
+    return f"{layout} (a replica is {counted(replica_nodes(layout, per_node), 'node')})"
+
+
+def _runs(indices: Sequence[int]) -> str:
+    return f"{'run' if len(indices) == 1 else 'runs'} {ranges(indices)}"
+
+
 def shape_of(settings: LaunchConfig) -> NodeShape:
     """Return the ranks that a run asks for."""
     return NodeShape(
@@ -96,6 +126,11 @@ def layout_of_world(settings: LaunchConfig, world_size: int) -> Layout:
 def replica_nodes(layout: Layout, tasks_per_node: int) -> int:
     """Return how many nodes a replica takes; 1 if a node holds several."""
     return max(1, layout.replica_size // tasks_per_node)
+
+
+def replica_nodes_of(settings: LaunchConfig) -> int:
+    """Return of how many nodes at a time a round of this run consists; raises ConfigError."""
+    return replica_nodes(layout_of(settings), settings.resources.tasks_per_node)
 
 
 def replicas_lost(layout: Layout, node: int, tasks_per_node: int) -> range:

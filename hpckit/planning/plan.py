@@ -165,6 +165,8 @@ def resource_spec(settings: LaunchConfig) -> ResourceSpec:
         nodelist=asked.nodelist,
         exclude=asked.exclude,
         reservation=asked.reservation,
+        switches=asked.switches,
+        segment=asked.segment,
         gres=asked.gres,
         exclusive=asked.exclusive,
         dependency=asked.dependency,

@@ -12,11 +12,12 @@ from typing import Any
 
 from hpckit.model.failure import Failure
 from hpckit.model.goodput import Goodput, Interruption, MeasuredTimes, TimeParts
+from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 
-VERSION = 4
+VERSION = 5
 
 _PARTS = tuple(field.name for field in fields(TimeParts))
 _MEASURED = tuple(field.name for field in fields(MeasuredTimes))
@@ -41,13 +42,14 @@ def record_entry(record: RunRecord) -> list[Any]:
         record.warnings,
         record.reason,
         record.total,
+        to_plain(record.layout),
     ]
 
 
 def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
     """Return `base` with its latest attempt; raises ValueError, TypeError, KeyError."""
     state, job, attempt, restart_count, round_number, step, nodes, exit_code = entry[:8]
-    failure, supervisor, started_at, ended_at, metrics, warnings, reason, total = entry[8:]
+    failure, supervisor, started_at, ended_at, metrics, warnings, reason, total, layout = entry[8:]
     return RunRecord(
         id=base.id,
         index=base.index,
@@ -71,6 +73,7 @@ def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
         warnings=tuple(warnings),
         stage=base.stage,
         reason=reason,
+        layout=None if layout is None else from_plain(LayoutReport, layout),
     )
 
 

@@ -6,8 +6,8 @@ It reads files only, and asks neither the scheduler nor any process.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import Checkpoint, LaunchConfig
-from hpckit.model.plain import from_plain
+from hpckit.model.parallel.report import LayoutReport
+from hpckit.model.parallel.words import with_layout_words
+from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 from hpckit.record.attempts import NUMEROUS, latest_attempt, progress_of, told_of
@@ -40,11 +42,15 @@ from hpckit.record.ownership import ForeignFolder, find_stranger, refused
 from hpckit.record.store import open_plain
 from hpckit.record.trials import asked_config, asked_overrides
 
+_LOOK_BACK = 8
+"""In how many earlier attempts to look for what ranks report only when steps begin."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(FrozenFields):
     """A launch as frozen, with the jobs that resumes added. `folder` is where it was found.
 
+    `layout_changes` are the layouts that resumes gave its runs, the present one last.
     `stranger` is why the folder is not the caller's own. Such a launch is only shown: no program
     that it names is run.
     """
@@ -53,6 +59,12 @@ class Launch(FrozenFields):
     runs: tuple[RunHead, ...]
     code: CodeRecord
     stranger: ForeignFolder | None = None
+    layout_changes: Mapping[int, tuple[events.LayoutChanged, ...]] = field(default_factory=dict)
+
+    def overrides(self, index: int) -> tuple[str, ...]:
+        """Return the overrides of a run, with those of its layout that a resume gave it."""
+        words = [word for one in self.layout_changes.get(index, ()) for word in one.words]
+        return with_layout_words(self.runs[index].overrides, words)
 
     @property
     def paths(self) -> LaunchPaths:
@@ -112,21 +124,30 @@ def _load(paths: LaunchPaths) -> Launch:
         code = code_record(paths, record["code"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged_file(paths.launch, f"it is not a launch record ({error})") from error
-    frozen = {field.name: getattr(heads, field.name) for field in fields(heads)}
-    jobs = tuple(read_history(heads.jobs, _told(paths)).jobs)
-    return Launch(**(frozen | {"jobs": jobs}), folder=paths.folder, runs=runs, code=code)
+    frozen = {one.name: getattr(heads, one.name) for one in fields(heads)}
+    history = read_history(heads.jobs, _told(paths))
+    return Launch(
+        **(frozen | {"jobs": tuple(history.jobs)}),
+        folder=paths.folder,
+        runs=runs,
+        code=code,
+        layout_changes=history.layout_changes,
+    )
 
 
 def load_settings(launch: Launch, index: int) -> tuple[LaunchConfig, dict[str, Any]]:
     """Return the settings of a run and its whole configuration.
 
-    Both are as frozen, plus the values from an adaptive sweep once the run has asked for them.
+    Both are as frozen, plus the values from an adaptive sweep once the run has asked for them, and
+    the layout that a resume gave it.
     """
     path = launch.paths.configs(index)
     try:
         config = _read_config(path, index % CONFIGS_PER_FILE)
         if launch.searched:
             config = asked_config(launch.paths, index, config)
+        for change in launch.layout_changes.get(index, ())[-1:]:
+            config = {**config, "parallel": to_plain(change.parallel)}
         return from_plain(LaunchConfig, config), config
     except FileNotFoundError:
         raise no_launch(launch.folder, f"{path.parent.name}/{path.name}") from None
@@ -154,8 +175,8 @@ def load_configs(launch: Launch) -> Iterator[dict[str, Any]]:
 
 
 def load_frozen(launch: Launch, index: int) -> dict[str, Any]:
-    """Return the configuration of a run as frozen, without values from an adaptive sweep."""
-    return load_settings(replace(launch, searched=False), index)[1]
+    """Return the configuration of a run as frozen, whatever it asked for or was given since."""
+    return load_settings(replace(launch, searched=False, layout_changes={}), index)[1]
 
 
 def _read_config(path: Path, line: int) -> dict[str, Any]:
@@ -256,9 +277,9 @@ class _Reading:
         return RunRecord(
             id=head.id,
             index=index,
-            overrides=asked_overrides(launch.paths, index, head.overrides)
+            overrides=asked_overrides(launch.paths, index, launch.overrides(index))
             if launch.searched
-            else head.overrides,
+            else launch.overrides(index),
             folder=launch.paths.run_text(index),
             job=self.history.slurm_jobs.get(index),
             cancel_requested=index in self.history.cancelled,
@@ -284,15 +305,31 @@ class _Reading:
             step=earlier.step,
             total=earlier.total,
             metrics=earlier.metrics,
+            layout=earlier.layout,
         )
 
     def _attempt(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:
         """Return a run as of its latest attempt, with the metrics of all attempts that hold."""
         attempt = paths.attempt(number)
         record = record.fold(told_of(attempt, without=NUMEROUS))
+        if record.layout is None and record.step is None:
+            record = replace(record, layout=_layout_before(paths, number))
         step, total = progress_of(attempt)
         newest = (number, record.round or 0)
         logged = run_metrics(paths, newest) if self.metrics else {}
         return replace(
             record, step=record.step if step is None else step, total=total, metrics=logged
         )
+
+
+def _layout_before(paths: RunPaths, number: int) -> LayoutReport | None:
+    """Return the layout that ranks reported last before this attempt, which came to no step.
+
+    Ranks that came to a step without a report never report one.
+    """
+    blank = RunRecord(id="", index=0, overrides=(), folder="")
+    for earlier in range(number - 1, max(0, number - 1 - _LOOK_BACK), -1):
+        found = blank.fold(told_of(paths.attempt(earlier), without=NUMEROUS))
+        if found.layout is not None or found.step is not None:
+            return found.layout
+    return None

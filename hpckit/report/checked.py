@@ -19,6 +19,8 @@ def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
     yield f"checked {plan.name}: {runs} in {jobs}"
     for finding in (*checked.errors, *checked.warnings):
         yield from _finding_lines(finding)
+    for layout in checked.layouts:
+        yield f"  layout   {layout}"
     for start in checked.starts:
         at = "not said" if start.at is None else local_moment(start.at)
         yield f"  start    job {start.job_index}: {at} {start.words}".rstrip()
@@ -52,6 +54,7 @@ def check_document(plan: LaunchPlan, checked: CheckReport) -> dict[str, object]:
         "estimate": checked.estimate,
         "unchecked": checked.unchecked,
         "notices": checked.notices,
+        "layouts": checked.layouts,
     }
 
 

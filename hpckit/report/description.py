@@ -67,6 +67,14 @@ class AttemptDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutChange:
+    """The words by which a resume gave a run another layout, from its next attempt on."""
+
+    at: datetime
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunDescription:
     """What only a single run has. `program` is its entry point, or the words of its command."""
 
@@ -76,6 +84,7 @@ class RunDescription:
     program: str
     config: Mapping[str, Any]
     attempts: tuple[AttemptDescription, ...]
+    layout_changes: tuple[LayoutChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +135,7 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     if run is not None:
         rows = [("run", run.row.run), ("state", _state(run.row))]
         rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
+        rows += [("layout", _changed(run.layout_changes))]
         rows += [("program", run.program), ("signature", run.signature)]
     rows += [
         ("name", head.name),
@@ -148,6 +158,12 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     if head.foreign is not None:
         rows.append(("not yours", head.foreign.reason))
     return (f"{label:{_LABEL}}{text}" for label, text in rows if text)
+
+
+def _changed(changes: Sequence[LayoutChange]) -> str:
+    """Return when resumes changed the layout, and how."""
+    said = [f"{' '.join(one.words)} since {local_moment(one.at)}" for one in changes]
+    return "; ".join(said)
 
 
 def _state(row: RunRow) -> str:
@@ -219,6 +235,7 @@ def description_document(about: LaunchDescription) -> dict[str, Any]:
             "program": run.program,
             "signature": run.signature,
             "attempts": run.attempts,
+            "layout_changes": run.layout_changes,
             "config": run.config,
         }
     document: dict[str, Any] = to_plain(

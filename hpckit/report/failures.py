@@ -161,7 +161,7 @@ def _message(failure: Failure) -> str:
 
 def _place(failure: Failure) -> str:
     places = [
-        "" if failure.rank is None else f"rank {failure.rank}",
+        failure.rank_name,
         f"on {failure.node}" if failure.node else "",
         "" if failure.step is None else f"at step {steps_text(failure.step)}",
     ]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpckit.model.goodput import Goodput
+from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plain import to_plain
 from hpckit.model.telemetry.energy import launch_bill
 from hpckit.report.diagnosis import energy_object, findings_object
@@ -57,7 +58,18 @@ def run_object(row: RunRow) -> dict[str, Any]:
     account = None if row.goodput is None else goodput_object(row.goodput)
     later = {"stage": row.stage, "blocked": row.blocked or None, "reason": row.early}
     given = {"overrides": assigned(row.overrides), "total_steps": row.total}
-    return {**own, "goodput": account, **later, **given, **findings_object(row.findings)}
+    found = findings_object(row.findings)
+    return {**own, "goodput": account, **later, **given, **found, **layout_object(row.layout)}
+
+
+def layout_object(report: LayoutReport | None) -> dict[str, Any]:
+    """Return the fields of a run about its layout, as its ranks reported it; null until then."""
+    return {
+        "layout": None if report is None else to_plain(report.layout),
+        "replicas": None if report is None else report.layout.replicate,
+        "model_parameters": None if report is None else report.model_parameters,
+        "parameters_per_rank": None if report is None else list(report.per_rank),
+    }
 
 
 def goodput_object(account: Goodput) -> dict[str, Any]:

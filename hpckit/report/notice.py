@@ -113,7 +113,7 @@ def _cause(failure: Failure | None) -> str:
     if failure is None:
         return ""
     places = [
-        "" if failure.rank is None else f"rank {failure.rank}",
+        failure.rank_name,
         f"on {failure.node}" if failure.node else "",
     ]
     where = " ".join(filter(None, places))

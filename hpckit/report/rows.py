@@ -16,6 +16,7 @@ from hpckit.model.diagnosis.findings import RunFindings
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import span_words
+from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.run import Observation, RunView
 from hpckit.model.states import BaseState, RunState
 
@@ -48,7 +49,7 @@ class RunRow:
     `slurm_state` is Slurm's own text, None if there is none. `attempt` is 0 before the first.
     `goodput` and `findings` are null if they were not requested. `blocked` says why the run never
     began, if an earlier stage did not complete. `early` says why it completed early. `step` counts
-    from 0, to one less than `total`.
+    from 0, to one less than `total`. `layout` is what the ranks reported of it, null until then.
     """
 
     run: str
@@ -75,6 +76,7 @@ class RunRow:
     early: str = ""
     total: int | None = None
     findings: RunFindings | None = None
+    layout: LayoutReport | None = None
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None if it has no start, or no known end."""
@@ -112,6 +114,7 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         blocked=view.blocked,
         early=record.reason,
         total=record.total,
+        layout=record.layout,
     )
 
 

@@ -11,6 +11,8 @@ from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.counted import counted
 from hpckit.model.failure import RankStack, StacksAnswer
 from hpckit.model.moment import local_moment
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.naming import name_ranks
 from hpckit.model.plain import to_plain
 from hpckit.model.ranges import ranges
 
@@ -56,18 +58,17 @@ def stacks_text(run: str, attempt: int, answer: StacksAnswer, rank: int | None =
     stacks = [one for one in answer.stacks if rank in {None, one.rank}]
     lines = [f"run {run}, attempt {attempt}, round {answer.round}, {local_moment(answer.at)}"]
     for group in stack_groups(stacks):
-        lines += ["", *_group_lines(group, threads=rank is not None)]
+        lines += ["", *_group_lines(group, answer.layout, threads=rank is not None)]
     if answer.silent:
         lines += ["", f"no answer from {compress_nodes(answer.silent)}"]
     return "\n".join(lines)
 
 
-def _group_lines(group: StackGroup, *, threads: bool) -> list[str]:
+def _group_lines(group: StackGroup, layout: Layout | None, *, threads: bool) -> list[str]:
     ranks = group.ranks
-    word = "rank" if len(ranks) == 1 else "ranks"
     nodes = compress_nodes(tuple(dict.fromkeys(one.node for one in ranks)))
     steps = ranges({one.step for one in ranks if one.step is not None})
-    parts = [f"{word} {ranges(one.rank for one in ranks)} on {nodes}"]
+    parts = [f"{name_ranks([one.rank for one in ranks], layout)} on {nodes}"]
     parts += [f"step {steps}"] if steps else []
     parts += [", ".join(dict.fromkeys(one.state for one in ranks))]
     lines = ["; ".join(parts) + ":", *(f"  {line}" for line in group.frames or (_SILENT,))]

@@ -178,6 +178,8 @@ def _options(resources: ResourceSpec) -> list[tuple[str, str | None]]:
         "nodelist": resources.nodelist,
         "exclude": resources.exclude,
         "reservation": resources.reservation,
+        "switches": resources.switches,
+        "segment": None if resources.segment is None else str(resources.segment),
         "gres": resources.gres,
         "dependency": resources.dependency,
         "comment": None if comment is None else _CONTROL.sub(" ", comment),

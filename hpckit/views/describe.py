@@ -22,6 +22,7 @@ from hpckit.report.description import (
     CodeDescription,
     EnvironmentDescription,
     LaunchDescription,
+    LayoutChange,
     RunDescription,
 )
 from hpckit.report.rows import run_row
@@ -81,6 +82,10 @@ def _run(
         config=config,
         attempts=tuple(
             _attempt(number, told) for number, told in read_attempts(launch.paths.run(record.index))
+        ),
+        layout_changes=tuple(
+            LayoutChange(at=one.at, words=one.words)
+            for one in launch.layout_changes.get(record.index, ())
         ),
     )
 

@@ -56,8 +56,17 @@ def test_next_attempt_keeps_the_stragglers_of_the_one_before(desk: Desk) -> None
     """Verdicts are over all attempts: with on_straggler=move a straggler is why there are two."""
     launch = desk.freeze()
     first, second = (Writer(launch=launch, attempt=number) for number in (1, 2))
-    times = {"slower_by": 0.3, "own_s": 1.0, "peers_s": 0.7, "step_s": 1.2}
-    slow = Straggler(rank=1, node="n2", gpu=None, windows=9, judged=10, **times)
+    slow = Straggler(
+        rank=1,
+        node="n2",
+        gpu=None,
+        slower_by=0.3,
+        own_s=1.0,
+        peers_s=0.7,
+        step_s=1.2,
+        windows=9,
+        judged=10,
+    )
     first.start()
     first.tell(events.StragglerFound(at=BEGIN, round=0, straggler=slow))
     first.interrupt()

@@ -19,13 +19,13 @@ def test_launch_documents_have_the_same_fields_in_each_verb(shell: Any) -> None:
     """launch, render, resume and rerun, with and without --dry-run, have the common fields."""
     own = ["skipped", "adopted", "left_out"]
     rerun = ["rerun_of", "exact", "code", "differences"]
-    assert _fields(shell, "launch", *WORDS, "--dry-run") == [*COMMON, *own, "scripts"]
+    assert _fields(shell, "launch", *WORDS, "--dry-run") == [*COMMON, *own, "layouts", "scripts"]
     assert _fields(shell, "render", *WORDS) == [*COMMON, "scripts"]
     assert _fields(shell, "launch", *WORDS, "seed=2") == [*COMMON, *own]
     shell("watch")
-    assert _fields(shell, "rerun", "--dry-run") == [*COMMON, *rerun, "scripts"]
-    assert _fields(shell, "resume", "--dry-run") == [*COMMON, "skipped", "scripts"]
-    assert _fields(shell, "resume") == [*COMMON, "skipped"]
+    assert _fields(shell, "rerun", "--dry-run") == [*COMMON, *rerun, "layouts", "scripts"]
+    assert _fields(shell, "resume", "--dry-run") == [*COMMON, "new_layouts", "skipped", "scripts"]
+    assert _fields(shell, "resume") == [*COMMON, "new_layouts", "skipped"]
     shell("watch")
     assert _fields(shell, "rerun", "--no-check") == [*COMMON, *rerun]
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from hpckit.model import events
 from hpckit.model.events import Event, decode_event, encode_event
+from hpckit.model.parallel.layout import Layout, MeshAxis
+from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.plain import LARGEST, LONGEST_S
 
 KINDS = sorted(
@@ -53,8 +55,20 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     return simple[hint]
 
 
+@st.composite
+def reports(draw: st.DrawFn) -> LayoutReport:
+    """Draw what ranks can have reported: of other numbers there is no report."""
+    layout = Layout(**{axis: draw(st.integers(1, 4)) for axis in MeshAxis})
+    held = draw(st.integers(0, LARGEST))
+    return LayoutReport(
+        layout=layout, parameters=((layout.world_size, held),), model_parameters=held
+    )
+
+
 def instances_of(kind: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for a dataclass, whatever its fields."""
+    if kind is LayoutReport:
+        return reports()
     hints = get_type_hints(kind)
     fields = {field.name: values_of(hints[field.name]) for field in dataclasses.fields(kind)}
     return st.builds(kind, **fields)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
+from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.share import share_batch
@@ -17,6 +19,7 @@ from hpckit.planning.layout import (
     check_min_nodes,
     fit_replicas,
     plan_layout,
+    planned_layouts,
     replica_nodes,
     replicas_lost,
 )
@@ -153,4 +156,22 @@ def test_a_run_shrinks_by_whole_replicas() -> None:
     assert fit_replicas(layout, NodeShape(nodes=1, tasks_per_node=2)) is None
     assert fit_replicas(Layout(replicate=4), NodeShape(nodes=3, tasks_per_node=1)) == Layout(
         replicate=3
+    )
+
+
+def test_planned_layouts_are_said_unless_all_ranks_are_alike() -> None:
+    """`check` and `--dry-run` say what a run shrinks by; of a sweep, which run has which."""
+    plain = LaunchConfig(
+        name="x", resources=Resources(nodes=4, tasks_per_node=2), parallel=Parallel()
+    )
+    pairs = replace(plain, parallel=Parallel(shard=4))
+    halves = replace(plain, parallel=Parallel(shard="node"))
+    whole = replace(
+        plain, resources=Resources(nodes=1, tasks_per_node=8), parallel=Parallel(shard=4)
+    )
+    assert planned_layouts([plain, plain]) == ()
+    assert planned_layouts([pairs]) == ("replicate 2 x shard 4 (a replica is 2 nodes)",)
+    assert planned_layouts([whole]) == ("replicate 2 x shard 4 (a node has 2 replicas)",)
+    assert planned_layouts([halves, plain, halves]) == (
+        "replicate 4 x shard 2 (a replica is 1 node): runs 0, 2",
     )

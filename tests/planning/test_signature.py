@@ -60,6 +60,7 @@ def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> N
         {"lr": 0.2},
         {"seed": 1},
         {"extra": None},
+        {"parallel": {"shard": 2}},
         {"entry_point": "train:other"},
         {"resources": {**CONFIG["resources"], "nodes": 2}},
         {"resources": {**CONFIG["resources"], "tasks_per_node": 4}},

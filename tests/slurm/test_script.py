@@ -51,6 +51,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "nodelist": "n[1-4]",
         "exclude": "n3",
         "reservation": "maintenance",
+        "switches": "1@60",
+        "segment": 1,
         "gres": "gpu:a100:2",
         "exclusive": True,
         "dependency": "afterok:12:13",

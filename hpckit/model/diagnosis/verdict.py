@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hpckit.model.parallel.naming import name_rank
+
 EvidenceValue = float | int | str | None
 """A value of a verdict's evidence, as JSON has it."""
 
@@ -77,7 +79,8 @@ class Straggler:
 
     `slower_by` is a fraction: 0.3 is 30 % longer than the peers' median. `own_s` and `peers_s` are
     seconds of own work a step, `step_s` those of a whole step. It was slow in `windows` of the last
-    `judged` windows. `gpu` is the uuid of its GPU, null without one.
+    `judged` windows. `gpu` is the uuid of its GPU, null without one. `place` is where the rank is
+    in the layout, in words; empty in plain data parallelism.
     """
 
     rank: int
@@ -89,6 +92,12 @@ class Straggler:
     step_s: float
     windows: int
     judged: int
+    place: str = ""
+
+    @property
+    def rank_name(self) -> str:
+        """The rank with its place in the layout."""
+        return name_rank(self.rank, self.place)
 
     @property
     def loss(self) -> float:

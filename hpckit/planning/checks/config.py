@@ -28,6 +28,7 @@ throttle."""
 
 _ENTRY_POINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
 _LARGEST_SEED = 2**32 - 1
+_SWITCHES = re.compile(r"[1-9]\d*(@(\d+-)?\d+(:\d+){0,2})?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -76,9 +77,10 @@ def check_settings(settings: LaunchConfig) -> None:
     check_notify(settings)
     _check_variables(settings)
     _check_nodes(settings.resources, settings.cluster)
+    _check_topology(settings.resources)
     _check_devices(settings.resources, settings.cluster)
     _check_partition(settings.resources, settings.cluster)
-    _check_layout(settings)
+    check_layout(settings)
     check_recovery(settings)
     check_shared_jobs(settings)
 
@@ -94,7 +96,7 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
             )
 
 
-def _check_layout(settings: LaunchConfig) -> None:
+def check_layout(settings: LaunchConfig) -> None:
     """Refuse a layout that these ranks cannot have, and shrinking within a replica."""
     check_min_nodes(layout_of(settings), shape_of(settings), settings.resources.min_nodes)
 
@@ -163,6 +165,7 @@ def _counts(settings: LaunchConfig) -> Iterator[tuple[str, float | None, int]]:
     resources = settings.resources
     yield "resources.nodes", resources.nodes, 1
     yield "resources.min_nodes", resources.min_nodes, 1
+    yield "resources.segment", resources.segment, 1
     yield "resources.spare_nodes", resources.spare_nodes, 0
     yield "resources.tasks_per_node", resources.tasks_per_node, 1
     yield "resources.cpus_per_task", resources.cpus_per_task, 1
@@ -235,6 +238,25 @@ def _check_nodes(resources: Resources, cluster: Cluster) -> None:
             f"{resources.nodes}; a run shrinks from nodes to min_nodes, and no further",
             hint=f"set resources.min_nodes to 1 … {resources.nodes}, or resources.spare_nodes to "
             "have spare nodes",
+        )
+
+
+def _check_topology(resources: Resources) -> None:
+    """Refuse switches and segments that sbatch would refuse."""
+    switches, segment = resources.switches, resources.segment
+    if switches is not None and not _SWITCHES.fullmatch(switches):
+        raise ConfigError(
+            f"resources.switches is {switches!r}; it has to be a count, with the longest wait if "
+            "you like, as sbatch writes times",
+            hint="for example resources.switches=1, or resources.switches=1@60 for an hour",
+        )
+    allocated = resources.nodes + resources.spare_nodes
+    if segment is not None and allocated % segment:
+        raise ConfigError(
+            f"resources.segment is {segment}, which does not divide the {allocated} nodes that are "
+            "asked for (resources.nodes and resources.spare_nodes)",
+            hint="choose a divisor, such as the nodes of a replica, or another number of spare "
+            "nodes",
         )
 
 

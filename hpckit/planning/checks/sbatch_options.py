@@ -28,7 +28,17 @@ _FIELDS = {"mem": "mem_gb", "time": "timeout"}
 _KEYS = {"timeout": "resources.timeout_min"}
 _OVERRIDDEN = frozenset(
     {"mem_gb", "timeout", "partition", "account", "qos", "constraint", "nodelist", "exclude"}
-    | {"reservation", "gres", "dependency", "comment", "mail_type", "mail_user", "exclusive"}
+    | {
+        "reservation",
+        "switches",
+        "segment",
+        "gres",
+        "dependency",
+        "comment",
+        "mail_type",
+        "mail_user",
+        "exclusive",
+    }
 )
 """What a script states before the additional parameters. If an option is given twice, sbatch takes
 the last one."""

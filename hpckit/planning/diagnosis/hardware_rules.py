@@ -71,6 +71,7 @@ def straggler(evidence: RunEvidence, limits: Thresholds) -> Iterator[Verdict]:
     for one in evidence.stragglers:
         causes = hardware_causes(one, evidence, limits)
         where = f"on {one.node}" if one.gpu is None else f"with {one.gpu} on {one.node}"
+        where = f"{one.place}; {where}" if one.place else where
         message = (
             f"Rank {one.rank} ({where}) took {share(one.slower_by)} longer for its own work than "
             f"its peers ({duration(one.own_s)} a step, they {duration(one.peers_s)}) in "

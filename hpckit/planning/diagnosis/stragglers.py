@@ -15,6 +15,7 @@ from itertools import groupby
 from statistics import median
 
 from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
 from hpckit.planning.diagnosis.windows import StepWindow, WindowBuilder
@@ -50,12 +51,17 @@ class StragglerDetector:
     _builder: WindowBuilder = field(init=False)
     _latest: dict[int, deque[_Comparison]] = field(init=False)
     _warm: bool = field(init=False)
+    _layout: Layout | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.begin_round()
 
-    def begin_round(self) -> None:
-        """Begin a round: other ranks, maybe on other nodes, and its first window is warm-up."""
+    def begin_round(self, layout: Layout | None = None) -> None:
+        """Begin a round: other ranks, maybe on other nodes, and its first window is warm-up.
+
+        With a `layout`, ranks are compared within their pipeline stage: stages differ in work.
+        """
+        self._layout = layout
         limits = self.thresholds
         self._builder = WindowBuilder(least_s=limits.window_s, least_steps=limits.window_steps)
         self._latest, self._warm, self.named = {}, False, ()
@@ -69,15 +75,22 @@ class StragglerDetector:
         return self.named
 
     def _judge(self, window: StepWindow) -> None:
-        ranks = sorted(window.ranks, key=lambda one: (one.group, one.rank))
+        ranks = sorted(window.ranks, key=lambda one: (self._peers(one), one.rank))
         named: list[Straggler] = []
-        for _, peers in groupby(ranks, key=lambda one: one.group):
+        for _, peers in groupby(ranks, key=self._peers):
             named += self._judge_peers(compare(tuple(peers)))
         self.named = tuple(sorted(named, key=lambda one: one.rank))
         for one in named:
             known = self.found.get((one.rank, one.node))
             if known is None or one.slower_by > known.slower_by:
                 self.found[one.rank, one.node] = one
+
+    def _peers(self, one: RankSteps) -> tuple[str, int]:
+        """Return what the ranks have in common that do the same work as this one."""
+        layout = self._layout
+        if layout is None or layout.pipeline == 1 or one.rank >= layout.world_size:
+            return one.group, 0
+        return one.group, layout.coordinates(one.rank)[MeshAxis.pipeline]
 
     def _judge_peers(self, compared: Sequence[_Comparison]) -> Iterable[Straggler]:
         for one in compared:

@@ -56,6 +56,8 @@ def auto_resume_job(
         nodelist=None,
         exclude=None,
         reservation=None,
+        switches=None,
+        segment=None,
         gres=None,
         exclusive=False,
         comment=None,

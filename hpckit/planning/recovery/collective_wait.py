@@ -18,7 +18,9 @@ from hpckit.model.diagnosis.collectives import (
     RankCollectives,
     RecordedCollective,
 )
-from hpckit.model.ranges import parse_ranges, ranges
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.naming import name_ranks
+from hpckit.model.ranges import parse_ranges
 
 _MOST_RANKS = 10_000_000
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -48,13 +50,31 @@ class _Found:
         return not (self.missing or self.other or self.silent)
 
 
-def find_wait(statements: Sequence[RankCollectives], world_size: int = 0) -> CollectiveWait | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    """Names ranks to people: by number, place in the layout, and node."""
+
+    told: dict[int, RankCollectives]
+    layout: Layout | None
+
+    def of(self, numbers: Sequence[int], *, node: bool = True) -> str:
+        """Return the name of some ranks; the node only if they are all on one."""
+        nodes = {one.node for rank in numbers if (one := self.told.get(rank)) and one.node}
+        where = nodes.pop() if node and len(nodes) == 1 else ""
+        return name_ranks(numbers, self.layout, where)
+
+
+def find_wait(
+    statements: Sequence[RankCollectives], world_size: int = 0, layout: Layout | None = None
+) -> CollectiveWait | None:
     """Return the collective that explains why ranks wait; None if none of them waits in one.
 
     Among several it is the one whose missing ranks wait for nobody: all others follow from it.
     A group of which no rank knows the members is taken to be the whole world of `world_size`.
+    `layout` names ranks by their places.
     """
     told = {one.rank: one for one in statements}
+    names = _Names(told=told, layout=layout)
     waits = {rank: _unfinished(one) for rank, one in told.items()}
     places = {
         (entry.backend, entry.group, entry.sequence)
@@ -64,9 +84,9 @@ def find_wait(statements: Sequence[RankCollectives], world_size: int = 0) -> Col
     }
     found = [_look(place, told, waits, world_size) for place in places]
     if not found:
-        return _message_wait(told, waits)
+        return _message_wait(names, waits)
     chosen = min(found, key=_order)
-    return _explained(chosen, told, waits)
+    return _explained(chosen, names, waits)
 
 
 def _order(one: _Found) -> tuple[bool, bool, bool, int, float, _Place]:
@@ -151,7 +171,7 @@ def _call(entry: RecordedCollective) -> tuple[str, str]:
 
 
 def _explained(
-    found: _Found, told: dict[int, RankCollectives], waits: dict[int, list[RecordedCollective]]
+    found: _Found, names: _Names, waits: dict[int, list[RecordedCollective]]
 ) -> CollectiveWait:
     backend, group, sequence = found.place
     suspects = found.idle or found.missing or found.other or found.silent
@@ -159,7 +179,7 @@ def _explained(
     usual = found.first
     if found.other:
         kept = [rank for rank in found.waiting if rank not in found.other]
-        usual = _at(told[kept[0]], found.place) if kept else usual
+        usual = _at(names.told[kept[0]], found.place) if kept else usual
     wait = CollectiveWait(
         operation=usual.operation,
         sequence=sequence,
@@ -174,7 +194,7 @@ def _explained(
         waited_s=found.first.waited_s,
         place=usual.place,
     )
-    return replace(wait, words=_words(wait, told, waits, found))
+    return replace(wait, words=_words(wait, names, waits, found))
 
 
 def _at(one: RankCollectives, place: _Place) -> RecordedCollective:
@@ -185,7 +205,7 @@ def _at(one: RankCollectives, place: _Place) -> RecordedCollective:
 
 def _words(
     wait: CollectiveWait,
-    told: dict[int, RankCollectives],
+    names: _Names,
     waits: dict[int, list[RecordedCollective]],
     found: _Found,
 ) -> str:
@@ -193,20 +213,18 @@ def _words(
     collective += f" ({wait.tensor})" if wait.tensor else ""
     at = f", at {wait.place}" if wait.place else ""
     long = f" for {wait.waited_s:.1f} s" if wait.waited_s is not None else ""
-    inside = f"{_named(wait.waiting, told)} {_verb(wait.waiting, 'wait')} in it{long}{at}"
+    inside = f"{names.of(wait.waiting)} {_verb(wait.waiting, 'wait')} in it{long}{at}"
     if wait.missing:
         blocked = [rank for rank in wait.missing if waits[rank]]
-        more = f"; {_elsewhere(blocked[0], waits)}" if blocked else ""
-        return f"{_named(wait.missing, told)} never entered {collective}; {inside}{more}"
+        more = f"; {_elsewhere(blocked[0], names, waits)}" if blocked else ""
+        return f"{names.of(wait.missing)} never entered {collective}; {inside}{more}"
     if wait.other:
-        entry = _at(told[wait.other[0]], found.place)
+        entry = _at(names.told[wait.other[0]], found.place)
         own = f"{entry.operation}" + (f" ({entry.tensor})" if entry.tensor else "")
-        return f"{_named(wait.other, told)} entered {own} in the place of {collective}; {inside}"
+        return f"{names.of(wait.other)} entered {own} in the place of {collective}; {inside}"
     if wait.silent:
         said = _verb(wait.silent, "has", "have")
-        return (
-            f"{_named(wait.silent, told)} {said} not said whether it entered {collective}; {inside}"
-        )
+        return f"{names.of(wait.silent)} {said} not said whether it entered {collective}; {inside}"
     if len(wait.waiting) == found.members:
         return f"all {found.members} ranks wait in {collective}{long}{at}; none of them is missing"
     return f"all ranks entered {collective}, and {inside}"
@@ -216,27 +234,22 @@ def _group_words(wait: CollectiveWait) -> str:
     return "the default group" if wait.group == "default_pg" else f"group {wait.group}"
 
 
-def _named(numbers: Sequence[int], told: dict[int, RankCollectives]) -> str:
-    nodes = {told[rank].node for rank in numbers if rank in told and told[rank].node}
-    place = f" ({nodes.pop()})" if len(nodes) == 1 else ""
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {ranges(numbers)}{place}"
-
-
 def _verb(numbers: Sequence[int], many: str, others: str | None = None) -> str:
     if others is not None:
         return many if len(numbers) == 1 else others
     return f"{many}s" if len(numbers) == 1 else many
 
 
-def _elsewhere(rank: int, waits: dict[int, list[RecordedCollective]]) -> str:
+def _elsewhere(rank: int, names: _Names, waits: dict[int, list[RecordedCollective]]) -> str:
     entry = waits[rank][0]
+    words = f"{names.of((rank,), node=False)} waits in {entry.operation}"
     if entry.peer is not None:
-        return f"rank {rank} waits in {entry.operation} with rank {entry.peer}"
-    return f"rank {rank} waits in {entry.operation} #{entry.sequence} of group {entry.group}"
+        return f"{words} with {names.of((entry.peer,), node=False)}"
+    return f"{words} #{entry.sequence} of group {entry.group}"
 
 
 def _message_wait(
-    told: dict[int, RankCollectives], waits: dict[int, list[RecordedCollective]]
+    names: _Names, waits: dict[int, list[RecordedCollective]]
 ) -> CollectiveWait | None:
     """Return the message between two ranks whose other side waits for nobody."""
     alone = [
@@ -251,7 +264,9 @@ def _message_wait(
     peer = entry.peer
     assert peer is not None  # noqa: S101  # chosen so above
     long = f" for {entry.waited_s:.1f} s" if entry.waited_s is not None else ""
-    words = f"{_named((rank,), told)} waits in {entry.operation} with rank {peer}{long}"
+    words = (
+        f"{names.of((rank,))} waits in {entry.operation} with {names.of((peer,), node=False)}{long}"
+    )
     return CollectiveWait(
         operation=entry.operation,
         sequence=entry.sequence,
@@ -259,8 +274,8 @@ def _message_wait(
         backend=entry.backend,
         tensor=entry.tensor,
         waiting=(rank,),
-        missing=(peer,) if peer in told else (),
-        silent=() if peer in told else (peer,),
+        missing=(peer,) if peer in names.told else (),
+        silent=() if peer in names.told else (peer,),
         culprit=peer,
         waited_s=entry.waited_s,
         place=entry.place,

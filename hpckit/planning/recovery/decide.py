@@ -5,13 +5,15 @@ Chooses between a new round, a new attempt and the end, and names the failure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit, shell_code
 from hpckit.model.launch import DrainPolicy, Recovery
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.naming import rank_place
 from hpckit.model.run import PRUNED
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.recovery.ends import (
@@ -71,8 +73,8 @@ class RoundView:
     included, in the allocation's order. `ran` is how long the round lasted, `silent` how long there
     had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
     with the reasons, `slow` those with stragglers, and what is said of them. `wanted` and `fewest`
-    are how many nodes a round has, and must have. `requeues` is whether a new attempt can be
-    requested.
+    are how many nodes a round has, and must have; a replica takes `replica_nodes` of them.
+    `requeues` is whether a new attempt can be requested. `layout` is that of the round.
     """
 
     round: int
@@ -96,7 +98,9 @@ class RoundView:
     slow: Mapping[str, str] = field(default_factory=dict)
     wanted: int = 1
     fewest: int = 1
+    replica_nodes: int = 1
     requeues: bool = False
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +153,8 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     if failure is None and view.dismissed is None and end is RoundOutcome.left and view.cut_short:
         return _left_for_others(view, policy, past)
     failure = _with_checkpoint(view, failure or _failure_of(view, end), past)
+    if failure.rank is not None:
+        failure = replace(failure, place=rank_place((failure.rank,), view.layout))
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     left_out = _left_out(view, policy, ledger)
     spent = exhausted(ledger, failure, policy, left_out)
@@ -206,7 +212,7 @@ def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
     excluded = ledger.excluded(policy)
     good = without(view.standing, excluded | view.draining.keys())
     if len(good) >= len(view.members):
-        return NewRound(because=failure, nodes=placed(view.members, good, view.wanted))
+        return NewRound(because=failure, nodes=_placed(view, good))
     bound = _bound(view, failure, policy, ledger)
     if bound is not None:
         return Stay(because=f"no spare node can take over{bound}")
@@ -254,7 +260,7 @@ def on_straggler(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | 
     good = without(view.standing, unwelcome)
     if len(good) < len(view.members):
         return Stay(because="no spare node can take over")
-    return NewRound(because=failure, nodes=placed(view.members, good, view.wanted))
+    return NewRound(because=failure, nodes=_placed(view, good))
 
 
 def _slowness(view: RoundView) -> Failure:
@@ -351,12 +357,19 @@ def _restart(
     if len(good) >= view.fewest:
         return NewRound(
             because=failure,
-            nodes=placed(view.members, good, view.wanted, view.draining),
+            nodes=_placed(view, good, view.draining),
             pause=_pause(policy, ledger),
         )
     if not view.requeues:
         return _failed(view, failure)
     return _again(failure, _exit_code(view, failure), left_out)
+
+
+def _placed(
+    view: RoundView, good: Sequence[str], unwelcome: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the nodes of the next round, in whole replicas."""
+    return placed(view.members, good, view.wanted, unwelcome, replica_nodes=view.replica_nodes)
 
 
 def _again(failure: Failure, exit_code: int, excluded: frozenset[str]) -> EndAttempt:

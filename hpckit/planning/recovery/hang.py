@@ -16,6 +16,8 @@ from itertools import takewhile
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.failure import Cause, Failure, RankStack
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.naming import name_ranks
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _TORCH = re.compile(r"[/\\]torch[/\\]")
@@ -44,15 +46,20 @@ class StalledRank:
 
 
 def blame(
-    stall: StalledRank, stacks: Sequence[RankStack], wait: CollectiveWait | None = None
+    stall: StalledRank,
+    stacks: Sequence[RankStack],
+    wait: CollectiveWait | None = None,
+    layout: Layout | None = None,
 ) -> Failure:
     """Return the failure to record for a hang, with the guilty rank if there is one.
 
-    `wait` is the collective in which ranks wait, if they said so.
+    `wait` is the collective in which ranks wait, if they said so; `layout` is that of the round.
     """
     wait = with_place(wait, stacks)
     guilty = _guilty(stacks, None if wait is None else wait.culprit)
-    words = f"{_stood_still(stall)} (limit {stall.limit_s:.1f} s)"
+    words = (
+        f"{_stood_still(stall, name_ranks((stall.rank,), layout))} (limit {stall.limit_s:.1f} s)"
+    )
     if guilty is None:
         return Failure(
             cause=Cause.hang,
@@ -61,9 +68,10 @@ def blame(
             signature=_signature(stacks),
             collective=wait,
         )
+    words += f"; {name_ranks((guilty.rank,), layout)} on {guilty.node} {_doing(guilty)}"
     return Failure(
         cause=Cause.hang,
-        message=with_wait(f"{words}; rank {guilty.rank} on {guilty.node} {_doing(guilty)}", wait),
+        message=with_wait(words, wait),
         rank=guilty.rank,
         node=guilty.node,
         step=stall.step,
@@ -96,14 +104,12 @@ def _file_name(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[2]
 
 
-def _stood_still(stall: StalledRank) -> str:
+def _stood_still(stall: StalledRank, name: str) -> str:
     if stall.over:
-        return (
-            f"rank {stall.rank} did not come to its end for {stall.silent_s:.1f} s after its steps"
-        )
+        return f"{name} did not come to its end for {stall.silent_s:.1f} s after its steps"
     if stall.step is None:
-        return f"no first step began on rank {stall.rank} for {stall.silent_s:.1f} s"
-    return f"no step began on rank {stall.rank} for {stall.silent_s:.1f} s after step {stall.step}"
+        return f"no first step began on {name} for {stall.silent_s:.1f} s"
+    return f"no step began on {name} for {stall.silent_s:.1f} s after step {stall.step}"
 
 
 def _guilty(stacks: Sequence[RankStack], culprit: int | None) -> RankStack | None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from hpckit.model.cluster.nodes import compress_nodes
 from hpckit.model.failure import Cause, Failure, RankExit
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.naming import rank_place
 from hpckit.model.ranges import ranges
 from hpckit.planning.recovery.ends import first_failure
 
@@ -27,7 +29,7 @@ class NodeSilence:
 
     `silent` are the ranks without an exit record. `lost` maps the place of each node whose agent is
     gone to the time of its last sign of life. It is on the same clock as `failed_at`, the time at
-    which the first rank was reported to fail.
+    which the first rank was reported to fail. `layout` is that of the round.
     """
 
     nodes: Sequence[str]
@@ -36,6 +38,7 @@ class NodeSilence:
     lost: Mapping[int, float]
     failed_at: float = math.inf
     step: int | None = None
+    layout: Layout | None = None
 
 
 def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
@@ -49,7 +52,9 @@ def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
     together = len(names) >= _TOGETHER and 2 * len(names) > len(absence.nodes)
     nodes = None if together else ", ".join(names)
     words = "lost the agent of" if absence.lost else "no exit record came from"
-    words += f" {compress_nodes(names)} (rank {ranges(_ranks(places, absence))})"
+    ranks = _ranks(places, absence)
+    place = rank_place(ranks, absence.layout)
+    words += f" {compress_nodes(names)} (rank {ranges(ranks)}{f'; {place}' if place else ''})"
     return Failure(
         cause=Cause.node_lost,
         message=f"{words}; this many at once were lost by something they share"
@@ -98,6 +103,19 @@ def _failed_first(absence: NodeSilence, exits: Sequence[RankExit]) -> bool:
     if failure is None or failure.cause in _FELT:
         return False
     return absence.failed_at < min(absence.lost.values(), default=math.inf)
+
+
+def gone_before(nodes: Sequence[str], standing: Collection[str]) -> Failure:
+    """Return the failure of a round that lost some of its nodes before it could start."""
+    gone = [node for node in nodes if node not in standing]
+    if len(gone) == len(nodes):
+        return Failure(cause=Cause.node_lost, message="no node is left", signature="none")
+    return Failure(
+        cause=Cause.node_lost,
+        message=f"lost the agent of {compress_nodes(gone)} before the round began",
+        node=", ".join(gone),
+        signature=f"{Cause.node_lost} {', '.join(gone)}",
+    )
 
 
 def given_up(silent_s: float, step: int | None) -> Failure:

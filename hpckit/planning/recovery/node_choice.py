@@ -14,26 +14,57 @@ def without(standing: Sequence[str], left_out: Collection[str]) -> list[str]:
 
 
 def placed(
-    members: Sequence[str], good: Sequence[str], wanted: int, unwelcome: Collection[str] = ()
+    members: Sequence[str],
+    good: Sequence[str],
+    wanted: int,
+    unwelcome: Collection[str] = (),
+    *,
+    replica_nodes: int = 1,
 ) -> tuple[str, ...]:
-    """Return up to `wanted` good nodes: members keep their places, others fill the gaps.
+    """Return up to `wanted` good nodes in whole replicas of `replica_nodes` nodes each.
 
-    `unwelcome` nodes are taken only if there are too few others.
+    A replica that lost no node keeps its nodes and their order. A spare takes the place of a lost
+    node. If there are too few, the replica that lost most nodes is dropped, and its other nodes are
+    spares. `unwelcome` nodes are taken only if there are too few others.
     """
-    good = sorted(good, key=lambda node: (node in unwelcome, node not in members))[:wanted]
-    spares = without(good, members)
-    places: list[str] = []
-    for member in [*members, *([""] * (wanted - len(members)))]:
-        if member in good:
-            places.append(member)
-        elif spares:
-            places.append(spares.pop(0))
-    return tuple(places[:wanted])
+    starts = range(0, len(members), replica_nodes)
+    blocks = [tuple(members[at : at + replica_nodes]) for at in starts]
+    gaps = {
+        node: sum(one not in good or one in unwelcome for one in block)
+        for block in blocks
+        for node in block
+    }
+    best = sorted(good, key=lambda one: (one in unwelcome, one not in gaps, gaps.get(one, 0)))
+    replicas = min(wanted, len(good)) // replica_nodes
+    taken = best[: replicas * replica_nodes]
+    kept = _kept(blocks, taken, replicas)
+    places = [node for block in kept for node in block]
+    spares = iter(without(taken, frozenset(places)))
+    filled = [node if node in taken else next(spares) for node in places]
+    return (*filled, *spares)
+
+
+def _kept(
+    blocks: Sequence[tuple[str, ...]], taken: Collection[str], replicas: int
+) -> list[tuple[str, ...]]:
+    """Return the replicas to keep, in their order: those that miss the fewest nodes."""
+    missing = [sum(node not in taken for node in block) for block in blocks]
+    best = sorted(range(len(blocks)), key=missing.__getitem__)[:replicas]
+    return [blocks[place] for place in sorted(best)]
 
 
 def first_nodes(
-    standing: Sequence[str], past: Ledger, policy: Recovery, wanted: int
+    standing: Sequence[str],
+    past: Ledger,
+    policy: Recovery,
+    wanted: int,
+    *,
+    replica_nodes: int = 1,
 ) -> tuple[str, ...]:
-    """Return the nodes of an attempt's first round, preferring nodes that are not excluded."""
+    """Return the nodes of an attempt's first round, preferring nodes that are not excluded.
+
+    They are whole replicas of `replica_nodes` nodes each.
+    """
     bad = past.excluded(policy)
-    return tuple(sorted(standing, key=lambda node: node in bad)[:wanted])
+    whole = min(wanted, len(standing)) // replica_nodes * replica_nodes
+    return tuple(sorted(standing, key=lambda node: node in bad)[:whole])

@@ -43,7 +43,7 @@ def _rank_exited(event: events.RankExited) -> str:
 def _straggler_found(event: events.StragglerFound) -> str:
     slow = event.straggler
     return (
-        f"rank {slow.rank} on {slow.node} is {whole_percent(slow.slower_by)} slower than its peers"
+        f"{slow.rank_name} on {slow.node} is {whole_percent(slow.slower_by)} slower than its peers"
     )
 
 

@@ -213,6 +213,8 @@ class LocalRanks:
             case messages.Profiled():
                 profile = replace(message.profile, rank=rank, node=self.outlook.node)
                 await self.tell(replace(message, round=self.order.round, profile=profile))
+            case messages.LayoutTold():
+                await self.tell(replace(message, rank=rank, round=self.order.round))
             case messages.Watched(on=True):
                 self.hangs.resumed(rank, time.monotonic())
             case messages.Watched():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hpckit.errors import ChannelError
 from hpckit.model.diagnosis.collectives import RankCollectives
 from hpckit.model.failure import RankExit, RankStack
+from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.profile.answer import RankProfile
 from hpckit.model.save_cost import SaveCost
@@ -128,6 +129,21 @@ class Restoring(Message):
 
     checkpoint: str
     others: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutTold(Message):
+    """Rank → its agent → supervisor: its layout, and the elements of parameters that it holds.
+
+    Sent when the first step loop begins. `whole` are the elements of the same parameters before
+    they were cut.
+    """
+
+    round: int
+    rank: int
+    layout: Layout
+    held: int
+    whole: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

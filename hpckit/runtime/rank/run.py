@@ -35,6 +35,7 @@ from hpckit.runtime.rank.loss_watch import LossWatch
 from hpckit.runtime.rank.metric_reports import MetricReports, plain_metric
 from hpckit.runtime.rank.metric_rows import MetricRows
 from hpckit.runtime.rank.parallel_run import ParallelRun
+from hpckit.runtime.rank.parameters import layout_told
 from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import Position, StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
@@ -205,6 +206,8 @@ class Run(ParallelRun):
             self._times = measure_steps(
                 self.info, self.device, self._tell_steps, samples_per_step=samples_per_step
             )
+        if self._loop is None:
+            self._tell(layout_told(self.rank, self.layout, self.registered.values()))
         loop = self._loop = self._new_loop(total, start, samples_per_step)
         self._stepping = True
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
 from hpckit.model.failure import Cause, Failure, RankStack
+from hpckit.model.parallel.layout import Layout
 from hpckit.planning.recovery.collective_wait import find_wait
 from hpckit.planning.recovery.hang import StalledRank, blame, with_place, with_wait
 from hpckit.runtime.channel import messages
@@ -23,6 +24,7 @@ class HangReport:
     """The hang of a round, if there is one. `complete` are the nodes that have sent all stacks."""
 
     world_size: int = 0
+    layout: Layout | None = None
     found: messages.Hung | None = field(default=None, init=False)
     complete: set[int] = field(default_factory=set, init=False)
     _stacks: list[RankStack] = field(default_factory=list, init=False)
@@ -58,7 +60,7 @@ class HangReport:
             limit_s=hung.limit_s,
             over=hung.over,
         )
-        return blame(stall, self._stacks, self._wait())
+        return blame(stall, self._stacks, self._wait(), self.layout)
 
     def explained(self, failure: Failure | None) -> Failure | None:
         """Return the failure of ranks with the collective that timed out, if it is one.
@@ -76,7 +78,7 @@ class HangReport:
         return replace(told, rank=wait.culprit, node=nodes[wait.culprit])
 
     def _wait(self) -> CollectiveWait | None:
-        return find_wait(list(self._collectives.values()), self.world_size)
+        return find_wait(list(self._collectives.values()), self.world_size, self.layout)
 
 
 _TIMED_OUT = re.compile(r"tim(ed|e)[ -]?out", re.IGNORECASE)

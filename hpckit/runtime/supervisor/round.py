@@ -12,7 +12,10 @@ from typing import Any, Literal
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.report import RankLayout, layout_report
 from hpckit.model.save_cost import SaveCost
+from hpckit.planning.layout import layout_of_world
 from hpckit.planning.recovery.decide import CheckpointLoad, RoundView
 from hpckit.planning.recovery.ends import first_failure
 from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
@@ -63,6 +66,7 @@ class Round:
     judge: TrialPruner | None = None
     stragglers: StragglerWatch | None = None
     profiles: Profiles | None = None
+    layout: Layout = field(init=False)
     first_step: int | None = field(default=None, init=False)
     step: int | None = field(default=None, init=False)
     _total: int | None = field(default=None, init=False)
@@ -77,11 +81,13 @@ class Round:
     _silent_s: float = field(default=0.0, init=False)
     _stepped_at: float = field(default_factory=time.monotonic, init=False)
     _load: CheckpointLoad | None = field(default=None, init=False)
+    _layouts: dict[int, RankLayout] = field(default_factory=dict, init=False)
     _asked: bool = field(default=False, init=False)
     _watching: bool = field(default=False, init=False)
     _cut_short: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self.layout = layout_of_world(self.agents.settings, self._world_size)
         self._exits = RankExits(
             round=self.number,
             world_size=self._world_size,
@@ -97,8 +103,11 @@ class Round:
             has_ended=self._exits.__contains__,
             hang=self._hang,
             profiles=self.profiles,
+            layout=self.layout,
         )
-        self._hang.world_size = self._world_size
+        self._hang.world_size, self._hang.layout = self._world_size, self.layout
+        if self.stragglers is not None:
+            self.stragglers.layout = self.layout
 
     async def run(self) -> RoundView:
         """Start all ranks and return when none is left."""
@@ -151,6 +160,7 @@ class Round:
             members=tuple(peer.node for peer in self.members),
             standing=tuple(peer.node for peer in self.agents.standing),
             silent=timedelta(seconds=self._silence_s()),
+            layout=self.layout,
             ran=timedelta(seconds=time.monotonic() - self._began_at),
         )
 
@@ -284,13 +294,29 @@ class Round:
                 | messages.CollectivesTold()
             ) if message.round == self.number:
                 self.requests.take(sender, message)
-            case messages.RankEnded() if message.round == self.number:
-                self._end_rank(message.exit)
+            case messages.RankEnded() | messages.LayoutTold() if message.round == self.number:
+                self._take_of_rank(message)
             case AgentLost():
                 self._lose(sender, message.silent_s)
             case _:
                 pass
         return message
+
+    def _take_of_rank(self, message: messages.RankEnded | messages.LayoutTold) -> None:
+        """Take a rank's end, or its layout, which is recorded once all ranks have told theirs."""
+        if isinstance(message, messages.RankEnded):
+            return self._end_rank(message.exit)
+        told = RankLayout(layout=message.layout, held=message.held, whole=message.whole)
+        self._layouts[message.rank] = told
+        if len(self._layouts) < self._world_size:
+            return None
+        try:
+            report = layout_report(self._layouts)
+        except ValueError as error:
+            self.record(events.Warned(at=now(), message=f"the ranks disagree: {error}"))
+        else:
+            self.record(events.LayoutReported(at=now(), round=self.number, report=report))
+        return None
 
     async def _judge(self, sender: int, message: messages.NodeSteps | messages.Reported) -> None:
         """Pass on what a run, or a rank, is judged by."""
@@ -418,5 +444,6 @@ class Round:
             lost=self._lost,
             failed_at=self._failed_at,
             step=self.step,
+            layout=self.layout,
         )
         return loss(absence, self._exits.in_order())

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.channel import messages
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.hang_report import HangReport, Told
@@ -41,6 +42,7 @@ class RoundRequests:
     has_ended: Callable[[int], bool]
     hang: HangReport
     profiles: Profiles | None
+    layout: Layout | None = None
     _requested: StackCollection | None = field(default=None, init=False)
 
     @property
@@ -66,7 +68,9 @@ class RoundRequests:
         """Have every rank say what it is doing; None if no ranks are watched at the moment."""
         if not self.state().watched:
             return None
-        found = StackCollection(request=request, round=self.number, nodes=self.nodes)
+        found = StackCollection(
+            request=request, round=self.number, nodes=self.nodes, layout=self.layout
+        )
         self._requested = found
         await self.agents.broadcast(messages.SaveStacks(request=request))
         with contextlib.suppress(TimeoutError):

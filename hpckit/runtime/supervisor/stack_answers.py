@@ -57,6 +57,7 @@ class StackAnswers:
             round=found.round,
             stacks=tuple(found.stacks[rank] for rank in sorted(found.stacks)),
             silent=found.silent,
+            layout=found.layout,
         )
 
     def _write(self, answer: StacksAnswer) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hpckit.model.failure import RankStack
+from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.channel import messages
 
 
@@ -14,12 +15,13 @@ from hpckit.runtime.channel import messages
 class StackCollection:
     """The answers so far to one request; `nodes` are those that should answer, by node rank.
 
-    `complete` is set when all of them have sent all stacks.
+    `layout` is that of the round. `complete` is set when all of them have sent all stacks.
     """
 
     request: int
     round: int
     nodes: Mapping[int, str]
+    layout: Layout | None = None
     stacks: dict[int, RankStack] = field(default_factory=dict, init=False)
     complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _answered: set[int] = field(default_factory=set, init=False)

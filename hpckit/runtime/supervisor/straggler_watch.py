@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hpckit.model import events
 from hpckit.model.counted import whole_percent
 from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.naming import rank_place
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.runtime.channel.messages import NodeSteps
@@ -34,6 +36,7 @@ class StragglerWatch:
 
     record: Callable[[events.Event], None]
     act: Callable[[Mapping[str, str]], Awaitable[None]]
+    layout: Layout | None = field(default=None, init=False)
     _round: int = field(default=-1, init=False)
     _detector: StragglerDetector = field(default_factory=StragglerDetector, init=False)
     _waiting: list[RankSteps] = field(default_factory=list, init=False)
@@ -44,13 +47,14 @@ class StragglerWatch:
         """Take what a node of the round reports; record and tell who is slow."""
         if message.round != self._round:
             self._round, self._waiting = message.round, []
-            self._detector.begin_round()
+            self._detector.begin_round(self.layout)
         self._waiting += _reports(message, node)
         if at - self._compared_at < COMPARE_S:
             return
         self._compared_at = at
         waiting, self._waiting = self._waiting, []
-        named = self._detector.advance(waiting)
+        found = self._detector.advance(waiting)
+        named = [replace(one, place=rank_place((one.rank,), self.layout)) for one in found]
         news = [one for one in named if self._is_news(one)]
         for one in news:
             self._told[one.rank, one.node] = one.slower_by
@@ -70,7 +74,7 @@ def words_of(stragglers: Sequence[Straggler]) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in stragglers:
         longer = whole_percent(one.slower_by)
-        words = f"rank {one.rank} on {one.node} takes {longer} longer than its peers"
+        words = f"{one.rank_name} on {one.node} takes {longer} longer than its peers"
         found[one.node] = f"{found[one.node]}, {words}" if one.node in found else words
     return found
 

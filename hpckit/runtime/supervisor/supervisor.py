@@ -22,6 +22,7 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy, StragglerPolicy
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.states import RoundAction, RunState
+from hpckit.planning.layout import replica_nodes_of
 from hpckit.planning.recovery.decide import (
     Action,
     EndAttempt,
@@ -36,6 +37,7 @@ from hpckit.planning.recovery.decide import (
     round_ended,
 )
 from hpckit.planning.recovery.ledger import Ledger
+from hpckit.planning.recovery.loss import gone_before
 from hpckit.planning.recovery.node_choice import first_nodes
 from hpckit.runtime.assignment import Assignment, Step
 from hpckit.runtime.channel import messages
@@ -102,8 +104,10 @@ class _Supervisor:
     slow: Mapping[str, str] = field(default_factory=dict, init=False)
     stragglers: StragglerWatch = field(init=False)
     profiles: Profiles = field(init=False)
+    replica_nodes: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.replica_nodes = replica_nodes_of(self.assignment.settings)
         paths = self.attempt.paths
         self.steps = Steps(command=self.assignment.agents, attempt=self.attempt)
         heard = self.assignment.heard
@@ -274,7 +278,11 @@ class _Supervisor:
             )
             standing = tuple(peer.node for peer in agents.standing)
             nodes = first_nodes(
-                standing, self.past, self.assignment.settings.recovery, resources.nodes
+                standing,
+                self.past,
+                self.assignment.settings.recovery,
+                resources.nodes,
+                replica_nodes=self.replica_nodes,
             )
         except AgentsError as error:
             agents.lose_left(blamed=not self.notices.noticed.is_set())
@@ -292,14 +300,13 @@ class _Supervisor:
         return action
 
     async def _round(self, number: int, nodes: tuple[str, ...], agents: Agents) -> Action:
-        """Run one round on those of these nodes that are left; it fails at once if none is."""
+        """Run one round on those of these nodes that are left, if they are whole replicas."""
         there = {peer.node: peer for peer in agents.standing}
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
-        if not members:
-            failure = Failure(cause=Cause.node_lost, message="no node is left", signature="none")
-            return await self._decided(
-                RoundView(round=number, at=now(), exits=(), failure=failure, members=nodes)
-            )
+        if not members or len(members) % self.replica_nodes:
+            failure, standing = gone_before(nodes, there), tuple(there)
+            view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
+            return await self._decided(replace(view, members=nodes))
         self.round = Round(
             number,
             agents,
@@ -381,6 +388,7 @@ class _Supervisor:
             slow=self.slow if settings.recovery.on_straggler is StragglerPolicy.move else {},
             wanted=settings.resources.nodes,
             fewest=settings.resources.min_nodes or settings.resources.nodes,
+            replica_nodes=self.replica_nodes,
             requeues=allocation is not None and settings.recovery.requeue,
         )
 

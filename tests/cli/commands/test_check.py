@@ -334,3 +334,24 @@ def test_check_warns_of_gpus_that_pytorch_cannot_use(shell: Any) -> None:
     ):
         found = findings(shell("check", *asked, *words))
         assert found == ([("warning", "resources.gpus_per_node")] if said else []), words
+
+
+def test_check_and_dry_run_say_the_layout(slurm_shell: Any) -> None:
+    """What a run shrinks by is read before it is queued; the scripts stay what is submitted."""
+    words = (*SLURM, "resources.nodes=2", "resources.tasks_per_node=2", "parallel=fsdp")
+    line = "shard 4 (a replica is 2 nodes)"
+    assert f"  layout   {line}\n" in slurm_shell("check", *words).out
+    assert json.loads(slurm_shell("check", "--json", *words).out)["layouts"] == [line]
+    dry = slurm_shell("launch", "--dry-run", *words)
+    assert f"layout: {line}" in dry.err
+    assert line not in dry.out
+    assert json.loads(slurm_shell("launch", "--dry-run", "--json", *words).out)["layouts"] == [line]
+    assert "layout" not in slurm_shell("check", *words[:-1]).out
+
+
+def test_switches_and_segment_reach_the_script(slurm_shell: Any) -> None:
+    """A count is typed as a number, with or without a wait; both become lines of the script."""
+    words = ("launch", "--dry-run", *SLURM, "resources.nodes=2", "resources.segment=2")
+    for switches in ("1", "1@60"):
+        shown = slurm_shell(*words, f"resources.switches={switches}").out
+        assert f"#SBATCH --switches={switches}\n#SBATCH --segment=2\n" in shown

@@ -43,6 +43,7 @@ FIELDS = [
     "energy",
     "verdicts",
     "stragglers",
+    *("layout", "replicas", "model_parameters", "parameters_per_rank"),
 ]
 GOODPUT_FIELDS = [
     *("goodput", "ettr", "ettr_since_first_step", "ettr_expected"),
@@ -121,6 +122,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
             "signature": "",
             "checkpoint": None,
             "collective": None,
+            "place": "",
         },
         "metrics": {"loss": 0.25, "accuracy": 0.9},
         "warnings": [],
@@ -139,6 +141,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "energy": None,
         "verdicts": [],
         "stragglers": [],
+        **dict.fromkeys(FIELDS[-4:]),
     }
     assert document["failures"] == [
         {

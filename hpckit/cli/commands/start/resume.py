@@ -1,6 +1,7 @@
 """`hpckit resume`: submits only what failed or is missing, again, into the same run folders.
 
-Does not change what was frozen: code, configurations and template are those of the launch.
+Does not change what was frozen: code, configurations and template are those of the launch. Only the
+layout over ranks may be another one from the next attempt on: `parallel=hsdp`, `parallel.shard=2`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from hpckit.cli.terminal.waiting import Waiting, wait
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.launch import ClusterKind
+from hpckit.model.parallel.words import is_override
+from hpckit.operations.layout.new_layouts import (
+    LayoutOrder,
+    check_layout_words,
+    layout_documents,
+    layout_lines,
+)
 from hpckit.operations.next_step import reference
 from hpckit.operations.notices.tell import send_kept
 from hpckit.operations.resume import (
@@ -28,18 +36,22 @@ from hpckit.operations.resume import (
     what_started,
 )
 from hpckit.operations.started import Started
+from hpckit.record.launches import Launch
 from hpckit.record.snapshot.changes import edited_since
 
 EPILOG = """\
 examples:
   hpckit resume   what is left of the latest launch
   hpckit resume digits --cause oom,hang --dry-run
+  hpckit resume digits parallel=hsdp   go on from its checkpoint in another layout
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `resume`."""
-    add_run_choice(parser)
+    add_run_choice(
+        parser, also="; parallel=hsdp or parallel.shard=2 continues them in another layout"
+    )
     add_judgement(parser)
     parser.add_argument(
         "--dry-run",
@@ -56,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Resume, or show what would be submitted; returns 0 also if there is nothing to do."""
+    words = _take_words(arguments)
     chosen = run_choice(arguments, context)
     named = chosen.indices is not None or chosen.wanted.names_cancelled
     order = Order(
@@ -63,6 +76,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         wanted=chosen.wanted,
         cancelled=arguments.cancelled or named,
         changed_code=arguments.changed_code,
+        layout=_layout_order(words, chosen.launch, context),
     )
     if arguments.dry_run:
         _show(prepare_resume(chosen.launch, order, context), context, as_json=arguments.json)
@@ -76,12 +90,29 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return wait(started.launch, context, Waiting(quiet=arguments.json, indices=runs))
 
 
+def _take_words(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Take the overrides out of the references; raises UsageError if one is not of the layout."""
+    words = tuple(one for one in arguments.references if is_override(one))
+    check_layout_words(words)
+    arguments.references = [one for one in arguments.references if one not in words]
+    return words
+
+
+def _layout_order(words: tuple[str, ...], launch: Launch, context: Context) -> LayoutOrder | None:
+    if not words:
+        return None
+    from hpckit.operations.layout.composing import layout_change  # noqa: PLC0415  # Hydra
+
+    return LayoutOrder(words=words, change=layout_change(launch, words, context))
+
+
 def _document(resuming: Resuming, started: Started | None) -> dict[str, object]:
     launch = resuming.launch
     resumed = tuple(launch.runs[run] for run in resuming.choice.resumed)
     document = launch_document(replace(launch, runs=resumed), started)
     if resuming.auto_resume is not None:
         document["auto_resume_job"] = resuming.auto_resume.job
+    document["new_layouts"] = layout_documents(resuming.layouts)
     return {**document, "skipped": skipped_document(resuming.choice.skipped)}
 
 
@@ -100,6 +131,7 @@ def _show(resuming: Resuming, context: Context, *, as_json: bool) -> None:
         context.say(f"would resume {count} of {of} of {launch.id}")
     for line in forecast(resuming):
         context.say(f"  {line}")
+    _say_layouts(resuming, context)
     for index, text in scripts.items():
         context.say(f"--- {launch.paths.script(index).name}")
         context.stdout.write(text)
@@ -118,9 +150,15 @@ def _say(resuming: Resuming, started: Started | None, context: Context, *, as_js
     context.say(f"{word} {launch.id}: {count} of {counted(len(launch.runs), 'run')}")
     context.say(f"  folder  {launch.folder}")
     context.say(f"  on      {started.where}")
+    _say_layouts(resuming, context)
     for line in left_alone(resuming.choice.skipped):
         context.say(f"  left    {line}")
     context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, cancel)")
+
+
+def _say_layouts(resuming: Resuming, context: Context) -> None:
+    for line in layout_lines(resuming.layouts):
+        context.say(f"  layout  {line}")
 
 
 def _tell_frozen_code(resuming: Resuming, context: Context) -> None:

@@ -1,0 +1,82 @@
+"""Launches what the options of `launch` ask for, or shows it; imports Hydra."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import replace
+
+from hpckit.cli.compose_options import compose_request, recorded_words
+from hpckit.cli.launch_output import (
+    left_out,
+    nothing_left,
+    print_scripts,
+    say_checked,
+    say_known,
+    say_started,
+    wait_for_adopted,
+)
+from hpckit.cli.terminal.foreground import foreground
+from hpckit.cli.terminal.waiting import Waiting, wait
+from hpckit.context import Context
+from hpckit.operations import check, deduplicate, launch, prepare
+from hpckit.operations.deduplicate import KnownRuns
+from hpckit.operations.prepare import Prepared
+from hpckit.planning.checks.foreground import check_foreground
+
+_CLUSTER = re.compile(r"\+{0,2}cluster(\.kind)?=")
+
+
+def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
+    """Launch, or with --dry-run print the scripts; returns the exit code of the verb."""
+    request = compose_request(arguments, context, more=_implied(arguments))
+    words = recorded_words(arguments, context)
+    whole = prepare.prepare(request, words, context, quiet=arguments.json)
+    division = deduplicate.KnownRuns()
+    if arguments.foreground:  # the user wants to see the run even if its result is known
+        check_foreground(whole.plan, request.overrides)
+    elif not arguments.rerun:
+        division = deduplicate.divide(whole, context, any_code=arguments.any_code)
+    say_known(division, context, dry=arguments.dry_run)
+    prepared = deduplicate.without_known(whole, division, context)
+    if prepared is None:
+        return nothing_left(whole, division, context, arguments)
+    auto_resume = launch.auto_resume_script(prepared) if arguments.auto_resume else None
+    if arguments.dry_run:
+        if auto_resume is not None:
+            scripts = {**prepared.scripts, len(prepared.plan.jobs): auto_resume}
+            prepared = replace(prepared, scripts=scripts)
+        more = left_out(prepared, division)
+        print_scripts(prepared, context, as_json=arguments.json, more=more)
+        return 0
+    return _launch(prepared, division, arguments, context)
+
+
+def _implied(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the overrides that options imply: --foreground implies this machine."""
+    chosen = any(_CLUSTER.match(word) for word in arguments.overrides)
+    return ("cluster=local",) if arguments.foreground and not chosen else ()
+
+
+def _launch(
+    prepared: Prepared, division: KnownRuns, arguments: argparse.Namespace, context: Context
+) -> int:
+    """Check, start, and wait if asked to."""
+    if not arguments.no_check:
+        if not say_checked(check.check_launch(prepared, context), context):
+            return 2
+        if arguments.auto_resume:
+            launch.rehearse_auto_resume(prepared, context)
+    if arguments.foreground:
+        with foreground(context) as terminal:
+            started = launch.start_launch(prepared, context, terminal=terminal.device)
+            return terminal.attend(started.launch)
+    started = launch.start_launch(prepared, context, auto_resume=arguments.auto_resume)
+    deduplicate.record_known(division, started.launch, context)
+    more = left_out(prepared, division)
+    say_started(started, context, as_json=arguments.json, more=more)
+    if not arguments.wait:
+        return 0
+    how = Waiting(quiet=arguments.json, follow=arguments.follow)
+    code = wait(started.launch, context, how)
+    return wait_for_adopted(division, context, how, code=code)

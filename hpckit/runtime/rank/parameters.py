@@ -1,0 +1,46 @@
+"""Counts the parameters that this rank holds of what is registered, and says so once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from hpckit.model.parallel.layout import Layout
+from hpckit.runtime.channel import messages
+
+
+def layout_told(rank: int, layout: Layout, registered: Iterable[Any]) -> messages.LayoutTold:
+    """Return what a rank reports of its layout, and of its parameters: numbers of elements.
+
+    `registered` may hold anything; its modules count, and each parameter once. Of a DTensor the
+    local shard is held.
+    """
+    found = list(_parameters(registered))
+    return messages.LayoutTold(
+        round=0,
+        rank=rank,
+        layout=layout,
+        held=sum(_local(one).numel() for one in found),
+        whole=sum(one.numel() for one in found),
+    )
+
+
+def _parameters(registered: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """Yield each parameter once; one that has no shape yet has no elements either."""
+    seen: set[int] = set()
+    for value in registered:
+        if not isinstance(value, torch.nn.Module):
+            continue
+        for parameter in value.parameters():
+            if id(parameter) not in seen and not is_lazy(parameter):
+                seen.add(id(parameter))
+                yield parameter
+
+
+def _local(parameter: torch.Tensor) -> torch.Tensor:
+    # Not by type: importing DTensor takes a second, and whoever uses it has imported it.
+    to_local = getattr(parameter, "to_local", None)
+    return parameter if to_local is None else to_local()

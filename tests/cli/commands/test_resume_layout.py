@@ -1,0 +1,146 @@
+"""Promises of `hpckit resume RUN parallel=…`: a run continues in another layout, and says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.model import events
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.parallel.settings import Parallel
+from hpckit.model.parallel.words import with_layout_words
+from hpckit.record.launches import load_frozen, load_launch, load_settings
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import os, sys
+import hpckit
+run = hpckit.attach()
+print("layout:", run.layout, flush=True)
+sys.exit(0 if os.path.exists(os.path.join(os.environ["HPCKIT_PROJECT"], "fixed")) else 1)
+"""
+QUICK = ("experiment=command", "cluster=local", "resources.tasks_per_node=2", "command=false")
+
+
+def failed(shell: Any, *words: str) -> Path:
+    """Launch a run of two ranks that fails; return its folder."""
+    said = shell("launch", "--wait", *QUICK, *words)
+    assert said.code == 1, said.err
+    return Path(shell.outputs[-1])
+
+
+def changes(shell: Any, folder: Path) -> list[events.LayoutChanged]:
+    """Return the layouts that resumes recorded."""
+    return [one for one in shell.events(folder) if isinstance(one, events.LayoutChanged)]
+
+
+def test_ranks_of_the_next_attempt_have_the_other_layout(shell: Any) -> None:
+    """The same run goes on, in its folder, with other sizes; what was frozen is not touched."""
+    (shell.cwd / "job.py").write_text(SCRIPT)
+    folder = failed(shell, "command=python job.py")
+    before = (folder / "configs" / "00000.jsonl").read_bytes()
+    (shell.cwd / "fixed").touch()
+    said = shell("resume", "parallel=fsdp", "--wait")
+    assert said.code == 0, said.out + said.err
+    assert "layout  0: shard 2" in said.out
+    logs = sorted((folder / "runs" / "00000" / "attempts").glob("*/**/rank-00001.log"))
+    assert [log.read_text().strip() for log in logs] == ["layout: replicate 2", "layout: shard 2"]
+    assert (folder / "configs" / "00000.jsonl").read_bytes() == before
+    launch = load_launch(folder)
+    assert load_settings(launch, 0)[0].parallel == Parallel(replicate=1, shard="rest")
+    assert load_frozen(launch, 0)["parallel"]["shard"] == 1
+
+
+def test_other_layout_shows_in_status_show_and_diff(shell: Any) -> None:
+    """Nobody has to know of the resume to see in which layout a run is."""
+    failed(shell, "+lr=1")
+    failed(shell, "+lr=1")
+    assert shell("resume", "parallel.shard=2", "parallel.replicate=rest").code == 0
+    (run,) = json.loads(shell("status", "--json").out)["runs"]
+    assert (run["overrides"]["parallel.shard"], run["overrides"]["lr"]) == ("2", "1")
+    shown = shell("show").out
+    assert "parallel.shard=2 parallel.replicate=rest since" in shown
+    document = json.loads(shell("show", "--json").out)
+    assert document["config"]["parallel"]["shard"] == 2
+    assert document["layout_changes"][0]["words"] == ["parallel.shard=2", "parallel.replicate=rest"]
+    (difference,) = json.loads(shell("diff", "@-2", "@-1", "--json").out)["config"]
+    assert difference["key"] == "parallel.shard"
+
+
+def test_resumes_build_on_each_other_and_a_plain_one_keeps_the_layout(shell: Any) -> None:
+    """A key is set in the layout that the run has now; a choice of the group replaces it all."""
+    folder = failed(shell)
+    present = []
+    for words in (["parallel=tensor"], [], ["parallel.sequence=false"], ["parallel=hsdp"]):
+        assert shell("resume", *words, "--wait").code == 1
+        present.append(load_settings(load_launch(folder), 0)[0].parallel)
+    tensor = Parallel(tensor="node")
+    assert present[:2] == [tensor, tensor]
+    assert present[2] == Parallel(tensor="node", sequence=False)
+    assert present[3] == Parallel(shard="node")
+    assert len(changes(shell, folder)) == 3
+    assert load_launch(folder).overrides(0)[-1] == "parallel=hsdp"
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("parallel.shard=3", "parallel: replicate 2 x shard 3 is 6 ranks"),
+        ("seed=7", "resume cannot change seed"),
+        ("+parallel.shard=2", "resume cannot change +parallel.shard"),
+        ("parallelism=tensor", "resume cannot change parallelism"),
+        ("parallel=nothing", "parallel"),
+        ("parallel.shards=2", "parallel.shards"),
+        ("parallel.shard=1,2", "several values"),
+        ("parallel.shard=[1]", "parallel.shard"),
+        ("parallel.shard=${seed}", "parallel.shard"),
+        ("parallel.schedule=2F2B", "no schedule"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_changes(
+    shell: Any, word: str, told: str
+) -> None:
+    """One error names the word; no event is written, and nothing is started."""
+    folder = failed(shell)
+    before = shell.events(folder)
+    words = [word] if word != "parallel.shard=3" else [word, "parallel.replicate=2"]
+    said = shell("resume", *words)
+    assert said.code == 2
+    assert told in said.err
+    assert said.err.count("\n") >= 2, "the error, and what to do"
+    assert "Traceback" not in said.err
+    assert shell.events(folder) == before
+
+
+def test_dry_run_says_the_layout_and_records_nothing(shell: Any) -> None:
+    """`resume --dry-run` is the way to try a layout."""
+    folder = failed(shell)
+    shown = shell("resume", "parallel=fsdp", "--dry-run")
+    assert "layout  0: shard 2" in shown.out
+    document = json.loads(shell("resume", "parallel=fsdp", "--dry-run", "--json").out)
+    assert document["new_layouts"][0]["layout"]["shard"] == 2
+    assert changes(shell, folder) == []
+
+
+def test_rerun_takes_the_layout_that_the_run_had_last(shell: Any) -> None:
+    """A rerun computes what the run computed in the end."""
+    folder = failed(shell)
+    assert shell("resume", "parallel=fsdp", "--wait").code == 1
+    assert shell("rerun", "--wait").code == 1
+    (again,) = set(shell.outputs) - {folder}
+    launch = load_launch(again)
+    assert load_settings(launch, 0)[0].parallel.shard == "rest"
+    assert "parallel=fsdp" in launch.runs[0].overrides
+
+
+def test_words_replace_what_they_make_void() -> None:
+    """Overrides are shown as they would be typed for the run as it is now."""
+    words = ("seed=1", "parallel.shard=2", "parallel=hsdp", "+x=1")
+    assert with_layout_words(words, ["parallel=tensor"]) == ("seed=1", "+x=1", "parallel=tensor")
+    assert with_layout_words(("parallel.shard=2",), ["parallel.shard=4"]) == ("parallel.shard=4",)
+    assert with_layout_words(("parallelism=2",), ["parallel=x"]) == ("parallelism=2", "parallel=x")
+    assert LaunchConfig(name="x").parallel == Parallel()
