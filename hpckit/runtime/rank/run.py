@@ -221,17 +221,22 @@ class Run(ParallelRun):
                     self._profiler.end(step)
                 self._times.end()
                 self._profiler.finish()
+                # Before groups of ranks are closed, whose sockets forked workers hold open.
+                self._end_workers()
                 self._tell(messages.Working(over=True))
                 done = max(total, loop.start.step)
                 self.samples = loop.samples(done)
                 loop.end(done, veto=self._vetoes_end())
         finally:
-            while self._batches:
-                self._batches.pop().close()
+            self._end_workers()
             self._profiler.hold()
             self._stepping = False
             self._times.forget()
             self._tell(messages.Working(over=True))
+
+    def _end_workers(self) -> None:
+        while self._batches:
+            self._batches.pop().close()
 
     def _begins_again(self) -> bool:
         """Whether this is the first loop of ranks that replace earlier ranks of the same run."""
