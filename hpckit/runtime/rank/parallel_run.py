@@ -156,6 +156,16 @@ class ParallelRun:
         dist.all_reduce(total)
         return float(total) / self.world_size
 
+    def check_layout_in_use(self) -> None:
+        """Raise UsageError if a layout was chosen and the code has laid nothing out."""
+        if self.layout.is_data_parallel or self._made is not None:
+            return
+        raise UsageError(
+            f"the layout is {self.layout}, and this code uses neither run.parallelize() nor "
+            "run.mesh: each rank would train the whole model",
+            hint="build the model by run.parallelize(build, plan), or choose parallel=none",
+        )
+
     @property
     def _models(self) -> ParallelModels:
         """What builds models; made, with the mesh, when it is first needed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,13 @@ from byte_model import ByteModel, plan
 from torch import nn
 
 from hpckit import Plan
-from hpckit.errors import ConfigError
+from hpckit.errors import ConfigError, UsageError
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.rank import RankInfo, RankSource
+from hpckit.runtime.parallel.build import build_seeded
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.pipeline import stages_of_units
+from hpckit.runtime.rank.parallel_run import ParallelRun
 
 TENSOR = Layout(tensor=2)
 
@@ -146,10 +148,8 @@ def test_wrong_step_is_refused_on_every_rank(refused: list[dict[str, Any]], name
         assert one[name]["hint"]
 
 
-def test_model_is_built_the_same_whatever_was_drawn_before(tmp_path: Path) -> None:  # noqa: ARG001
+def test_model_is_built_the_same_whatever_was_drawn_before() -> None:
     """Initialisation depends on the seed alone."""
-    from hpckit.runtime.parallel.build import build_seeded  # noqa: PLC0415
-
     torch.manual_seed(1)
     first = build_seeded(ByteModel, 5)
     drawn = torch.rand(3)
@@ -160,3 +160,22 @@ def test_model_is_built_the_same_whatever_was_drawn_before(tmp_path: Path) -> No
     weights = [dict(one.named_parameters())["blocks.0.up.weight"] for one in (first, second, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+def test_layout_that_the_code_does_not_use_is_refused() -> None:
+    """Else status would tell of a layout, and every rank would train the whole model."""
+    info = RankInfo(
+        rank=0,
+        world_size=2,
+        local_rank=0,
+        local_world_size=2,
+        node_rank=0,
+        num_nodes=1,
+        source=RankSource.torchrun,
+    )
+    run = ParallelRun(info=info, device=torch.device("cpu"), layout=TENSOR)
+    with pytest.raises(UsageError, match="the layout is tensor 2, and this code uses neither"):
+        run.check_layout_in_use()
+    ParallelRun(
+        info=info, device=torch.device("cpu"), layout=Layout(replicate=2)
+    ).check_layout_in_use()
