@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
+from hpckit.runtime.rank.parameters import is_sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -156,9 +157,16 @@ class ParallelRun:
         dist.all_reduce(total)
         return float(total) / self.world_size
 
-    def check_layout_in_use(self) -> None:
-        """Raise UsageError if a layout was chosen and the code has laid nothing out."""
-        if self.layout.is_data_parallel or self._made is not None:
+    def check_layout_in_use(self, registered: Iterable[Any] = ()) -> None:
+        """Raise UsageError if a layout was chosen and the code has laid nothing out.
+
+        A registered model with parameters that are sharded is laid out by its own code.
+        """
+        if (
+            self.layout.is_data_parallel
+            or self._made is not None
+            or any(map(is_sharded, registered))
+        ):
             return
         raise UsageError(
             f"the layout is {self.layout}, and this code uses neither run.parallelize() nor "

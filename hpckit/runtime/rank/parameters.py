@@ -28,6 +28,13 @@ def layout_told(rank: int, layout: Layout, registered: Iterable[Any]) -> message
     )
 
 
+def is_sharded(value: Any) -> bool:
+    """Return whether this is a module of which some parameter is a DTensor."""
+    return isinstance(value, torch.nn.Module) and any(
+        hasattr(one, "to_local") for one in value.parameters()
+    )
+
+
 def _parameters(registered: Iterable[Any]) -> Iterator[torch.Tensor]:
     """Yield each parameter once; one that has no shape yet has no elements either."""
     seen: set[int] = set()

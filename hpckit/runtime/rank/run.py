@@ -197,7 +197,7 @@ class Run(ParallelRun):
             )
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
-        self.check_layout_in_use()
+        self.check_layout_in_use(self.registered.values())
         self.expect_steps()
         samples_per_step = samples_per_step or sum(one.batch_size for one in self._batches)
         self._profiler.finish()

@@ -144,6 +144,7 @@ class Numbers(Dataset):
         return index
 
 def main(config, run):
+    assert run.mesh["tensor"].size() == 2
     batches = run.batches(Numbers(), batch_size={BATCH}, workers=1)
     rows = [next(batches).tolist() for _ in run.steps(8)]
     assert not multiprocessing.active_children(), "workers outlived the loop"
