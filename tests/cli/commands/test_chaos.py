@@ -43,8 +43,11 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     def begin(**variables: str) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-c", "import time; time.sleep(600)"]
         environ = {**os.environ, **variables}
-        started.append(subprocess.Popen(argv, env=environ, start_new_session=True))
-        return started[-1]
+        process = subprocess.Popen(argv, env=environ, start_new_session=True)
+        started.append(process)
+        # The kernel closes the pipe that Popen waits for before it shows the new environment.
+        until(lambda: Path(f"/proc/{process.pid}/environ").read_bytes())
+        return process
 
     yield begin
     for process in started:
