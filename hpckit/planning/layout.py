@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.parallel.layout import Layout, MeshAxis
+from hpckit.model.parallel.layout import MOST_RANKS, Layout, MeshAxis
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS, Parallel, SizeWord
 from hpckit.model.ranges import ranges
 
 _INNER = (MeshAxis.shard, MeshAxis.context, MeshAxis.tensor)
 """The axes that may take the ranks of a node."""
-
-MOST_RANKS = 1_000_000
-"""A larger size is a slip of the keyboard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+MOST_RANKS = 1_000_000
+"""A larger number is a slip of the keyboard, or damaged."""
+
 
 class MeshAxis(StrEnum):
     """The axes of a layout, the outermost first: neighbouring ranks differ in the last ones."""
@@ -99,16 +102,17 @@ class Layout:
         """Return the same layout with another number of replicas."""
         return replace(self, replicate=replicas)
 
-    def describe(self, rank: int) -> str:
-        """Return where a rank is: `replica 1 of 2, pipeline stage 2 of 4`; empty if it is alone.
+    def describe(self, *ranks: int) -> str:
+        """Return where ranks are: `replica 1 of 2, pipeline stage 2 of 4`; empty if one is alone.
 
-        Numbers count from 0, as ranks do.
+        Several ranks have only what they share. Numbers count from 0, as ranks do.
         """
         words = {MeshAxis.replicate: "replica", MeshAxis.pipeline: "pipeline stage"}
+        first, *others = (self.coordinates(rank) for rank in ranks)
         return ", ".join(
             f"{words.get(axis, axis.value)} {place} of {self.sizes[axis]}"
-            for axis, place in self.coordinates(rank).items()
-            if self.sizes[axis] > 1
+            for axis, place in first.items()
+            if self.sizes[axis] > 1 and all(one[axis] == place for one in others)
         )
 
     def __str__(self) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpckit.model.parallel.layout import Layout, MeshAxis
+from hpckit.model.parallel.layout import Layout
 from hpckit.model.ranges import ranges
-
-_WORDS = {MeshAxis.replicate: "replica", MeshAxis.pipeline: "pipeline stage"}
 
 
 def rank_place(ranks: Sequence[int], layout: Layout | None) -> str:
@@ -20,14 +18,7 @@ def rank_place(ranks: Sequence[int], layout: Layout | None) -> str:
         return ""
     if not ranks or min(ranks) < 0 or max(ranks) >= layout.world_size:
         return ""
-    if len(ranks) == 1:
-        return layout.describe(ranks[0])
-    first, *others = (layout.coordinates(rank) for rank in ranks)
-    return ", ".join(
-        f"{_WORDS.get(axis, axis.value)} {place} of {layout.sizes[axis]}"
-        for axis, place in first.items()
-        if layout.sizes[axis] > 1 and all(one[axis] == place for one in others)
-    )
+    return layout.describe(*ranks)
 
 
 def name_rank(rank: int, place: str) -> str:

@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hpckit.model.parallel.layout import Layout, MeshAxis
-
-MOST_RANKS = 1_000_000
-"""A report of more ranks is damaged."""
+from hpckit.model.parallel.layout import MOST_RANKS, Layout, MeshAxis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ def _cut_matrices(
 
 
 def _join_parts(cut: TensorCut, parts: Sequence[StagePart], stages: int) -> None:
-    """Have parts pass plain tensors; last of all, because FSDP warns of views otherwise."""
+    """Have parts pass plain tensors to each other, and return them."""
     for part in parts:
         is_last = part.number == stages - 1
         cut.join_stages(part.module, first=part.number == 0, last=is_last)

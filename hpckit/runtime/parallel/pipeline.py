@@ -34,6 +34,16 @@ class StagePart:
     module: nn.Module
 
 
+def check_microbatches(rows: int, count: int) -> None:
+    """Raise UsageError if rows cannot be cut into this many equal parts."""
+    if rows % count:
+        raise UsageError(
+            f"a batch of {rows} rows on this rank cannot be cut into "
+            f"parallel.microbatches={count} equal parts",
+            hint="take a multiple, or leave parallel.microbatches out",
+        )
+
+
 def stages_of_units(units: Sequence[str], stages: int) -> list[list[str]]:
     """Return the units of each stage, in order; earlier stages have the one more.
 
@@ -176,12 +186,7 @@ class Pipeline:
         """Return into how many microbatches a batch is cut; raises UsageError if it cannot be."""
         least = 1 if self.schedule == "GPipe" else self.stages
         if self.microbatches is not None:
-            if rows % self.microbatches:
-                raise UsageError(
-                    f"a batch of {rows} rows on this rank cannot be cut into "
-                    f"parallel.microbatches={self.microbatches} equal parts",
-                    hint="take a multiple, or leave parallel.microbatches out",
-                )
+            check_microbatches(rows, self.microbatches)
             return self.microbatches
         wanted = range(2 * self.stages, least - 1, -1)
         fits = 1 if SCHEDULES[self.schedule] == 1 else self.group.size()

@@ -20,6 +20,7 @@ from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
 from hpckit.runtime.parallel.gradients import clip, total_norm
 from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.parallel.pipeline import check_microbatches
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -122,12 +123,7 @@ class ModelTraining:
     ) -> Tensor:
         """Run forward and backward over the parts of a batch; return their mean loss."""
         count = self.microbatches or 1
-        if len(inputs) % count:
-            raise UsageError(
-                f"a batch of {len(inputs)} rows on this rank cannot be cut into "
-                f"parallel.microbatches={count} equal parts",
-                hint="take a multiple, or leave parallel.microbatches out",
-            )
+        check_microbatches(len(inputs), count)
         values = []
         each = len(inputs) // count
         for turn in range(count):
