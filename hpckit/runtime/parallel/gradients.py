@@ -57,7 +57,7 @@ def total_norm(
     gradients = [
         one.grad for one in parameters if one.grad is not None and id(one) not in uncounted
     ]
-    squares = [_norm_of(one) ** 2 for one in _by_mesh(gradients)]
+    squares = [_sum_of_squares(one) for one in _by_mesh(gradients)]
     total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64)
     if pipeline is not None:
         dist.all_reduce(total, group=pipeline)
@@ -82,8 +82,8 @@ def _by_mesh(gradients: Sequence[Tensor]) -> Iterable[list[Tensor]]:
     return groups.values()
 
 
-def _norm_of(gradients: list[Tensor]) -> Tensor:
-    """Return the norm of gradients that are placed alike, from local squares."""
+def _sum_of_squares(gradients: list[Tensor]) -> Tensor:
+    """Return the sum of the squares of gradients that are placed alike; collective."""
     squares = torch.stack(
         [torch.linalg.vector_norm(local_part(g)).double() ** 2 for g in gradients]
     ).sum()
@@ -97,4 +97,4 @@ def _norm_of(gradients: list[Tensor]) -> Tensor:
                 )
             if not isinstance(placement, Replicate):
                 dist.all_reduce(squares, group=first.device_mesh.get_group(axis))
-    return squares.sqrt()
+    return squares
