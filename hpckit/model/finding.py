@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from hpckit.model.parallel.model_check import CheckedModel
+
 
 class Severity(StrEnum):
     """An `error` refuses the launch; a `warning` is printed, and the launch continues."""
@@ -67,7 +69,8 @@ class CheckReport:
     """The whole result of a check; `unchecked` lists what could not be checked, and why.
 
     `notices` are the transports of notices, whose addresses are well-formed. `layouts` are those of
-    the runs in words, if they are more than plain data parallelism.
+    the runs in words, if they are more than plain data parallelism; `models` are those that were
+    checked in them.
     """
 
     findings: tuple[Finding, ...]
@@ -76,6 +79,7 @@ class CheckReport:
     unchecked: tuple[str, ...]
     notices: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
+    models: tuple[CheckedModel, ...] = ()
 
     @property
     def errors(self) -> tuple[Finding, ...]:

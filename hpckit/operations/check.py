@@ -17,6 +17,7 @@ from hpckit.model.command import command_words
 from hpckit.model.finding import CheckReport, ExpectedStart, Finding, Severity
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, LaunchPlan
+from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cluster import chosen_of, preflight
 from hpckit.planning.checks.cost import estimate_cost, over_budget
@@ -33,8 +34,12 @@ _FORECASTS = 8
 """Slurm forecasts the start of at most this many jobs of a launch: each query runs its planner."""
 
 
-def check_launch(prepared: Prepared, context: Context) -> CheckReport:
-    """Return the findings about this launch; no Slurm error is raised."""
+def check_launch(prepared: Prepared, context: Context, *, models: bool = False) -> CheckReport:
+    """Return the findings about this launch; no Slurm error is raised.
+
+    With `models`, the functions of runs that are laid out are run up to their first step, if
+    nothing else is wrong.
+    """
     plan = _as_submitted(prepared.plan, context.environ)
     machine = Machine(
         plan=plan, snapshot=prepared.snapshot, environ=context.environ, split=command_words
@@ -44,13 +49,19 @@ def check_launch(prepared: Prepared, context: Context) -> CheckReport:
     if plan.cluster.kind is ClusterKind.slurm:
         asked.ask()
     expected = estimate_cost(plan, asked.site)
+    findings += [*plan_slips(plan), *asked.findings, *over_budget(plan, expected)]
+    checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
+    if models and not any(one.severity is Severity.error for one in findings):
+        with context.progress("checking models", quiet=prepared.quiet):
+            findings += checks.findings()
     return CheckReport(
-        findings=(*findings, *plan_slips(plan), *asked.findings, *over_budget(plan, expected)),
+        findings=tuple(findings),
         starts=tuple(asked.starts),
         estimate=expected,
-        unchecked=(*machine.unchecked, *asked.unchecked),
+        unchecked=(*machine.unchecked, *asked.unchecked, *checks.unchecked),
         notices=tuple(one.transport.value for one in prepared.destinations),
         layouts=planned_layouts(run.settings for run in plan.runs),
+        models=tuple(checks.models),
     )
 
 

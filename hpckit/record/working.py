@@ -43,14 +43,23 @@ def working_folder(launch: Launch, index: int, kind: WorkingFolder) -> Path:
 
 def fill_working_folder(launch: Launch, index: int) -> None:
     """Create the run's own folder, or complete that of an earlier attempt; raises OSError."""
-    _Filling(launch=launch, work=launch.paths.run(index).work).fill()
+    show_code(Path(launch.code.root), Path(launch.code.working_dir), launch.paths.run(index).work)
+
+
+def show_code(root: Path, working_dir: Path, work: Path) -> None:
+    """Fill a folder so that relative paths lead to the code below `root`; raises OSError.
+
+    `working_dir`, below `root`, is the folder that programs start in.
+    """
+    _Filling(root=root, working_dir=working_dir, work=work).fill()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Filling:
     """One working folder being created, and the entries and bytes left for it."""
 
-    launch: Launch
+    root: Path
+    working_dir: Path
     work: Path
     entries: int = _MOST_ENTRIES
     size: int = _MOST_BYTES
@@ -58,7 +67,7 @@ class _Filling:
 
     def fill(self) -> None:
         """Go through the code from the top, folder by folder."""
-        self._waiting.append((Path(self.launch.code.root), self.work))
+        self._waiting.append((self.root, self.work))
         while self._waiting:
             source, target = self._waiting.popleft()
             make_folder(target)
@@ -83,7 +92,7 @@ class _Filling:
         """
         if not entry.is_dir(follow_symlinks=False):
             return False
-        if Path(self.launch.code.working_dir).is_relative_to(entry.path):
+        if self.working_dir.is_relative_to(entry.path):
             return True
         if entry.name.startswith(".") or self.work.is_relative_to(entry.path):
             return False

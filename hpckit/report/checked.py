@@ -8,7 +8,9 @@ from hpckit.model.counted import counted
 from hpckit.model.finding import CheckReport, CostEstimate, Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.moment import local_moment
+from hpckit.model.parallel.model_check import CheckedModel
 from hpckit.model.plan import LaunchPlan
+from hpckit.report.account import size_text
 
 _INDENT = " " * 11
 
@@ -21,6 +23,10 @@ def check_lines(plan: LaunchPlan, checked: CheckReport) -> Iterator[str]:
         yield from _finding_lines(finding)
     for layout in checked.layouts:
         yield f"  layout   {layout}"
+    for model in checked.models:
+        of = f"run {model.run}: " if len(plan.runs) > 1 else ""
+        yield f"  model    {of}{model.parameters:,} parameters"
+        yield from _memory_lines(model)
     for start in checked.starts:
         at = "not said" if start.at is None else local_moment(start.at)
         yield f"  start    job {start.job_index}: {at} {start.words}".rstrip()
@@ -55,7 +61,20 @@ def check_document(plan: LaunchPlan, checked: CheckReport) -> dict[str, object]:
         "unchecked": checked.unchecked,
         "notices": checked.notices,
         "layouts": checked.layouts,
+        "models": checked.models,
     }
+
+
+def _memory_lines(model: CheckedModel) -> Iterator[str]:
+    """Yield what a rank of each stage holds."""
+    for one in model.stages:
+        stage = f"of stage {one.stage} " if len(model.stages) > 1 else ""
+        yield (
+            f"{_INDENT}a rank {stage}holds {one.parameters:,} of them: "
+            f"{size_text(one.parameter_bytes)}; with gradients "
+            f"({size_text(one.gradient_bytes)}) and Adam ({size_text(one.adam_bytes)}) "
+            f"{size_text(one.total_bytes)}"
+        )
 
 
 def _finding_lines(finding: Finding) -> Iterator[str]:

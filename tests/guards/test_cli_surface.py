@@ -16,7 +16,7 @@ SURFACE = {
     "launch": COMPOSING
     | {"--dry-run", "--no-check", "--auto-resume", "--wait", "--detach", "--foreground", "--follow"}
     | {"--rerun", "--any-code"},
-    "check": COMPOSING,
+    "check": COMPOSING | {"--no-model"},
     "render": COMPOSING,
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
     "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}

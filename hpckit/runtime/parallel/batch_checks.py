@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from hpckit.errors import RunError, UsageError
 from hpckit.model.counted import counted
-from hpckit.model.parallel.layout import MeshAxis
+from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.ranges import ranges
 from hpckit.runtime.parallel.mesh import RankMesh
 
@@ -55,6 +55,28 @@ def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: boo
             "count the same",
             hint="pass the share: run.train_step(model, inputs, targets, share=share), with "
             "share = run.share(batch_size)",
+        )
+
+
+def check_targets(inputs: Tensor, targets: Any) -> None:
+    """Raise UsageError if targets are a tensor of another number of rows than the inputs."""
+    if isinstance(targets, Tensor) and targets.shape[:1] != inputs.shape[:1]:
+        raise UsageError(
+            f"inputs are {list(inputs.shape)}, and targets {list(targets.shape)}: both need a row "
+            "for each sample",
+            hint="index both by share.rows",
+        )
+
+
+def check_sequence(layout: Layout, length: int) -> None:
+    """Raise UsageError if pipeline stages cannot pass on equal parts of a sequence."""
+    if layout.pipeline > 1 and (length // layout.context) % layout.tensor:
+        raise UsageError(
+            f"sequences of {length} positions cannot be cut into "
+            f"{layout.context * layout.tensor} equal parts, which the ranks of "
+            f"{layout} pass from stage to stage",
+            hint="take a multiple of parallel.tensor x parallel.context for their length, or "
+            "parallel.sequence=false",
         )
 
 

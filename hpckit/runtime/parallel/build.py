@@ -37,22 +37,20 @@ class LaidOutModel:
     tied: tuple[TiedWeight, ...] = ()
 
 
-def lay_out(
-    build: Callable[[], nn.Module], plan: Plan, mesh: RankMesh, settings: Parallel, seed: int
-) -> LaidOutModel:
-    """Return this rank's part of the model that `build` makes; collective.
+def lay_out(model: nn.Module, plan: Plan, mesh: RankMesh, settings: Parallel) -> LaidOutModel:
+    """Return this rank's part of a whole model, which is the same on every rank; collective.
 
-    Raises ConfigError if plan, model and layout do not fit together.
+    A model on the meta device stays there. Raises ConfigError if plan, model and layout do not fit
+    together.
     """
-    model = build_seeded(build, seed)
     units = check_plan(model, plan, mesh.layout)
     if mesh.layout.is_data_parallel and settings.params is Precision.fp32:
         _prepare_units(model, units, settings)
-        return LaidOutModel(module=_replicated(model.to(mesh.device), mesh))
+        return LaidOutModel(module=_replicated(_placed(model, mesh.device), mesh))
     split = _split(plan, units, mesh.layout, mesh.place(MeshAxis.pipeline), settings)
     holder = split.holder(model) if split else model
     parts = split.parts(holder) if split else [StagePart(number=0, module=holder)]
-    holder.to(mesh.device)
+    _placed(holder, mesh.device)
     own = [unit for unit in units if unit in dict(holder.named_modules())]
     cut = _cut_matrices(holder, own, plan, mesh, settings)
     context = _join_context(holder, own, mesh)
@@ -73,6 +71,10 @@ def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
+
+
+def _placed(model: nn.Module, device: torch.device) -> nn.Module:
+    return model if any(one.is_meta for one in model.parameters()) else model.to(device)
 
 
 def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import nn
 
@@ -15,38 +15,54 @@ _SHOWN = 5
 
 def check_plan(model: nn.Module, plan: Plan, layout: Layout) -> tuple[str, ...]:
     """Return the names of the plan's units in this model, in order; raises ConfigError."""
-    names = [name for name, _ in model.named_modules() if name]
-    for field, patterns in plan.unmatched(names).items():
-        raise ConfigError(
+    for problem in plan_problems(model, plan, layout):
+        raise problem
+    return units_of(model, plan)
+
+
+def units_of(model: nn.Module, plan: Plan) -> tuple[str, ...]:
+    """Return the names of the modules that a plan says repeat, in order."""
+    return tuple(plan.matching(plan.units, _names(model)))
+
+
+def plan_problems(model: nn.Module, plan: Plan, layout: Layout) -> Iterator[ConfigError]:
+    """Yield all that does not fit together; the model may be on any device, also on meta."""
+    names = _names(model)
+    unmatched = plan.unmatched(names)
+    for field, patterns in unmatched.items():
+        yield ConfigError(
             f"Plan({field}=…): {', '.join(patterns)} matches no module of the model",
             hint=f"its modules are {_some(names)}",
         )
-    units = tuple(plan.matching(plan.units, names))
-    if not units and layout.replica_size > 1:
-        raise ConfigError(
+    units = units_of(model, plan)
+    if not units and not unmatched and layout.replica_size > 1:
+        yield ConfigError(
             f"the plan names no units, and the model is to be laid out as {layout}",
             hint='name what repeats, for example Plan(units="blocks.*")',
         )
-    _check_ties(model, plan)
+    yield from _tie_problems(model, plan)
     if layout.tensor > 1:
-        _check_tensor(model, plan, units, layout.tensor)
-    if layout.pipeline > 1:
-        _check_ends(model, plan, units)
-    return units
+        yield from _tensor_problems(model, plan, units, layout.tensor)
+    if layout.pipeline > 1 and units:
+        yield from _end_problems(model, plan, units)
 
 
-def _check_ties(model: nn.Module, plan: Plan) -> None:
+def _names(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_modules() if name]
+
+
+def _tie_problems(model: nn.Module, plan: Plan) -> Iterator[ConfigError]:
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for pair in plan.tied:
-        for name in pair:
-            if name not in parameters:
-                raise ConfigError(
-                    f"Plan(tied=…): the model has no parameter {name}",
-                    hint=f"its parameters are {_some(parameters)}",
-                )
+        lost = [name for name in pair if name not in parameters]
+        for name in lost:
+            yield ConfigError(
+                f"Plan(tied=…): the model has no parameter {name}",
+                hint=f"its parameters are {_some(parameters)}",
+            )
         first, second = pair
-        if parameters[first] is not parameters[second]:
-            raise ConfigError(
+        if not lost and parameters[first] is not parameters[second]:
+            yield ConfigError(
                 f"Plan(tied=…): {first} and {second} are two parameters in the model",
                 hint=f"tie them where you build it: model.{second} = model.{first}",
             )
@@ -56,64 +72,67 @@ def _check_ties(model: nn.Module, plan: Plan) -> None:
     known = {name for pair in plan.tied for name in pair}
     for tied in groups.values():
         if len(tied) > 1 and not set(tied) <= known:
-            raise ConfigError(
+            yield ConfigError(
                 f"{' and '.join(tied)} are one parameter, and the plan does not say so",
                 hint=f"add it: Plan(tied=(({tied[0]!r}, {tied[1]!r}),), …)",
             )
 
 
-def _check_tensor(model: nn.Module, plan: Plan, units: Sequence[str], size: int) -> None:
+def _tensor_problems(
+    model: nn.Module, plan: Plan, units: Sequence[str], size: int
+) -> Iterator[ConfigError]:
     if not plan.columns or not plan.rows:
-        raise ConfigError(
+        yield ConfigError(
             f"parallel.tensor={size}, and the plan cuts no matrices",
             hint="name linear layers: Plan(columns=…, rows=…)",
         )
-    for pattern, counts in plan.heads.items():
-        for what, count in zip(("attention heads", "key-value heads"), counts, strict=True):
-            if count % size:
-                raise ConfigError(
-                    f"parallel.tensor={size} does not divide the {count} {what} of {pattern}",
-                    hint="choose a size that divides both numbers of heads",
-                )
+    yield from _head_problems(plan, size)
     modules = dict(model.named_modules())
     columns = plan.matching(plan.columns, modules)
     rows = plan.matching(plan.rows, modules)
-    if both := sorted({*columns} & {*rows}):
-        raise ConfigError(f"{both[0]} is in both columns and rows of the plan")
-    for name in columns:
-        _check_divides(name, _linear(name, modules[name], "columns").out_features, size)
-    for name in rows:
-        module = modules[name]
-        width = (
-            module.num_embeddings
-            if isinstance(module, nn.Embedding)
-            else _linear(name, module, "rows").in_features
-        )
-        _check_divides(name, width, size)
-    _check_pairs(modules, units, columns, rows)
+    for name in sorted({*columns} & {*rows}):
+        yield ConfigError(f"{name} is in both columns and rows of the plan")
+    for field, names in (("columns", columns), ("rows", rows)):
+        yield from _cut_problems({name: modules[name] for name in names}, field, size)
+    yield from _pair_problems(modules, units, columns, rows)
 
 
-def _linear(name: str, module: nn.Module, field: str) -> nn.Linear:
-    if isinstance(module, nn.Linear):
-        return module
-    raise ConfigError(
-        f"Plan({field}=…): {name} is a {type(module).__name__}",
-        hint="columns are nn.Linear; rows are nn.Linear or nn.Embedding",
-    )
+def _head_problems(plan: Plan, size: int) -> Iterator[ConfigError]:
+    for pattern, counts in plan.heads.items():
+        for what, count in zip(("attention heads", "key-value heads"), counts, strict=True):
+            if count % size:
+                yield ConfigError(
+                    f"parallel.tensor={size} does not divide the {count} {what} of {pattern}",
+                    hint="choose a size that divides both numbers of heads",
+                )
 
 
-def _check_divides(name: str, width: int, size: int) -> None:
-    if width % size:
-        raise ConfigError(
-            f"parallel.tensor={size} does not divide {name}, which has {width} to cut",
-            hint="choose a size that divides it, or leave the module out of the plan",
-        )
+def _cut_problems(modules: Mapping[str, nn.Module], field: str, size: int) -> Iterator[ConfigError]:
+    """Yield which modules cannot be cut, by their kind or their width: each width once."""
+    seen: set[int] = set()
+    for name, module in modules.items():
+        if isinstance(module, nn.Linear):
+            width = module.out_features if field == "columns" else module.in_features
+        elif isinstance(module, nn.Embedding) and field == "rows":
+            width = module.num_embeddings
+        else:
+            yield ConfigError(
+                f"Plan({field}=…): {name} is a {type(module).__name__}",
+                hint="columns are nn.Linear; rows are nn.Linear or nn.Embedding",
+            )
+            continue
+        if width % size and width not in seen:
+            seen.add(width)
+            yield ConfigError(
+                f"parallel.tensor={size} does not divide {name}, which has {width} to cut",
+                hint="choose a size that divides it, or leave the module out of the plan",
+            )
 
 
-def _check_pairs(
+def _pair_problems(
     modules: dict[str, nn.Module], units: Sequence[str], columns: Sequence[str], rows: Sequence[str]
-) -> None:
-    """Refuse several projections in one matrix: cut by rows, each rank would mix them up.
+) -> Iterator[ConfigError]:
+    """Yield several projections in one matrix: cut by rows, each rank would mix them up.
 
     Nothing else would tell: shapes fit, and losses look alike.
     """
@@ -121,7 +140,7 @@ def _check_pairs(
         taken = {one.in_features for one in _linears(modules, unit, rows).values()}
         for name, module in _linears(modules, unit, columns).items():
             if taken and all(one % module.out_features for one in taken):
-                raise ConfigError(
+                yield ConfigError(
                     f"{name} has {module.out_features} outputs, and no row layer of {unit} takes "
                     f"as many ({', '.join(map(str, sorted(taken)))}): does it hold several "
                     "projections in one?",
@@ -137,8 +156,8 @@ def _linears(
     return {name: one for name, one in inside.items() if isinstance(one, nn.Linear)}
 
 
-def _check_ends(model: nn.Module, plan: Plan, units: Sequence[str]) -> None:
-    """Check that every parameter belongs to a unit or to an end."""
+def _end_problems(model: nn.Module, plan: Plan, units: Sequence[str]) -> Iterator[ConfigError]:
+    """Yield the parameters that belong neither to a unit nor to an end."""
     homes = [*plan.first, *plan.last]
     for name, _ in model.named_parameters():
         parts = name.split(".")[:-1]
@@ -146,7 +165,7 @@ def _check_ends(model: nn.Module, plan: Plan, units: Sequence[str]) -> None:
         if any(one in units for one in inside):
             continue
         if not any(is_match(one, home) for one in inside for home in homes):
-            raise ConfigError(
+            yield ConfigError(
                 f"parallel.{MeshAxis.pipeline}: {name} belongs to no unit, and the plan does not "
                 "say whether it runs before or after them",
                 hint="name its module: Plan(first=…) or Plan(last=…)",

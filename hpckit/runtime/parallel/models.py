@@ -14,7 +14,7 @@ from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import Parallel
-from hpckit.runtime.parallel.build import lay_out
+from hpckit.runtime.parallel.build import LaidOutModel, build_seeded, lay_out
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.training import ModelTraining
 
@@ -45,10 +45,12 @@ class ParallelModels:
 
     def add(self, build: Callable[[], nn.Module], plan: Plan) -> nn.Module:
         """Build a model, lay it out, and return this rank's part; collective."""
-        made = lay_out(build, plan, self.mesh, self.settings, self.seed)
-        self._known[made.module] = ModelTraining(
-            model=made, mesh=self.mesh, microbatches=self.settings.microbatches
-        )
+        made = lay_out(build_seeded(build, self.seed), plan, self.mesh, self.settings)
+        return self.keep(made)
+
+    def keep(self, made: LaidOutModel) -> nn.Module:
+        """Remember how a model that is laid out is trained; return this rank's part."""
+        self._known[made.module] = ModelTraining(model=made, mesh=self.mesh, settings=self.settings)
         return made.module
 
     def training(self, model: nn.Module) -> ModelTraining:

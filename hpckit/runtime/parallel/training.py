@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import MeshAxis
+from hpckit.model.parallel.settings import Parallel
 from hpckit.model.parallel.share import BatchShare
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
@@ -36,7 +37,7 @@ class ModelTraining:
 
     model: LaidOutModel
     mesh: RankMesh
-    microbatches: int | None = None
+    settings: Parallel
     _checked: bool = field(default=False)
 
     def step(
@@ -46,6 +47,7 @@ class ModelTraining:
         loss = loss or cross_entropy
         if not self._checked:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
+            self.check_shapes(inputs, targets, share)
         size = self.mesh.layout.data_size
         # Gradients are averaged over data ranks, so that an even share counts as 1.
         scale = 1.0 if share is None else self._weight(inputs, share) * size
@@ -62,6 +64,21 @@ class ModelTraining:
             )
             self._checked = True
         return self._mean(value * scale)
+
+    def check_shapes(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> None:
+        """Raise UsageError if this rank's rows of a batch do not fit the layout."""
+        if share is not None:
+            self._weight(inputs, share)
+        batch_checks.check_targets(inputs, targets)
+        length = inputs.shape[1] if inputs.dim() > 1 else 0
+        if self.model.context is not None:
+            self.model.context.cut(length, inputs.device)
+        if self.model.pipeline is None:
+            check_microbatches(len(inputs), self.settings.microbatches or 1)
+            return
+        self.model.pipeline.parts_of_batch(len(inputs))
+        if self.settings.sequence:
+            batch_checks.check_sequence(self.mesh.layout, length)
 
     def evaluate(self, inputs: Tensor, targets: Any, loss: LossFunction | None) -> Tensor:
         """Return the loss of this data rank's rows, on all ranks that share them."""
@@ -122,7 +139,7 @@ class ModelTraining:
         kwargs: dict[str, Tensor],
     ) -> Tensor:
         """Run forward and backward over the parts of a batch; return their mean loss."""
-        count = self.microbatches or 1
+        count = self.settings.microbatches or 1
         check_microbatches(len(inputs), count)
         values = []
         each = len(inputs) // count

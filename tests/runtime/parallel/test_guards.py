@@ -13,6 +13,7 @@ from hpckit import Plan
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.rank import RankInfo, RankSource
+from hpckit.runtime.parallel.batch_checks import check_sequence, check_targets
 from hpckit.runtime.parallel.build import build_seeded
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.pipeline import stages_of_units
@@ -49,6 +50,24 @@ def test_grouped_queries_are_no_fused_projections() -> None:
     block: Any = model.blocks[0]
     block.attention.key = nn.Linear(32, 16, bias=False)
     assert check_plan(model, plan(heads={"blocks.*": (4, 2)}), TENSOR) == ("blocks.0",)
+
+
+def test_unequal_parts_of_sequences_are_not_passed_between_stages() -> None:
+    """Each stage takes them for equal; without stages DTensors know which rank has how many."""
+    odd = Layout(pipeline=2, tensor=2)
+    with pytest.raises(UsageError, match="15 positions cannot be cut into 2 equal parts"):
+        check_sequence(odd, 15)
+    check_sequence(odd, 16)
+    check_sequence(Layout(tensor=2), 15)
+    with pytest.raises(UsageError, match="18 positions cannot be cut into 4 equal parts"):
+        check_sequence(Layout(pipeline=2, context=2, tensor=2), 18)
+
+
+def test_targets_of_other_rows_are_refused() -> None:
+    """They would be spread over the inputs, or fail in the middle of a pipeline."""
+    with pytest.raises(UsageError, match=r"inputs are \[4, 8\], and targets \[2, 8\]"):
+        check_targets(torch.zeros(4, 8), torch.zeros(2, 8))
+    check_targets(torch.zeros(4, 8), {"anything": 1})
 
 
 @pytest.mark.parametrize(

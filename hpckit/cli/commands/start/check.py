@@ -1,6 +1,6 @@
 """`hpckit check`: whether a launch could run, without launching it.
 
-Writes and submits nothing.
+Writes and submits nothing. Functions of runs with a layout are run up to their first training step.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select a configuration, as for `launch`."""
     add_composing(parser)
+    parser.add_argument(
+        "--no-model",
+        action="store_true",
+        help="do not run functions up to their first step to check models in their layouts",
+    )
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -41,7 +46,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = compose_request(arguments, context)
     words = recorded_words(arguments, context)
     prepared = prepare.prepare(request, words, context, quiet=arguments.json)
-    checked = check.check_launch(prepared, context)
+    checked = check.check_launch(prepared, context, models=not arguments.no_model)
     if arguments.json:
         context.say_json(check_document(prepared.plan, checked))
     else:

@@ -1,0 +1,205 @@
+"""Checks models in their layouts: one process for each run, which builds its model on meta.
+
+It decides nothing about models, and imports no torch: a process of the run's Python does that. The
+user's function runs in it, up to its first training step, in a folder that is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess  # noqa: TID251  # the model is built by the Python of the run
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.model.finding import Finding, error, warning
+from hpckit.model.parallel.model_check import CheckedModel, ModelAnswer, ModelQuestion
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.model.plan import LaunchPlan, RunSpec
+from hpckit.model.ranges import ranges
+from hpckit.model.rank import RankInfo, RankSource
+from hpckit.planning.layout import layout_of
+from hpckit.record.snapshot.collect import CodeSnapshot
+from hpckit.record.working import show_code
+from hpckit.runtime.environ import rank_variables, without_rank
+
+_MODELS = 8
+"""The models of at most this many runs of a launch are checked: each takes seconds."""
+_PATIENCE_S = 60.0
+_MODULE = "hpckit.runtime.model_check.process"
+_LEAVE_OUT = "--no-model leaves this check out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChecks:
+    """Checks the models of a launch; afterwards `models` and `unchecked` hold what was learnt."""
+
+    plan: LaunchPlan
+    snapshot: CodeSnapshot
+    context: Context
+    models: list[CheckedModel] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+
+    def findings(self) -> Iterator[Finding]:
+        """Check the model of each run that is laid out; yield what does not fit."""
+        wanted = self._wanted()
+        for run in wanted[:_MODELS]:
+            yield from self._findings(run)
+        if left := wanted[_MODELS:]:
+            self.unchecked.append(
+                f"the {'model' if len(left) == 1 else 'models'} of "
+                f"{counted(len(left), 'more run')}, {ranges(one.index for one in left)}: "
+                f"those of {_MODELS} are checked at most"
+            )
+
+    def _wanted(self) -> list[RunSpec]:
+        """Return the runs of functions with a layout, the first one of each layout first."""
+        runs = [
+            run
+            for run in self.plan.runs
+            if run.settings.entry_point is not None and not layout_of(run.settings).is_data_parallel
+        ]
+        first = {_kind(run): run.index for run in reversed(runs)}
+        return sorted(runs, key=lambda run: first[_kind(run)] != run.index)
+
+    def _findings(self, run: RunSpec) -> Iterator[Finding]:
+        answer = self._ask(run)
+        layout, entry_point = str(layout_of(run.settings)), run.settings.entry_point
+        of = f"run {run.index}: " if len(self.plan.runs) > 1 else ""
+        for one in answer.problems:
+            yield error("parallel", layout, f"{of}{one.message}", one.hint)
+        if answer.model_unchecked:
+            yield warning(
+                "entry_point",
+                entry_point,
+                f"{of}the model could not be checked in its layout: {answer.model_unchecked}",
+                _LEAVE_OUT,
+            )
+        if answer.batch_unchecked:
+            yield warning(
+                "entry_point",
+                entry_point,
+                f"{of}the model fits its layout, but no batch was checked: "
+                f"{answer.batch_unchecked}",
+                "batches are checked at the first run.train_step",
+            )
+        if answer.stages:
+            checked = CheckedModel(
+                run=run.index, layout=layout, parameters=answer.parameters, stages=answer.stages
+            )
+            self.models.append(checked)
+
+    def _ask(self, run: RunSpec) -> ModelAnswer:
+        with tempfile.TemporaryDirectory(prefix="hpckit-check-", ignore_cleanup_errors=True) as at:
+            folder = Path(at)
+            question = ModelQuestion(
+                config=run.config,
+                stage=run.stage,
+                code=str(self._code),
+                project=str(self.snapshot.project),
+                folder=str(folder / "run"),
+            )
+            (folder / "run").mkdir()
+            try:
+                show_code(self.snapshot.root, self._code, folder / "work")
+                return self._answer(run, question, folder)
+            except OSError as problem:
+                return ModelAnswer(model_unchecked=str(problem))
+
+    @property
+    def _code(self) -> Path:
+        return self.snapshot.root / self.snapshot.working_dir
+
+    def _answer(self, run: RunSpec, question: ModelQuestion, folder: Path) -> ModelAnswer:
+        with (
+            (folder / "question").open("w+") as asked,
+            (folder / "answer").open("w+") as said,
+            (folder / "log").open("w+", errors="replace") as log,
+        ):
+            json.dump(to_plain(question), asked)
+            asked.seek(0)
+            process = subprocess.Popen(
+                [self.plan.python, "-P", "-m", _MODULE],
+                stdin=asked,
+                stdout=said,
+                stderr=log,
+                cwd=folder / "work" / self.snapshot.working_dir,
+                env=self._environ(run),
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                why = f"its code did not come to a training step within {_PATIENCE_S:.0f} s"
+                return ModelAnswer(model_unchecked=why)
+            finally:
+                _end(process)
+            return _read(said) if code == 0 else ModelAnswer(model_unchecked=self._why(code, log))
+
+    def _why(self, code: int, log: IO[str]) -> str:
+        """Return why a process gave no answer, by its last words."""
+        log.seek(0)
+        last = next((line for line in reversed(log.read().splitlines()) if line.strip()), "")
+        if last.startswith("ModuleNotFoundError: No module named 'torch'"):
+            return f"that needs PyTorch, and {self.plan.python} does not have it"
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"its process ended with {how}{f': {last}' if last else ''}"
+
+    def _environ(self, run: RunSpec) -> Mapping[str, str]:
+        """Return the environment of rank 0, which writes no compiled modules into the project."""
+        merged = {
+            "PYTHONHASHSEED": str(run.settings.seed),
+            **without_rank(self.context.environ),
+            **self.plan.cluster.env,
+            **run.secrets.cluster,
+            **run.settings.env,
+            **run.secrets.env,
+        }
+        paths = [str(self.snapshot.root / one) for one in self.snapshot.python_path]
+        search = [*paths, *filter(None, [merged.get("PYTHONPATH")])]
+        return {
+            **merged,
+            **rank_variables(_first_rank(run)),
+            "HPCKIT_PROJECT": str(self.snapshot.project),
+            "PYTHONPATH": os.pathsep.join(search),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+
+
+def _kind(run: RunSpec) -> tuple[str, str | None]:
+    return str(layout_of(run.settings)), run.settings.entry_point
+
+
+def _first_rank(run: RunSpec) -> RankInfo:
+    resources = run.settings.resources
+    return RankInfo(
+        rank=0,
+        world_size=resources.nodes * resources.tasks_per_node,
+        local_rank=0,
+        local_world_size=resources.tasks_per_node,
+        node_rank=0,
+        num_nodes=resources.nodes,
+        source=RankSource.agent,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(said: IO[str]) -> ModelAnswer:
+    said.seek(0)
+    try:
+        return from_plain(ModelAnswer, json.load(said))
+    except (TypeError, ValueError):
+        return ModelAnswer(model_unchecked="its process ended without an answer")

@@ -1,0 +1,132 @@
+"""The `run` that a user's function gets while its model is checked: up to its first step.
+
+Nothing is trained, written or sent. `parallelize` lays the model out on the meta device for rank 0
+of a world that is not there; the first `train_step` looks at the batch, and ends the function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from hpckit.errors import HpckitError
+from hpckit.model.parallel.model_check import LayoutProblem
+from hpckit.model.parallel.plan import Plan
+from hpckit.model.parallel.share import BatchShare
+from hpckit.runtime.data.batches import Batches
+from hpckit.runtime.parallel.model_fit import FittedModel, build_on_meta, told
+from hpckit.runtime.rank.parallel_run import LossFunction
+from hpckit.runtime.rank.run import Run
+from hpckit.runtime.stages import EarlierRun
+
+
+class CheckFinished(BaseException):  # `except Exception` must not catch it
+    """Ends the user's function once there is nothing more to look at."""
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class CheckedRun(Run):
+    """A run without a life: what it learns of the user's models is in `fitted` and `problems`.
+
+    `parts` are what rank 0 has of them. `batch_seen` says that a batch came as far as a training
+    step, `unknown` what the function asked for that is not there before a launch.
+    """
+
+    stage_name: str | None = None
+    fitted: list[FittedModel] = field(default_factory=list)
+    parts: list[nn.Module] = field(default_factory=list)
+    problems: list[LayoutProblem] = field(default_factory=list)
+    batch_seen: bool = False
+    unknown: str = ""
+
+    @property
+    def stage(self) -> str | None:
+        """Name of this run's stage; None if the launch has no stages."""
+        return self.stage_name
+
+    def earlier(self, stage: str) -> tuple[EarlierRun, ...]:
+        """End the function: no earlier stage has run."""
+        self.unknown = f"it uses run.earlier({stage!r}), and no earlier stage has run"
+        raise CheckFinished
+
+    def parallelize(self, build: Callable[[], nn.Module], plan: Plan | None = None) -> nn.Module:
+        """Return rank 0's part of the model on meta; ends the function if it does not fit."""
+        fitted = FittedModel(
+            model=build_on_meta(build),
+            plan=plan or Plan(),
+            layout=self.layout,
+            settings=self.parallel,
+        )
+        self.problems += fitted.problems()
+        if self.problems:
+            raise CheckFinished
+        try:
+            part = self._models.keep(fitted.laid_out(self.rank))
+        except HpckitError as error:
+            self._finish_with(error)
+        self.fitted.append(fitted)
+        self.parts.append(part)
+        return part
+
+    def train_step(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        targets: Any,
+        *,
+        loss: LossFunction | None = None,  # noqa: ARG002  # the signature of Run
+        share: BatchShare | None = None,
+    ) -> Tensor:
+        """Check the shapes of the batch, and end the function."""
+        try:
+            self._models.training(model).check_shapes(inputs, targets, share)
+        except HpckitError as error:
+            self._finish_with(error)
+        self.batch_seen = True
+        raise CheckFinished
+
+    def evaluate(
+        self,
+        model: nn.Module,
+        inputs: Tensor,
+        targets: Any,
+        *,
+        loss: LossFunction | None = None,
+    ) -> Tensor:
+        """Return 0."""
+        del model, inputs, targets, loss
+        return torch.zeros((), dtype=torch.float64)
+
+    def clip_grad_norm_(self, model: nn.Module, max_norm: float) -> Tensor:
+        """Return 0."""
+        del model, max_norm
+        return torch.zeros((), dtype=torch.float64)
+
+    def mean(self, value: float | Tensor) -> float:
+        """Return this rank's number."""
+        return 0.0 if isinstance(value, Tensor) and value.is_meta else float(value)
+
+    def state(self, **objects: Any) -> None:
+        """Keep nothing."""
+
+    def steps(self, total: int, *, start: int = 0, samples_per_step: int = 0) -> Iterator[int]:
+        """Yield one step."""
+        del samples_per_step
+        self.step = start
+        if start < total:
+            yield start
+
+    def log(self, *, step: int | None = None, **metrics: Any) -> None:
+        """Write nothing."""
+
+    def batches(self, dataset: Any, *, batch_size: int, **options: Any) -> Batches:
+        """Return batches that are read here: workers would outlive the check."""
+        return Run.batches(self, dataset, batch_size=batch_size, **(options | {"workers": 0}))
+
+    def _finish_with(self, error: HpckitError) -> NoReturn:
+        self.problems.append(told(error))
+        raise CheckFinished from error

@@ -1,0 +1,131 @@
+"""Checks a model in its layout: `python -P -m hpckit.runtime.model_check.process`.
+
+It reads a question as JSON from standard input, runs the user's function up to its first training
+step with a run that keeps nothing, and writes the answer to standard output. What the function
+prints goes to standard error. It ends with its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from hpckit.errors import UsageError
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.parallel.layout import MeshAxis
+from hpckit.model.parallel.model_check import ModelAnswer, ModelQuestion, StageMemory
+from hpckit.model.plain import from_plain, to_plain
+from hpckit.planning.layout import layout_of
+from hpckit.runtime.environ import environment, rank_info
+from hpckit.runtime.model_check.checked_run import CheckedRun, CheckFinished
+from hpckit.runtime.parallel.model_fit import fake_group, memory_of, told
+from hpckit.runtime.rank.attach import make_logger, seed_everything
+from hpckit.runtime.rank.config import Config
+from hpckit.runtime.rank.parent_watch import die_with_parent
+from hpckit.runtime.rank.user_function import call, load_function
+
+
+def check_model(question: ModelQuestion) -> ModelAnswer:
+    """Run the user's function up to its first step; return what was found of its models."""
+    settings = from_plain(LaunchConfig, question.config)
+    run = _make_run(question, settings)
+    with fake_group(run.rank, run.world_size):
+        ended = _run_function(run, settings)
+    if run.problems:
+        return ModelAnswer(problems=tuple(run.problems))
+    if not run.fitted:
+        return ModelAnswer(model_unchecked=ended or "it ended before run.parallelize")
+    try:
+        stages = _stages(run)
+    except UsageError as error:
+        return ModelAnswer(problems=(told(error),))
+    except Exception as error:  # noqa: BLE001  # torch's, of the user's model
+        return ModelAnswer(model_unchecked=_said(error))
+    unseen = "" if run.batch_seen else ended or "it ended before run.train_step"
+    return ModelAnswer(
+        parameters=sum(one.parameters for one in run.fitted),
+        stages=stages,
+        batch_unchecked=unseen,
+    )
+
+
+def _make_run(question: ModelQuestion, settings: LaunchConfig) -> CheckedRun:
+    folder, info = Path(question.folder), rank_info(environment())
+    return CheckedRun(
+        info=info,
+        config=Config(question.config),
+        device=torch.device("cpu"),
+        folder=folder,
+        attempt_folder=folder,
+        checkpoint_dir=folder / "checkpoints",
+        code_folder=Path(question.code),
+        project_folder=Path(question.project),
+        logger=make_logger(info),
+        seed=settings.seed,
+        layout=layout_of(settings),
+        parallel=settings.parallel,
+        stage_name=question.stage,
+        _keeps_state=False,
+    )
+
+
+def _run_function(run: CheckedRun, settings: LaunchConfig) -> str:
+    """Call the user's function; return how it ended, empty if it came to a training step.
+
+    What hpckit or the function refuses as a wrong configuration is a problem of the run.
+    """
+    seed_everything(settings.seed)
+    try:
+        call(load_function(str(settings.entry_point)), run)
+    except CheckFinished:
+        return run.unknown
+    except UsageError as error:
+        run.problems.append(told(error))
+    except Exception as error:  # noqa: BLE001  # the user's code
+        return _said(error)
+    except SystemExit as error:
+        return f"it ended by SystemExit({error.code!r})"
+    return ""
+
+
+def _said(error: Exception) -> str:
+    """Return an exception in words, with the user's line where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(__file__).parents[2])
+    place = next((one for one in reversed(frames) if not one.filename.startswith(ours)), None)
+    where = f" ({Path(place.filename).name}, line {place.lineno})" if place is not None else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _stages(run: CheckedRun) -> tuple[StageMemory, ...]:
+    """Return what the first rank of each pipeline stage holds of all models; raises ConfigError."""
+    found = [memory_of(0, run.parts)]
+    for stage in range(1, run.layout.pipeline):
+        rank = run.layout.rank_at({MeshAxis.pipeline: stage})
+        with fake_group(rank, run.world_size):
+            found.append(memory_of(stage, [one.laid_out(rank).module for one in run.fitted]))
+    return tuple(found)
+
+
+def main() -> NoReturn:
+    """Answer one question."""
+    die_with_parent()
+    answer_to = os.dup(1)
+    os.dup2(2, 1)
+    question = from_plain(ModelQuestion, json.loads(sys.stdin.read()))
+    sys.path.insert(0, question.code)
+    answer = check_model(question)
+    with os.fdopen(answer_to, "w") as file:
+        json.dump(to_plain(answer), file)
+    # Threads and exit handlers of the user's code are not waited for.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Promises of `hpckit check` about models: what does not fit its layout is named before it waits.
+
+Each check runs the user's function in a process of its own, up to its first training step.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.operations import model_check
+
+pytestmark = pytest.mark.training
+
+MODEL = """
+import os
+import torch
+from torch import nn
+from hpckit import Plan
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+PLAN = Plan(units="blocks.*", columns="blocks.*.up", rows="blocks.*.down",
+            heads={"blocks.*": (4, 2)})
+
+def train(config, run):
+    print("{not an answer}")
+    open("written.txt", "w").write(open("words.txt").read())
+    (run.folder / "also.txt").write_text("x")
+    model = run.parallelize(Model, PLAN)
+    run.state(model=model)
+    share = run.share(config.rows)
+    batch = torch.zeros(config.rows, 8)[share.rows][: config.get("seen", 99)]
+    for step in run.steps(3):
+        run.train_step(model, batch, batch, share=share)
+        raise SystemExit("a real step would come here")
+
+def by_hand(config, run):
+    model = run.parallelize(Model, PLAN)
+    for step in run.steps(3):
+        model(torch.zeros(2, 8))
+
+def early(config, run):
+    raise ValueError("no data here")
+
+def unfit(config, run):
+    run.parallelize(lambda: nn.ModuleDict({"blocks": nn.ModuleList([Block()])}), PLAN)
+
+def without(config, run):
+    pass
+
+def stuck(config, run):
+    os.fork()
+    while True:
+        pass
+"""
+NO_TORCH = """
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name == "torch" else find(name, *rest)
+"""
+NODES = ("resources.nodes=1", "resources.tasks_per_node=8", "code.snapshot=false")
+WORDS = ("experiment=function", "cluster=local", *NODES, "+rows=16")
+
+
+@pytest.fixture(name="project")
+def project_fixture(shell: Any) -> Any:
+    """Return a shell in a project with a model."""
+    (shell.cwd / "train.py").write_text(MODEL)
+    (shell.cwd / "words.txt").write_text("some words")
+    return shell
+
+
+def checked(project: Any, *words: str, function: str = "train") -> tuple[int, dict[str, Any]]:
+    """Return exit code and document of a check."""
+    said = project("check", "--json", *WORDS, f"entry_point=train:{function}", *words)
+    return said.code, json.loads(said.out)
+
+
+def messages(document: dict[str, Any]) -> str:
+    """Return what a check found, as lines of severity, key and message."""
+    return "\n".join(
+        f"{one['severity']} {one['key']}: {one['message']}" for one in document["findings"]
+    )
+
+
+def test_a_model_that_fits_is_counted_and_nothing_is_written(project: Any) -> None:
+    """What a rank of each stage holds, in elements and bytes; the project stays as it was."""
+    before = sorted(project.cwd.rglob("*"))
+    code, found = checked(project, "parallel=layout", "parallel.pipeline=2", "parallel.shard=4")
+    assert (code, found["findings"], found["unchecked"]) == (0, [], [])
+    (model,) = found["models"]
+    elements = 4 * (8 * 32 + 32 + 32 * 8 + 8)
+    assert (model["run"], model["parameters"]) == (0, elements)
+    assert [one["stage"] for one in model["stages"]] == [0, 1]
+    assert sum(one["parameters"] for one in model["stages"]) * 4 == elements
+    for one in model["stages"]:
+        held = 4 * one["parameters"]
+        assert (one["parameter_bytes"], one["gradient_bytes"]) == (held, held)
+        assert one["adam_bytes"] == 2 * held
+    assert sorted(project.cwd.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("parallel=tensor",), "parallel.tensor=8 does not divide the 4 attention heads"),
+        (("parallel=pipeline",), "4 units of the plan cannot make 8 stages"),
+        (("parallel=fsdp", "rows=4"), "a batch of 4 rows cannot be shared out over 8 data ranks"),
+        (("parallel=fsdp", "+seen=1"), "the batch has 1 rows, and the share 2"),
+        (
+            ("parallel=fsdp", "parallel.microbatches=3"),
+            "a batch of 2 rows on this rank cannot be cut into parallel.microbatches=3",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_an_error(project: Any, words: tuple[str, ...], message: str) -> None:
+    """By the plan, and by the first batch: exit code 2, with the words of the real run."""
+    code, found = checked(project, *words)
+    assert code == 2
+    assert f"error parallel: {message}" in messages(found)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "early",
+            "the model could not be checked in its layout: ValueError: no data here (train.py",
+        ),
+        (
+            "without",
+            "the model could not be checked in its layout: it ended before run.parallelize",
+        ),
+        ("by_hand", "the model fits its layout, but no batch was checked: "),
+    ],
+)
+def test_code_that_does_not_come_so_far_is_one_warning(
+    project: Any, function: str, message: str
+) -> None:
+    """Which may be right: data, devices or earlier runs may not be here."""
+    code, found = checked(project, "parallel=fsdp", function=function)
+    assert code == 0
+    assert [one["severity"] for one in found["findings"]] == ["warning"]
+    assert message in messages(found)
+
+
+def test_code_that_takes_too_long_is_ended(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the processes that it has started."""
+    monkeypatch.setattr(model_check, "_PATIENCE_S", 8.0)
+    code, found = checked(project, "parallel=fsdp", function="stuck")
+    assert code == 0
+    assert "did not come to a training step within 8 s" in messages(found)
+    assert not running("hpckit.runtime.model_check.process", project.cwd)
+
+
+def running(words: str, project: Path) -> list[int]:
+    """Return the processes with these words that were started for a project."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        try:
+            line, environ = (one / "cmdline").read_text(), (one / "environ").read_text()
+        except OSError:
+            continue
+        if words in line.replace("\0", " ") and f"HPCKIT_PROJECT={project}\0" in environ:
+            found.append(int(one.name))
+    return found
+
+
+def test_no_model_runs_nothing(project: Any) -> None:
+    """Nor does plain data parallelism, in which every model fits."""
+    code, found = checked(project, "parallel=tensor", "--no-model")
+    assert (code, found["findings"], found["models"]) == (0, [], [])
+    code, found = checked(project, "parallel=none", function="early")
+    assert (code, found["findings"], found["models"]) == (0, [], [])
+
+
+def test_without_torch_there_is_one_warning(project: Any, tmp_path: Path) -> None:
+    """The Python of the run lacks it: the rest of the check holds."""
+    (tmp_path / "sitecustomize.py").write_text(NO_TORCH)
+    project.environ["PYTHONPATH"] = str(tmp_path)
+    code, found = checked(project, "parallel=fsdp")
+    assert code == 0
+    (one,) = found["findings"]
+    assert one["severity"] == "warning"
+    assert "needs PyTorch" in one["message"]
+
+
+def test_each_layout_of_a_sweep_is_checked_first(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more runs than are checked, one of each layout comes first; the rest are named."""
+    monkeypatch.setattr(model_check, "_MODELS", 2)
+    words = ("-m", "rows=16,32", "parallel=fsdp,pipeline", "resources.tasks_per_node=4")
+    code, found = checked(project, *words)
+    assert code == 0, messages(found)
+    assert [one["layout"] for one in found["models"]] == ["shard 4", "pipeline 4"]
+    assert found["unchecked"] == ["the models of 2 more runs, 2-3: those of 2 are checked at most"]

@@ -1,0 +1,92 @@
+"""A model is laid out on meta, in a world that is not there, as it would be in the real one."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+from byte_model import ByteModel, plan
+
+from hpckit.model.parallel.layout import Layout, MeshAxis
+from hpckit.model.parallel.model_check import StageMemory
+from hpckit.model.parallel.settings import Parallel
+from hpckit.runtime.parallel.model_fit import FittedModel, build_on_meta, fake_group, memory_of
+
+ELEMENTS = 103_488
+TIED_AGAIN = 64 * 32
+"""The embedding is on the first stage, and as the head on the last."""
+
+
+def fitted(layout: Layout, **settings: object) -> FittedModel:
+    """Return the byte model on meta."""
+    return FittedModel(
+        model=build_on_meta(ByteModel),
+        plan=plan(),
+        layout=layout,
+        settings=Parallel(**settings),  # type: ignore[arg-type]
+    )
+
+
+def stages(model: FittedModel) -> list[StageMemory]:
+    """Return what the first rank of each stage holds."""
+    found = []
+    for stage in range(model.layout.pipeline):
+        rank = model.layout.rank_at({MeshAxis.pipeline: stage})
+        with fake_group(rank, model.layout.world_size):
+            found.append(memory_of(stage, [model.laid_out(rank).module]))
+    return found
+
+
+@pytest.mark.training
+def test_ranks_hold_their_part_and_no_tensor_has_memory() -> None:
+    """Bytes of parameters, gradients and Adam follow from the layout; the original stays whole."""
+    model = fitted(Layout(replicate=2, shard=4))
+    assert model.problems() == ()
+    (one,) = stages(model)
+    assert one.parameters == ELEMENTS // 4 == model.parameters // 4
+    assert (one.parameter_bytes, one.gradient_bytes) == (ELEMENTS, ELEMENTS)
+    assert one.total_bytes == 4 * ELEMENTS
+    assert all(tensor.is_meta for tensor in model.model.parameters())
+    assert not dist.is_initialized()
+
+
+@pytest.mark.training
+def test_stages_hold_the_whole_model_together() -> None:
+    """Each has its own units; the first and the last have the tied weight, too."""
+    found = stages(fitted(Layout(pipeline=4, shard=2), schedule="1F1B"))
+    assert [one.stage for one in found] == [0, 1, 2, 3]
+    assert 2 * sum(one.parameters for one in found) == ELEMENTS + TIED_AGAIN
+    assert found[1] == StageMemory(**{**_fields(found[2]), "stage": 1})
+
+
+def _fields(one: StageMemory) -> dict[str, int]:
+    return {name: getattr(one, name) for name in StageMemory.__slots__}
+
+
+@pytest.mark.training
+def test_a_thousand_ranks_take_one_model_and_one_part_each_stage() -> None:
+    """However many ranks there are, a part is as large as that of the few that are alike."""
+    few = stages(fitted(Layout(pipeline=2, shard=2, tensor=2)))
+    many = stages(fitted(Layout(replicate=128, pipeline=2, shard=2, tensor=2)))
+    assert many == few
+
+
+def test_everything_that_does_not_fit_is_named_at_once() -> None:
+    """Heads, key-value heads, widths and the number of stages."""
+    model = fitted(Layout(pipeline=16, tensor=3))
+    said = [one.message for one in model.problems()]
+    for wanted in (
+        "does not divide the 4 attention heads",
+        "does not divide the 4 key-value heads",
+        "does not divide blocks.0.attention.query, which has 32 to cut",
+        "8 units of the plan cannot make 16 stages",
+    ):
+        assert any(wanted in one for one in said), (wanted, said)
+    # One line for each width that does not divide, not for each of the layers that have it.
+    assert sum("blocks" in one and "to cut" in one for one in said) == len({32, 128}) * 2
+
+
+def test_interleaved_stages_are_twice_as_many() -> None:
+    """Each rank has two, and units have to be enough for all."""
+    assert fitted(Layout(pipeline=8), schedule="1F1B").problems() == ()
+    (one,) = fitted(Layout(pipeline=8), schedule="Interleaved1F1B").problems()
+    assert "8 units of the plan cannot make 16 stages" in one.message
