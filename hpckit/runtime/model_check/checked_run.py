@@ -18,7 +18,8 @@ from hpckit.model.parallel.model_check import LayoutProblem
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.share import BatchShare
 from hpckit.runtime.data.batches import Batches
-from hpckit.runtime.parallel.model_fit import FittedModel, build_on_meta, told
+from hpckit.runtime.parallel.build import build_on_meta
+from hpckit.runtime.parallel.model_fit import FittedModel, told
 from hpckit.runtime.rank.parallel_run import LossFunction
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun
@@ -53,7 +54,13 @@ class CheckedRun(Run):
         self.unknown = f"it uses run.earlier({stage!r}), and no earlier stage has run"
         raise CheckFinished
 
-    def parallelize(self, build: Callable[[], nn.Module], plan: Plan | None = None) -> nn.Module:
+    def parallelize(
+        self,
+        build: Callable[[], nn.Module],
+        plan: Plan | None = None,
+        *,
+        init: Callable[[str, nn.Module], None] | None = None,  # noqa: ARG002  # that of Run
+    ) -> nn.Module:
         """Return rank 0's part of the model on meta; ends the function if it does not fit."""
         fitted = FittedModel(
             model=build_on_meta(build),

@@ -21,6 +21,7 @@ from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision, Recompute
 from hpckit.runtime.parallel.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
+from hpckit.runtime.parallel.initialise import PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
@@ -37,26 +38,49 @@ class LaidOutModel:
     tied: tuple[TiedWeight, ...] = ()
 
 
-def lay_out(model: nn.Module, plan: Plan, mesh: RankMesh, settings: Parallel) -> LaidOutModel:
+def lay_out(
+    model: nn.Module,
+    plan: Plan,
+    mesh: RankMesh,
+    settings: Parallel,
+    initialiser: PartInitialiser | None = None,
+) -> LaidOutModel:
     """Return this rank's part of a whole model, which is the same on every rank; collective.
 
-    A model on the meta device stays there. Raises ConfigError if plan, model and layout do not fit
-    together.
+    A model on the meta device gets its values by the initialiser, or stays there. Raises
+    ConfigError if plan, model and layout do not fit together.
     """
     units = check_plan(model, plan, mesh.layout)
+    return lay_out_checked(model, units, plan, mesh, settings, initialiser)
+
+
+def lay_out_checked(
+    model: nn.Module,
+    units: Sequence[str],
+    plan: Plan,
+    mesh: RankMesh,
+    settings: Parallel,
+    initialiser: PartInitialiser | None = None,
+) -> LaidOutModel:
+    """Do what `lay_out` does with a model that fits its plan and layout, by its units' names."""
     if mesh.layout.is_data_parallel and settings.params is Precision.fp32:
+        _fill(model, initialiser)
         _prepare_units(model, units, settings)
         return LaidOutModel(module=_replicated(_placed(model, mesh.device), mesh))
-    split = _split(plan, units, mesh.layout, mesh.place(MeshAxis.pipeline), settings)
+    split = split_of(plan, units, mesh.layout, mesh.place(MeshAxis.pipeline), settings)
     holder = split.holder(model) if split else model
     parts = split.parts(holder) if split else [StagePart(number=0, module=holder)]
     _placed(holder, mesh.device)
-    own = [unit for unit in units if unit in dict(holder.named_modules())]
+    here = dict(holder.named_modules())
+    own = [unit for unit in units if unit in here]
     cut = _cut_matrices(holder, own, plan, mesh, settings)
     context = _join_context(holder, own, mesh)
     _prepare_units(holder, own, settings)
     _shard(parts, own, mesh, settings, pipelined=split is not None)
+    _fill(holder, initialiser)
     if cut is not None:
+        if not _is_sharded(mesh, settings):
+            cut.place_gradients(holder)
         _join_parts(cut, parts, split.stages if split else 1)
     return LaidOutModel(
         module=holder,
@@ -66,11 +90,22 @@ def lay_out(model: nn.Module, plan: Plan, mesh: RankMesh, settings: Parallel) ->
     )
 
 
+def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
+    """Return the model that `build` makes, with shapes and no memory."""
+    with torch.device("meta"):
+        return build()
+
+
 def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return the whole model, the same on every rank and in every layout."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
+
+
+def _fill(part: nn.Module, initialiser: PartInitialiser | None) -> None:
+    if initialiser is not None:
+        initialiser.fill(part)
 
 
 def _placed(model: nn.Module, device: torch.device) -> nn.Module:
@@ -82,9 +117,10 @@ def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
     return DistributedDataParallel(model, device_ids=on_gpu)
 
 
-def _split(
+def split_of(
     plan: Plan, units: Sequence[str], layout: Layout, place: int, settings: Parallel
 ) -> PipelineSplit | None:
+    """Return how the rank at a place of the pipeline is cut out; None without a pipeline."""
     if layout.pipeline == 1:
         return None
     each = SCHEDULES[settings.schedule]
@@ -101,8 +137,13 @@ def _cut_matrices(
 ) -> TensorCut | None:
     if mesh.layout.tensor == 1:
         return None
-    tensor = mesh.along(MeshAxis.tensor)
-    cut = TensorCut(mesh=tensor, plan=plan, sequence=settings.sequence, units=tuple(units))
+    cut = TensorCut(
+        mesh=mesh.along(MeshAxis.tensor),
+        plan=plan,
+        sequence=settings.sequence,
+        units=tuple(units),
+        gathers_once=not settings.compile,
+    )
     cut.apply(holder)
     return cut
 
@@ -136,6 +177,11 @@ def _prepare_units(model: nn.Module, units: Sequence[str], settings: Parallel) -
             unit.compile()
 
 
+def _is_sharded(mesh: RankMesh, settings: Parallel) -> bool:
+    """Return whether FSDP handles the parameters: to shard them, or to compute in bfloat16."""
+    return mesh.sums_gradients or settings.params is not Precision.fp32
+
+
 def _shard(
     parts: Sequence[StagePart],
     units: Sequence[str],
@@ -145,7 +191,7 @@ def _shard(
     pipelined: bool,
 ) -> None:
     """Shard each unit, then the rest of each part (FSDP2), over the data axes."""
-    if not mesh.sums_gradients and settings.params is Precision.fp32:
+    if not _is_sharded(mesh, settings):
         return
     policy = MixedPrecisionPolicy()
     if settings.params is Precision.bf16:

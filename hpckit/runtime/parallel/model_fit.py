@@ -7,7 +7,7 @@ which talks to no one. So one process lays out what a thousand would.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch import nn
 
 from hpckit.errors import HpckitError
-from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.model_check import LayoutProblem, StageMemory
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel
-from hpckit.runtime.parallel.build import LaidOutModel, lay_out
+from hpckit.runtime.parallel.build import LaidOutModel, lay_out_checked, split_of
 from hpckit.runtime.parallel.gradients import local_part
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import plan_problems, units_of
@@ -30,12 +30,6 @@ from hpckit.runtime.parallel.pipeline import stages_of_units
 _MOST_PROBLEMS = 20
 """A plan that fits nowhere is wrong in each unit alike."""
 _CPU = torch.device("cpu")
-
-
-def build_on_meta(build: Callable[[], nn.Module]) -> nn.Module:
-    """Return the model that `build` makes, with shapes and no memory."""
-    with torch.device("meta"):
-        return build()
 
 
 @contextmanager
@@ -76,9 +70,14 @@ class FittedModel:
         return tuple(map(told, problems))
 
     def laid_out(self, rank: int) -> LaidOutModel:
-        """Return what a rank has of it, within that rank's group; raises ConfigError."""
+        """Return what a rank has of it, within that rank's group; there must be no problems."""
         mesh = RankMesh(self.layout, _CPU, rank)
-        return lay_out(copy.deepcopy(self.model), self.plan, mesh, self.settings)
+        units = units_of(self.model, self.plan)
+        place = mesh.place(MeshAxis.pipeline)
+        split = split_of(self.plan, units, self.layout, place, self.settings)
+        # Only what the rank has is copied.
+        own = copy.deepcopy(self.model if split is None else split.holder(self.model))
+        return lay_out_checked(own, units, self.plan, mesh, self.settings)
 
 
 def told(error: HpckitError) -> LayoutProblem:

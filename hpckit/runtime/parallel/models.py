@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import Parallel
-from hpckit.runtime.parallel.build import LaidOutModel, build_seeded, lay_out
+from hpckit.runtime.parallel.build import LaidOutModel, build_on_meta, build_seeded, lay_out
+from hpckit.runtime.parallel.initialise import Init, PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.training import ModelTraining
 
@@ -43,10 +45,16 @@ class ParallelModels:
         default_factory=weakref.WeakKeyDictionary
     )
 
-    def add(self, build: Callable[[], nn.Module], plan: Plan) -> nn.Module:
+    def add(self, build: Callable[[], nn.Module], plan: Plan, init: Init | None) -> nn.Module:
         """Build a model, lay it out, and return this rank's part; collective."""
-        made = lay_out(build_seeded(build, self.seed), plan, self.mesh, self.settings)
-        return self.keep(made)
+        if init is None:
+            model = build_seeded(build, self.seed)
+            return self.keep(lay_out(model, plan, self.mesh, self.settings))
+        model = build_on_meta(build)
+        initialiser = PartInitialiser(
+            whole=copy.deepcopy(model), init=init, seed=self.seed, device=self.mesh.device
+        )
+        return self.keep(lay_out(model, plan, self.mesh, self.settings, initialiser))
 
     def keep(self, made: LaidOutModel) -> nn.Module:
         """Remember how a model that is laid out is trained; return this rank's part."""

@@ -29,14 +29,18 @@ _WHOLE = Replicate()
 class TensorCut:
     """Cuts one model. `sequence`: activations are sharded along the sequence, too.
 
-    `units` are the names of the modules that repeat.
+    `units` are the names of the modules that repeat. With `gathers_once`, columns that take the
+    same input gather it once; compiled units cannot keep it for each other.
     """
 
     mesh: DeviceMesh
     plan: Plan
     sequence: bool
+    gathers_once: bool = True
     units: tuple[str, ...]
     _made: dict[int, tuple[nn.Parameter, Placement]] = field(default_factory=dict)
+    _gathered: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """The input that was gathered last, and all of it, while its unit runs."""
 
     def apply(self, model: nn.Module) -> None:
         """Cut the model in place; raises ConfigError if tied parameters would be cut differently.
@@ -60,6 +64,13 @@ class TensorCut:
                 self._replicate(name, module)
                 if not _is_container(module):
                     self._hook_whole(module, keeps=self.sequence and not inside)
+        for name in self.units if self.gathers_once else ():
+            modules[name].register_forward_hook(self._forget)
+
+    def place_gradients(self, model: nn.Module) -> None:
+        """Have gradients placed as their parameters are; for parameters that no FSDP handles."""
+        for one in model.parameters():
+            one.register_post_accumulate_grad_hook(_place_gradient)  # type: ignore[no-untyped-call]
 
     def end(self, model: nn.Module) -> None:
         """Have a model return plain tensors."""
@@ -76,7 +87,8 @@ class TensorCut:
 
     def _cut_columns(self, name: str, module: nn.Module, *, inside: bool) -> None:
         self._distribute(name, module, dict.fromkeys(_own(module), Shard(0)))
-        module.register_forward_pre_hook(self._as(_WHOLE))
+        gathered = self._gather if inside and self.gathers_once else self._as(_WHOLE)
+        module.register_forward_pre_hook(gathered)
         module.register_forward_hook(_local_output if inside else _plain_output)
 
     def _cut_rows(self, name: str, module: nn.Module) -> None:
@@ -108,7 +120,6 @@ class TensorCut:
             if made is None:
                 local = distribute_tensor(parameter.data, self.mesh, [wanted], src_data_rank=None)
                 new = nn.Parameter(local, requires_grad=parameter.requires_grad)
-                new.register_post_accumulate_grad_hook(_place_gradient)  # type: ignore[no-untyped-call]
                 made = self._made[id(parameter)] = new, wanted
                 self._made[id(new)] = made
             if made[1] != wanted:
@@ -126,6 +137,20 @@ class TensorCut:
             return (self._placed(args[0], wanted), *args[1:])
 
         return before
+
+    def _gather(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Have the first input whole: once for all columns that take the same, such as queries."""
+        given = args[0]
+        if self._gathered and self._gathered[0][0] is given:
+            return (self._gathered[0][1], *args[1:])
+        whole = self._placed(given, _WHOLE)
+        if isinstance(given, Tensor):
+            self._gathered = [(given, whole)]
+        return (whole, *args[1:])
+
+    def _forget(self, _: nn.Module, __: Any, ___: Any) -> None:
+        """Free what a unit has gathered."""
+        self._gathered = []
 
     def _from(self, given: Placement) -> Any:
         """Return a hook that takes a plain first input as placed like this."""

@@ -97,7 +97,13 @@ class ParallelRun:
         """
         return self._models.mesh.whole
 
-    def parallelize(self, build: Callable[[], nn.Module], plan: Plan | None = None) -> nn.Module:
+    def parallelize(
+        self,
+        build: Callable[[], nn.Module],
+        plan: Plan | None = None,
+        *,
+        init: Callable[[str, nn.Module], None] | None = None,
+    ) -> nn.Module:
         """Return this rank's part of the model that `build()` returns, laid out as configured.
 
         `plan` says by their names which modules repeat and how matrices split; without one, the
@@ -105,13 +111,19 @@ class ParallelRun:
         in every layout. Register what is returned, and give its parameters to the optimizer. With
         `parallel.pipeline` or `parallel.context`, train it by `train_step` only. Collective.
 
-        Raises ConfigError if plan, model and layout do not fit together.
+        With `init`, for models that no host can hold, `build` makes shapes without memory, and
+        `init(name, module)` is called for each module of which this rank has a part: it fills the
+        module's own parameters and buffers, in place, by torch's own generator, which is seeded by
+        the run's seed and the name. `hpckit.reset_parameters` calls the modules' own.
+
+        Raises ConfigError if plan, model and layout do not fit together, UsageError if `init`
+        leaves something without a value.
 
         Example: `model = run.parallelize(lambda: Decoder(config), Plan(units="blocks.*"))`.
         """
         plan = plan or Plan()
         self._tied |= {other: first for first, other in plan.tied}
-        return self._models.add(build, plan)
+        return self._models.add(build, plan, init)
 
     def train_step(
         self,

@@ -11,23 +11,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from byte_model import LENGTH, VALUES, ByteModel, plan
+from byte_model import ByteModel, plan
+from byte_world import batch, rank_of_world
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hpckit.errors import HpckitError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel
-from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.parallel.training import cross_entropy
 from hpckit.runtime.rank.parallel_run import ParallelRun
-
-
-def batch(rows: int, step: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets [rows, length] of a step."""
-    generator = torch.Generator().manual_seed(1000 + step)
-    text = torch.randint(VALUES, (rows, LENGTH + 1), generator=generator)
-    return text[:, :-1], text[:, 1:]
 
 
 def reference(dtype: torch.dtype, steps: int, rows: int) -> dict[str, Any]:
@@ -52,19 +45,9 @@ def reference(dtype: torch.dtype, steps: int, rows: int) -> dict[str, Any]:
 
 def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """Train in a layout; return how far it is from the reference."""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    info = RankInfo(
-        rank=rank,
-        world_size=world,
-        local_rank=rank,
-        local_world_size=world,
-        node_rank=0,
-        num_nodes=1,
-        source=RankSource.torchrun,
-    )
     layout = Layout(**case["layout"])
     run = ParallelRun(
-        info=info,
+        info=rank_of_world(),
         device=torch.device("cpu"),
         seed=7,
         layout=layout,

@@ -5,29 +5,16 @@ One world of four gloo ranks trains a small transformer in one layout after the 
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_world import LAYOUTS
 
 RANKS = 4
 ELEMENTS = 103_488
 
-LAYOUTS: dict[str, dict[str, int]] = {
-    "ddp": {"replicate": 4},
-    "fsdp": {"shard": 4},
-    "hsdp": {"replicate": 2, "shard": 2},
-    "tensor": {"tensor": 4},
-    "fsdp x tensor": {"shard": 2, "tensor": 2},
-    "replicate x tensor": {"replicate": 2, "tensor": 2},
-    "pipeline": {"pipeline": 4},
-    "pipeline x fsdp": {"pipeline": 2, "shard": 2},
-    "replicate x pipeline": {"replicate": 2, "pipeline": 2},
-    "pipeline x tensor": {"pipeline": 2, "tensor": 2},
-    "context": {"context": 4},
-    "context x fsdp": {"context": 2, "shard": 2},
-    "context x tensor": {"context": 2, "tensor": 2},
-    "context x pipeline": {"context": 2, "pipeline": 2},
-}
 MORE: dict[str, dict[str, Any]] = {
     "tensor without sequence": {"layout": {"tensor": 4}, "parallel": {"sequence": False}},
     "GPipe": {"layout": {"pipeline": 4}, "parallel": {"schedule": "GPipe"}},
@@ -87,6 +74,16 @@ def test_every_parameter_is_on_some_rank_and_no_more_than_needed(
     assert sum(held) >= ELEMENTS * copies
     if not {"tensor", "pipeline"} & layout.keys():
         assert held == [ELEMENTS * copies // RANKS] * RANKS
+
+
+@pytest.mark.training
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
+def test_compiled_units_compute_the_same(tmp_path: Path, in_world: Any) -> None:
+    """Also those whose matrices are cut, with the exchanges between ranks inside."""
+    case = {"layout": {"tensor": 2}, "parallel": {"compile": True}}
+    for one in in_world(tmp_path, {"compiled": case}, ranks=2):
+        assert "error" not in one["compiled"], one["compiled"]
+        assert max(one["compiled"][what] for what in ("loss", "gradient", "norm")) <= 1e-12
 
 
 @pytest.mark.training

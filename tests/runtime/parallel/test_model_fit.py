@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import torch.distributed as dist
-from byte_model import ByteModel, plan
+from byte_model import LENGTH, ByteModel, plan
+from torch.distributed.tensor.debug import CommDebugMode
 
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.model_check import StageMemory
 from hpckit.model.parallel.settings import Parallel
-from hpckit.runtime.parallel.model_fit import FittedModel, build_on_meta, fake_group, memory_of
+from hpckit.runtime.parallel.build import build_on_meta, lay_out
+from hpckit.runtime.parallel.mesh import RankMesh
+from hpckit.runtime.parallel.model_fit import FittedModel, fake_group, memory_of
 
 ELEMENTS = 103_488
 TIED_AGAIN = 64 * 32
@@ -68,6 +72,23 @@ def test_a_thousand_ranks_take_one_model_and_one_part_each_stage() -> None:
     few = stages(fitted(Layout(pipeline=2, shard=2, tensor=2)))
     many = stages(fitted(Layout(replicate=128, pipeline=2, shard=2, tensor=2)))
     assert many == few
+
+
+@pytest.mark.training
+def test_columns_of_one_input_gather_it_once() -> None:
+    """Query, key and value together, and the feed-forward layer: two for each unit, not four."""
+    layout = Layout(tensor=2)
+    counts = []
+    for blocks in (1, 2):
+        with fake_group(0, 2):
+            model = ByteModel(blocks=blocks)
+            mesh = RankMesh(layout, torch.device("cpu"), 0)
+            part = lay_out(model, plan(), mesh, Parallel())
+            with CommDebugMode() as seen:  # type: ignore[no-untyped-call]
+                part.module(torch.zeros(2, LENGTH, dtype=torch.long))
+        counts.append(sum(seen.get_comm_counts().values()))
+    # Each unit also scatters the outputs of its two row layers.
+    assert counts[1] - counts[0] == 2 + 2
 
 
 def test_everything_that_does_not_fit_is_named_at_once() -> None:

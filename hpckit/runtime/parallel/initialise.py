@@ -1,0 +1,180 @@
+"""Gives a model that was laid out on the meta device its values, one module after the other.
+
+Each module that has parameters or buffers of its own is made on the host, initialised by a
+generator of its own, and cut as the rank's part of it is; the rest is freed. So no host ever holds
+more than one module on top of what its ranks keep, and values depend on seed and name alone: not on
+the layout, nor on which rank has them.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from hpckit.errors import UsageError
+
+Init = Callable[[str, nn.Module], None]
+"""Takes the name of a module and the module; fills the tensors that are its own."""
+
+
+def reset_parameters(name: str, module: nn.Module) -> None:
+    """Initialise one module by its own `reset_parameters()`, as torch's modules do when built.
+
+    For `run.parallelize(build, plan, init=reset_parameters)`. Modules of your own with parameters
+    or buffers need such a method, which fills all of them and nothing else. Raises UsageError for
+    one that has none.
+
+    Example: `init=hpckit.reset_parameters`.
+    """
+    reset = getattr(module, "reset_parameters", None)
+    if not callable(reset):
+        own = ", ".join(key for key, _ in _own(module))
+        raise UsageError(
+            f"{_called(name)}, a {type(module).__name__}, has {own} and no reset_parameters()",
+            hint="give it that method, or pass an init(name, module) of your own that fills them",
+        )
+    reset()
+
+
+@dataclass(slots=True, kw_only=True)
+class PartInitialiser:
+    """Fills a model's parts by `init`. `whole` is the model on meta, which stays as it is."""
+
+    whole: nn.Module
+    init: Init
+    seed: int
+    device: torch.device
+    _names: dict[int, list[str]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, tensor in _tensors(self.whole):
+            self._names.setdefault(id(tensor), []).append(name)
+
+    def fill(self, part: nn.Module) -> None:
+        """Give this rank's tensors their values; ties stay. Raises UsageError."""
+        here = dict(_tensors(part))
+        done: set[int] = set()
+        for name, module in self.whole.named_modules():
+            wanted = {
+                key: self._held(tensor, here)
+                for key, tensor in _own(module)
+                if id(tensor) not in done
+            }
+            done |= {id(tensor) for _, tensor in _own(module)}
+            if any(wanted.values()):
+                self._fill_module(name, module, wanted)
+
+    def _held(self, tensor: Tensor, here: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return this rank's tensors, each once, that are this one of the whole model."""
+        names = self._names[id(tensor)]
+        return list({id(here[name]): here[name] for name in names if name in here}.values())
+
+    def _fill_module(
+        self, name: str, module: nn.Module, wanted: Mapping[str, list[Tensor]]
+    ) -> None:
+        made = self._made(name, module)
+        values = dict(_own(made))
+        for key, held in wanted.items():
+            for one in held:
+                _put(one, _own_part(one, values[key].detach()).to(self.device, copy=True))
+
+    def _made(self, name: str, module: nn.Module) -> nn.Module:
+        """Return one module of the whole model on the host, initialised, without those below it."""
+        made = copy.copy(module)
+        empty = {id(tensor): _unset(tensor) for _, tensor in _own(module)}
+        for kept in ("_parameters", "_buffers"):
+            tensors = getattr(module, kept).items()
+            filled = {key: one if one is None else empty[id(one)] for key, one in tensors}
+            object.__setattr__(made, kept, filled)
+        state = torch.get_rng_state()
+        try:
+            torch.default_generator.manual_seed(_seed_of(self.seed, name))
+            with torch.no_grad():
+                self.init(name, made)
+        finally:
+            torch.set_rng_state(state)
+        for key, tensor in _own(made):
+            if tensor.is_meta or _is_unset(tensor):
+                raise UsageError(
+                    f"init left {key} of {_called(name)}, a {type(module).__name__}, without a "
+                    "value, or with NaN",
+                    hint="init(name, module) fills all parameters and buffers that are the "
+                    "module's own: the model is built without memory",
+                )
+        return made
+
+
+def _called(name: str) -> str:
+    return name or "the model itself"
+
+
+def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and buffers of a module, without those of modules below it."""
+    yield from module.named_parameters(recurse=False, remove_duplicate=False)
+    yield from module.named_buffers(recurse=False, remove_duplicate=False)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _seed_of(seed: int, name: str) -> int:
+    found = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(found, "big") >> 1
+
+
+def _unset(tensor: Tensor) -> Tensor:
+    """Return a tensor on the host that is like another one; a value tells that it is not set."""
+    made = torch.full_like(tensor.detach(), _mark(tensor.dtype), device="cpu")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made
+
+
+def _mark(dtype: torch.dtype) -> float | bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return False if dtype is torch.bool else torch.iinfo(dtype).max
+
+
+def _is_unset(tensor: Tensor) -> bool:
+    """Return whether some element was not set; of booleans that cannot be told."""
+    if tensor.dtype is torch.bool:
+        return False
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        return bool(tensor.isnan().any())
+    return bool((tensor == torch.iinfo(tensor.dtype).max).any())
+
+
+def _own_part(here: Tensor, whole: Tensor) -> Tensor:
+    """Return what this rank's tensor has of a whole one."""
+    if not isinstance(here, DTensor):
+        return whole
+    (chunk,) = here.__create_chunk_list__()  # type: ignore[no-untyped-call]  # as checkpoints ask
+    for axis, (offset, size) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
+        whole = whole.narrow(axis, offset if size else 0, size)
+    return whole.contiguous()
+
+
+def _put(here: Tensor, local: Tensor) -> None:
+    """Give a tensor on meta its values. It stays the same object, which others hold."""
+    new = local
+    if isinstance(here, DTensor):
+        new = DTensor.from_local(
+            local,
+            here.device_mesh,
+            here.placements,
+            run_check=False,
+            shape=here.shape,
+            stride=here.stride(),
+        )
+    if isinstance(here, nn.Parameter):
+        new = nn.Parameter(new, requires_grad=here.requires_grad)
+    torch.utils.swap_tensors(here, new)  # type: ignore[no-untyped-call]

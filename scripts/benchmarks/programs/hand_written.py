@@ -1,0 +1,177 @@
+"""A transformer, laid out by torch alone as one would write it by hand, for each layout.
+
+The rival of `run.parallelize` and `run.train_step` in `layout_steps.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import Schedule1F1B
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+WIDTH, HEADS, BLOCKS, LENGTH, VALUES, ROWS = 256, 4, 4, 64, 256, 8
+
+Step = Callable[[Tensor, Tensor], Tensor]
+"""Takes this data rank's inputs and targets; adds gradients, returns a loss."""
+
+
+class Attention(nn.Module):
+    """Causal attention; [rows, length, width]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what each position takes from those before it."""
+        heads = [
+            part(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        ]
+        taken = F.scaled_dot_product_attention(*heads, is_causal=True)
+        mixed: Tensor = self.out(taken.transpose(1, 2).flatten(2))
+        return mixed
+
+
+class FeedForward(nn.Module):
+    """Two layers; [rows, length, width]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layers make of it."""
+        made: Tensor = self.down(F.gelu(self.up(x)))
+        return made
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward pair; [rows, length, width]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attention, self.feed = Attention(), FeedForward()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the hidden states after this block."""
+        x = x + self.attention(self.norm1(x))
+        moved: Tensor = x + self.feed(self.norm2(x))
+        return moved
+
+
+class Model(nn.Module):
+    """Tokens [rows, length] to logits [rows, length, values]; the ends may be None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens: nn.Embedding | None = nn.Embedding(VALUES, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.norm: nn.LayerNorm | None = nn.LayerNorm(WIDTH)
+        self.head: nn.Linear | None = nn.Linear(WIDTH, VALUES, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run what this rank has."""
+        if self.tokens is not None:
+            x = self.tokens(x)
+        for block in self.blocks:
+            x = block(x)
+        if self.norm is None or self.head is None:
+            return x
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy."""
+    return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def lay_out(sizes: dict[str, int], rank: int) -> tuple[nn.Module, Step]:
+    """Return a model in the layout of these sizes, and a step of it."""
+    model = Model()
+    if "pipeline" in sizes:
+        return by_stages(model, rank, sizes["pipeline"])
+    names = tuple(sizes)
+    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=names)
+    if "tensor" in sizes:
+        cut(model, mesh["tensor"])
+    if "shard" in sizes:
+        over = mesh["replicate", "shard"] if "replicate" in sizes else mesh["shard"]
+        for module in (*model.blocks, model):
+            fully_shard(module, mesh=over)
+    whole: nn.Module = DistributedDataParallel(model) if names == ("replicate",) else model
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = loss_of(whole(inputs), targets)
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    return whole, step
+
+
+def cut(model: Model, mesh: Any) -> None:
+    """Cut matrices, and activations between them along the sequence, as torch's tutorial does."""
+    along, whole = Shard(1), Replicate()
+    gathered = PrepareModuleInput(input_layouts=along, desired_input_layouts=whole)
+    scattered = RowwiseParallel(output_layouts=along, use_local_output=False)
+    block = {
+        **dict.fromkeys(("norm1", "norm2"), SequenceParallel()),
+        **dict.fromkeys(("attention", "feed"), gathered),
+        **{f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")},
+        "feed.up": ColwiseParallel(),
+        **dict.fromkeys(("attention.out", "feed.down"), scattered),
+    }
+    ends = {
+        "tokens": RowwiseParallel(
+            input_layouts=whole, output_layouts=along, use_local_output=False
+        ),
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(input_layouts=along, output_layouts=whole),
+    }
+    for one in model.blocks:
+        parallelize_module(one, mesh, block)
+    parallelize_module(model, mesh, ends)
+
+
+def by_stages(model: Model, rank: int, stages: int) -> tuple[nn.Module, Step]:
+    """Keep this rank's part, and run it by torch's 1F1B."""
+    each = BLOCKS // stages
+    model.blocks = nn.ModuleList(model.blocks[rank * each : (rank + 1) * each])
+    if rank > 0:
+        model.tokens = None
+    if rank < stages - 1:
+        model.norm = model.head = None
+    stage = PipelineStage(model, rank, stages, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, n_microbatches=2 * stages, loss_fn=loss_of)
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
+        losses: list[Tensor] = []
+        if rank == 0:
+            schedule.step(inputs)
+        elif rank == stages - 1:
+            schedule.step(target=targets, losses=losses, return_outputs=False)
+        else:
+            schedule.step()
+        return torch.stack(losses).mean().detach() if losses else torch.zeros(())
+
+    return model, step

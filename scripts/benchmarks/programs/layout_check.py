@@ -1,0 +1,39 @@
+"""Checks a model of 32 blocks in a layout of 1024 ranks, as `hpckit check` does in its process.
+
+Prints a line of JSON: the CPU seconds until torch was imported, and those of the check after that.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from hpckit.experiments.charlm import Transformer, plan_of
+from hpckit.model.parallel.layout import Layout, MeshAxis
+from hpckit.model.parallel.settings import Parallel
+from hpckit.runtime.parallel.build import build_on_meta
+from hpckit.runtime.parallel.model_fit import FittedModel, fake_group, memory_of
+
+
+def main() -> None:
+    """Check the layout of the sizes in the first word."""
+    imported = time.process_time()
+    layout = Layout(**json.loads(sys.argv[1]))
+    model = FittedModel(
+        model=build_on_meta(lambda: Transformer(width=1024, layers=32, heads=16, context=2048)),
+        plan=plan_of(16),
+        layout=layout,
+        settings=Parallel(),
+    )
+    problems = model.problems()
+    for stage in range(layout.pipeline):
+        rank = layout.rank_at({MeshAxis.pipeline: stage})
+        with fake_group(rank, layout.world_size):
+            memory_of(stage, [model.laid_out(rank).module])
+    checked = time.process_time() - imported
+    print(json.dumps({"import_s": imported, "check_s": checked, "problems": len(problems)}))
+
+
+if __name__ == "__main__":
+    main()

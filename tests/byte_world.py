@@ -1,0 +1,48 @@
+"""The layouts of four ranks, and what such ranks train the byte model with."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from byte_model import LENGTH, VALUES
+from torch import Tensor
+
+from hpckit.model.rank import RankInfo, RankSource
+
+LAYOUTS: dict[str, dict[str, int]] = {
+    "ddp": {"replicate": 4},
+    "fsdp": {"shard": 4},
+    "hsdp": {"replicate": 2, "shard": 2},
+    "tensor": {"tensor": 4},
+    "fsdp x tensor": {"shard": 2, "tensor": 2},
+    "replicate x tensor": {"replicate": 2, "tensor": 2},
+    "pipeline": {"pipeline": 4},
+    "pipeline x fsdp": {"pipeline": 2, "shard": 2},
+    "replicate x pipeline": {"replicate": 2, "pipeline": 2},
+    "pipeline x tensor": {"pipeline": 2, "tensor": 2},
+    "context": {"context": 4},
+    "context x fsdp": {"context": 2, "shard": 2},
+    "context x tensor": {"context": 2, "tensor": 2},
+    "context x pipeline": {"context": 2, "pipeline": 2},
+}
+
+
+def batch(rows: int, step: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets [rows, length] of a step."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    text = torch.randint(VALUES, (rows, LENGTH + 1), generator=generator)
+    return text[:, :-1], text[:, 1:]
+
+
+def rank_of_world() -> RankInfo:
+    """Return which rank this process is."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    return RankInfo(
+        rank=rank,
+        world_size=world,
+        local_rank=rank,
+        local_world_size=world,
+        node_rank=0,
+        num_nodes=1,
+        source=RankSource.torchrun,
+    )
