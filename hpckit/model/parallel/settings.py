@@ -36,6 +36,8 @@ class Recompute(StrEnum):
     """nothing"""
     blocks = "blocks"
     """every unit of the plan"""
+    selective = "selective"
+    """every unit but for its matrix products, which are kept; attention is computed again"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
@@ -169,12 +170,21 @@ def _join_context(holder: nn.Module, units: Sequence[str], mesh: RankMesh) -> Co
 def _prepare_units(model: nn.Module, units: Sequence[str], settings: Parallel) -> None:
     for name in units:
         unit = model.get_submodule(name)
-        if settings.recompute is Recompute.blocks:
+        if settings.recompute is not Recompute.none:
             # A wrapper module would change the names of parameters.
-            again = partial(checkpoint, unit.forward, use_reentrant=False)
+            again: Any = partial(checkpoint, unit.forward, use_reentrant=False)
+            if settings.recompute is Recompute.selective:
+                again = partial(again, context_fn=_keeping_products)
             unit.forward = again
         if settings.compile:
             unit.compile()
+
+
+def _keeping_products() -> Any:
+    """Return the contexts in which matrix products are kept for the backward pass."""
+    aten = torch.ops.aten
+    products = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default]
+    return create_selective_checkpoint_contexts(products)  # type: ignore[no-untyped-call]
 
 
 def _is_sharded(mesh: RankMesh, settings: Parallel) -> bool:

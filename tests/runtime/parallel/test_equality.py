@@ -5,8 +5,6 @@ One world of four gloo ranks trains a small transformer in one layout after the 
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +28,19 @@ MORE: dict[str, dict[str, Any]] = {
     "recompute, context": {
         "layout": {"context": 2, "shard": 2},
         "parallel": {"recompute": "blocks"},
+    },
+    "selective": {"layout": {"shard": 4}, "parallel": {"recompute": "selective"}},
+    "selective, pipeline x tensor": {
+        "layout": {"pipeline": 2, "tensor": 2},
+        "parallel": {"recompute": "selective"},
+    },
+    "selective, context": {
+        "layout": {"context": 2, "shard": 2},
+        "parallel": {"recompute": "selective"},
+    },
+    "selective, fsdp x tensor": {
+        "layout": {"shard": 2, "tensor": 2},
+        "parallel": {"recompute": "selective"},
     },
     "accumulated": {"layout": {"shard": 4}, "parallel": {"microbatches": 2}},
     "accumulated, ddp": {"layout": {"replicate": 4}, "parallel": {"microbatches": 2}},
@@ -74,16 +85,6 @@ def test_every_parameter_is_on_some_rank_and_no_more_than_needed(
     assert sum(held) >= ELEMENTS * copies
     if not {"tensor", "pipeline"} & layout.keys():
         assert held == [ELEMENTS * copies // RANKS] * RANKS
-
-
-@pytest.mark.training
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler here")
-def test_compiled_units_compute_the_same(tmp_path: Path, in_world: Any) -> None:
-    """Also those whose matrices are cut, with the exchanges between ranks inside."""
-    case = {"layout": {"tensor": 2}, "parallel": {"compile": True}}
-    for one in in_world(tmp_path, {"compiled": case}, ranks=2):
-        assert "error" not in one["compiled"], one["compiled"]
-        assert max(one["compiled"][what] for what in ("loss", "gradient", "norm")) <= 1e-12
 
 
 @pytest.mark.training

@@ -75,20 +75,25 @@ def test_a_thousand_ranks_take_one_model_and_one_part_each_stage() -> None:
 
 
 @pytest.mark.training
-def test_columns_of_one_input_gather_it_once() -> None:
-    """Query, key and value together, and the feed-forward layer: two for each unit, not four."""
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # when torch compiles
+@pytest.mark.parametrize(("compiled", "gathers"), [(False, 2), (True, 4)])
+def test_columns_of_one_input_gather_it_once(*, compiled: bool, gathers: int) -> None:
+    """Query, key and value together, and the feed-forward layer: two for each unit, not four.
+
+    In a compiled unit each gathers for itself: torch cannot compile what keeps it for the others.
+    """
     layout = Layout(tensor=2)
     counts = []
     for blocks in (1, 2):
         with fake_group(0, 2):
             model = ByteModel(blocks=blocks)
             mesh = RankMesh(layout, torch.device("cpu"), 0)
-            part = lay_out(model, plan(), mesh, Parallel())
-            with CommDebugMode() as seen:  # type: ignore[no-untyped-call]
+            part = lay_out(model, plan(), mesh, Parallel(compile=compiled))
+            with torch.compiler.set_stance("force_eager"), CommDebugMode() as seen:  # type: ignore[no-untyped-call]
                 part.module(torch.zeros(2, LENGTH, dtype=torch.long))
         counts.append(sum(seen.get_comm_counts().values()))
     # Each unit also scatters the outputs of its two row layers.
-    assert counts[1] - counts[0] == 2 + 2
+    assert counts[1] - counts[0] == gathers + 2
 
 
 def test_everything_that_does_not_fit_is_named_at_once() -> None:
