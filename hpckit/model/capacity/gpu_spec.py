@@ -11,6 +11,8 @@ class GpuSpec:
 
     `link` is the fabric within a domain of `domain` GPUs (NVLink, else PCIe), `network` this GPU's
     part of the network between nodes. `node_w` is `power_w` with this GPU's part of its node.
+    `reachable` is the share of the peak that the best products reach, `clock` what a power cap
+    leaves.
     """
 
     name: str
@@ -24,3 +26,4 @@ class GpuSpec:
     node_w: float
     domain: int = 8
     reachable: float = 0.8
+    clock: float = 1.0

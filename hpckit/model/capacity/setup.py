@@ -57,7 +57,8 @@ class TrainingSetup:
 
     `micro_batch` is what a rank computes at once. `stages_per_rank` above 1 is an interleaved
     pipeline. `zero` names a stage of ZeRO with Adam in mixed precision, which shards over all data
-    ranks; without it states are sharded as FSDP does, over the layout's `shard`.
+    ranks; without it states are sharded as FSDP does, over the layout's `shard`. `fused` is whether
+    norms, residuals and functions are single kernels, as after torch.compile.
     """
 
     shape: TransformerShape
@@ -73,6 +74,7 @@ class TrainingSetup:
     recompute: Recomputation = Recomputation.none
     attention: AttentionKind = AttentionKind.eager
     zero: int | None = None
+    fused: bool = True
     gpus: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.plan import PowerDraw, TrainingBill
 
+_LEAST_POWER = 0.4
 _S_PER_HOUR = 3600.0
 _S_PER_DAY = 86400.0
 _J_PER_KWH = 3.6e6
+
+
+def capped(gpu: GpuSpec, watts: float) -> GpuSpec:
+    """Return a GPU whose power is capped: it computes more slowly, its memory does not.
+
+    The rate is assumed to follow the square root of the power, since power rises with the clock and
+    the square of the voltage. Raises ConfigError if a GPU does not work at that cap.
+
+    Example: an H100 of 700 W at 500 W computes at 85 % of its rate.
+    """
+    if not _LEAST_POWER * gpu.power_w <= watts <= gpu.power_w:
+        raise ConfigError(
+            f"a power cap of {watts:g} W: {gpu.name} takes {gpu.power_w:g} W",
+            hint=f"give {_LEAST_POWER * gpu.power_w:g} to {gpu.power_w:g} W",
+        )
+    slower = gpu.clock * math.sqrt(watts / gpu.power_w)
+    return replace(
+        gpu,
+        power_w=watts,
+        node_w=gpu.node_w - gpu.power_w + watts,
+        clock=slower,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,7 @@ class CapacityRequest:
     recompute: Recomputation | None = None
     attention: AttentionKind | None = None
     zero: int | None = None
+    fused: bool = True
     step_s: float | None = None
     tokens: float | None = None
     site: SiteRates = field(default_factory=SiteRates)
@@ -180,6 +181,7 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
         recompute=request.recompute or Recomputation.none,
         attention=eager,
         zero=request.zero,
+        fused=request.fused,
     )
 
 

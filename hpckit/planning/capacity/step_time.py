@@ -77,11 +77,16 @@ def predict_step(setup: TrainingSetup) -> StepTime:
     )
 
 
+def _reachable(setup: TrainingSetup) -> float:
+    """Return the operations per second of the best product of matrices."""
+    return peak_flops(setup) * setup.gpu.reachable * setup.gpu.clock
+
+
 def _product(setup: TrainingSetup, rows: float, inner: float, outer: float) -> float:
     """Return the seconds of a matrix product [rows, inner] x [inner, outer]."""
     narrowest, peak = min(rows, inner, outer), peak_flops(setup)
     half = _NARROW * peak / setup.gpu.bandwidth
-    rate = peak * setup.gpu.reachable * _PRODUCT_RATE * narrowest / (narrowest + half)
+    rate = _reachable(setup) * _PRODUCT_RATE * narrowest / (narrowest + half)
     return 2 * rows * inner * outer / rate
 
 
@@ -115,7 +120,7 @@ def _attention_core(setup: TrainingSetup) -> tuple[float, float]:
     """Return the seconds between queries, keys and values, forward and backward."""
     shape, cut = setup.shape, setup.layout.tensor
     flops = 4.0 * setup.tokens * setup.sequence * shape.query_width / cut
-    rate = peak_flops(setup) * setup.gpu.reachable
+    rate = _reachable(setup)
     if setup.attention is AttentionKind.flash:
         masked = flops / 2 / (rate * _FLASH_RATE)
         return masked, 2.5 * masked
@@ -130,10 +135,16 @@ def _touched(setup: TrainingSetup) -> float:
     """Return the bytes that a token's norms, residuals, biases and functions read and write."""
     shape, size, cut = setup.shape, setup.number_bytes, setup.layout.tensor
     whole = cut if setup.sequence_parallel else 1
-    norms = 4 * size * shape.hidden
     residuals = 2 * (3 * size + (1 if shape.biases else 0)) * shape.hidden
-    function = size * shape.ffn_matrices * shape.ffn_width * shape.active_experts
-    heads = 2 * size * (shape.query_width + 2 * shape.kv_width)
+    if setup.fused:
+        norms = 4 * size * shape.hidden
+        function = size * shape.ffn_matrices * shape.ffn_width * shape.active_experts
+        heads = 2 * size * (shape.query_width + 2 * shape.kv_width)
+    else:
+        # Six kernels a norm, most of them in 32 bits; positions and function one by one.
+        norms = 2 * (18 + 4 * size) * shape.hidden
+        function = 5 * size * shape.ffn_width * shape.active_experts
+        heads = (12 + 4 * size) * shape.query_width + (12 + 6 * size) * shape.kv_width
     return (norms + residuals) / whole + (function + heads) / cut
 
 

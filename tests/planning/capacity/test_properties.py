@@ -15,7 +15,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.flops import hardware_flops, model_flops
 from hpckit.planning.capacity.gpus import GPUS
 from hpckit.planning.capacity.memory import plan_memory, stage_parameters
-from hpckit.planning.capacity.power import SiteRates, lost_share, training_bill
+from hpckit.planning.capacity.power import SiteRates, capped, lost_share, training_bill
 from hpckit.planning.capacity.search import SearchSpace, pareto, search_layouts
 from hpckit.planning.capacity.step_time import predict_step
 
@@ -105,8 +105,12 @@ def test_recomputation_is_counted_as_work_of_the_hardware_alone(setup: TrainingS
 
 @given(setup=setups(), size=st.sampled_from([2, 4]))
 def test_shards_hold_equal_parts_of_the_states(setup: TrainingSetup, size: int) -> None:
-    """Over twice the ranks, half of the optimizer's state is left on each."""
-    layout = setup.layout
+    """Over twice the ranks, half of the optimizer's state is left on each.
+
+    With one stage: another stage may be the fullest one after that.
+    """
+    layout = replace(setup.layout, pipeline=1)
+    setup = replace(setup, layout=layout)
     wider = replace(
         setup,
         layout=replace(layout, shard=size * layout.shard),
@@ -120,6 +124,24 @@ def test_more_gpus_fail_more_often(gpus: int, more: int) -> None:
     """The share that is lost grows with the number of GPUs, and stays below 1."""
     site = SiteRates()
     assert 0 < lost_share(gpus, site) <= lost_share(gpus + more, site) < 1
+
+
+@given(setup=setups(), share=st.floats(0.4, 1.0))
+def test_capped_gpus_are_slower_and_take_less_power(setup: TrainingSetup, share: float) -> None:
+    """Computing slows down by no more than the power falls; what the peak is stays."""
+    cap = share * setup.gpu.power_w
+    slow = replace(setup, gpu=capped(setup.gpu, cap))
+    before, after = predict_step(setup).total, predict_step(slow).total
+    assert before <= after * (1 + 1e-9)
+    assert after <= before / share * (1 + 1e-9)
+    assert slow.gpu.power_w == cap
+    assert slow.gpu.flops16 == setup.gpu.flops16
+
+
+@given(setup=setups())
+def test_plain_kernels_take_longer(setup: TrainingSetup) -> None:
+    """They move more bytes for the same products."""
+    assert predict_step(replace(setup, fused=False)).total >= predict_step(setup).total
 
 
 def test_gpu_that_never_fails_loses_nothing() -> None:

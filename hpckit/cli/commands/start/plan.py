@@ -10,9 +10,10 @@ from typing import Any
 from hpckit.cli.options import add_json
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.setup import AttentionKind, NumberType, OptimizerKind, Recomputation
 from hpckit.planning.capacity.gpus import GPUS, gpu_named
-from hpckit.planning.capacity.power import SiteRates, power_draw
+from hpckit.planning.capacity.power import SiteRates, capped, power_draw
 from hpckit.planning.capacity.request import (
     CapacityRequest,
     plan_capacity,
@@ -46,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", metavar="NAME", required=True, help=f"one of {', '.join(GPUS)}")
     parser.add_argument("--gpus", metavar="N", type=int, default=1, help="how many (default: 1)")
     parser.add_argument(
+        "--power-cap-w", metavar="W", type=float, help="of each GPU: it computes slower"
+    )
+    parser.add_argument(
         "--parallel",
         metavar="KEY=N",
         nargs="+",
@@ -70,6 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=range(4),
         help="0 to 3: states of mixed-precision Adam, sharded over data ranks as ZeRO does",
+    )
+    parser.add_argument(
+        "--kernels",
+        choices=("fused", "plain"),
+        default="fused",
+        help="plain: norms and functions as torch runs them without torch.compile",
     )
     parser.add_argument(
         "--step-s", metavar="S", type=float, help="a measured step, instead of a prediction"
@@ -109,7 +119,7 @@ def _add_site(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print a plan; returns 0, also if it does not fit. Raises HpckitError."""
-    gpu = gpu_named(arguments.gpu)
+    gpu = _gpu(arguments)
     site = SiteRates(
         pue=arguments.pue,
         price_per_gpu_hour=arguments.price_per_gpu_hour,
@@ -132,6 +142,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return 0
 
 
+def _gpu(arguments: argparse.Namespace) -> GpuSpec:
+    gpu = gpu_named(arguments.gpu)
+    return gpu if arguments.power_cap_w is None else capped(gpu, arguments.power_cap_w)
+
+
 def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any], text: str) -> None:
     if arguments.json:
         context.say_json(found)
@@ -141,7 +156,7 @@ def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any],
 
 def _request(arguments: argparse.Namespace, context: Context, site: SiteRates) -> CapacityRequest:
     return CapacityRequest(
-        gpu=gpu_named(arguments.gpu),
+        gpu=_gpu(arguments),
         gpus=arguments.gpus,
         model=arguments.model,
         config=_config(arguments.model, context),
@@ -155,6 +170,7 @@ def _request(arguments: argparse.Namespace, context: Context, site: SiteRates) -
         recompute=arguments.recompute and Recomputation(arguments.recompute),
         attention=arguments.attention and AttentionKind(arguments.attention),
         zero=arguments.zero,
+        fused=arguments.kernels == "fused",
         step_s=arguments.step_s,
         tokens=arguments.tokens,
         site=site,
