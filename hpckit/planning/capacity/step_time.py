@@ -32,6 +32,7 @@ _LINK_RATE = 0.8
 _SCORES_RATE = 0.5
 """Products between positions are many small ones: this share of the rate of one large product."""
 _FLASH_RATE = 0.6
+_ALL_SHARDED = 3
 _LAUNCH_S = 5e-6
 _KERNELS = 25
 """Kernels of a layer forward, each of which takes a few microseconds to launch."""
@@ -194,7 +195,7 @@ def _context_wait(setup: TrainingSetup) -> float:
 def _sharding_wait(setup: TrainingSetup, forward: float, backward: float) -> float:
     """Return how long it takes to gather weights and to sum gradients beside computing, once."""
     layout = setup.layout
-    shards = layout.data_size if setup.zero == 3 else layout.shard  # noqa: PLR2004
+    shards = layout.data_size if setup.zero == _ALL_SHARDED else layout.shard
     if shards == 1:
         return 0.0
     inside, layers, held = (
@@ -211,11 +212,12 @@ def _gradient_wait(setup: TrainingSetup, one: float) -> float:
     """Return how long a step waits for the gradients of all replicas."""
     layout = setup.layout
     replicas = layout.replicate if setup.zero is None else layout.data_size
-    if replicas == 1:
+    if replicas == 1 or setup.zero == _ALL_SHARDED:
         return 0.0
     inside = layout.tensor * layout.context * (1 if setup.zero is not None else layout.shard)
     held = stage_parameters(setup, 0) / (1 if setup.zero is not None else layout.shard)
-    return _beside(2 * _ring(setup, replicas, inside, held * 4), one / 2)
+    room = one / 2 if layout.shard == 1 else one / 4  # sums over shards take the rest
+    return _beside(2 * _ring(setup, replicas, inside, held * 4), room)
 
 
 def _sent_between_stages(setup: TrainingSetup) -> float:
