@@ -35,6 +35,7 @@ VERB_GROUPS = {
         "launch": "compose, freeze and start runs: one, or a sweep",
         "render": "freeze runs and write their batch scripts, without submitting",
         "check": "whether a launch could run: on this machine, within limits and budget",
+        "plan": "what training a model will need: memory, layout, time, energy, money",
         "resume": "submit again what failed, was interrupted, or is missing",
         "rerun": "start runs again in a new launch, with today's code or exactly what was frozen",
         "watch": "wait for a launch, and resume what can be until all is done",

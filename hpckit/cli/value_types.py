@@ -18,3 +18,12 @@ def seconds(text: str) -> float:
         return parse_delay(text).total_seconds()
     except UsageError:
         raise ArgumentTypeError(f"is {text!r}; it takes a time, such as 60, 90s or 2m") from None
+
+
+def is_time(word: str) -> bool:
+    """Return whether a word is a time as `seconds` takes it."""
+    try:
+        seconds(word)
+    except ArgumentTypeError:
+        return False
+    return True

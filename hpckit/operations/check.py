@@ -93,7 +93,10 @@ class _Asked:
             self.unchecked.extend(self.site.unknown)
         else:
             where = plan.cluster.bin_dir or "PATH"
-            self.unchecked.append(f"sbatch was not found in {where}: no limit, and no start")
+            self.unchecked.append(
+                f"sbatch was not found in {where}: no limit, and no start (cluster=local runs "
+                "on this machine)"
+            )
         self.findings.extend(preflight(plan, self.site))
         refused = any(one.severity is Severity.error for one in self.findings)
         # If slurmctld did not answer the first query, it would not answer this one either.

@@ -17,6 +17,10 @@ SURFACE = {
     | {"--dry-run", "--no-check", "--auto-resume", "--wait", "--detach", "--foreground", "--follow"}
     | {"--rerun", "--any-code"},
     "check": COMPOSING | {"--no-model"},
+    "plan": {"--model", "--gpu", "--gpus", "--parallel", "--global-batch", "--micro-batch"}
+    | {"--sequence", "--vocab", "--precision", "--optimizer", "--recompute", "--attention"}
+    | {"--zero", "--step-s", "--tokens", "--search", "--power", "--pue", "--price-per-gpu-hour"}
+    | {"--carbon-g-per-kwh", "--power-cap-w", "--kernels", "--json"},
     "render": COMPOSING,
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
     "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}

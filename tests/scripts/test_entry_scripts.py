@@ -80,9 +80,13 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(folder=tmp_path, notes=tmp_path / "notes")
 
 
-OTHER_TESTS = (
-    "pytest -n 2 --dist worksteal --reruns 1 --only-rerun the worker has ended -m not slurm"
-)
+PLAIN = "--dist worksteal --reruns 1 --only-rerun the worker has ended -m not slurm"
+OTHER_TESTS = f"pytest -n 2 {PLAIN} tests --ignore=tests/docs --ignore=tests/cli/commands"
+PAGES = f"pytest -n 1 {PLAIN} tests/docs"
+VERBS = f"pytest -n 1 {PLAIN} tests/cli/commands"
+HYDRA = "pytest -n 1 tests/config"
+LANES = {PAGES, VERBS, HYDRA}
+"""What is left out of the other tests has to run elsewhere."""
 SLURM_TESTS = "pytest --maxfail 3 --reruns 1 --only-rerun still waiting until -m slurm"
 USUAL = f"{SLURM_TESTS} and (main or not faults) tests/integration/test_"
 FIRST_USUAL, LAST_USUAL = f"{USUAL}[a-r]*.py", f"{USUAL}[s-z]*.py"
@@ -149,11 +153,12 @@ def test_test_runs_slurm_tests_on_both_releases(checkout: Checkout) -> None:
         LAST_USUAL,
         MAIN,
         OTHER_TESTS,
+        *LANES,
     } <= set(checkout.calls())
 
 
 @root_with_apt
-@pytest.mark.parametrize("failing", [OTHER_TESTS, FIRST_USUAL, LAST_USUAL, MAIN])
+@pytest.mark.parametrize("failing", [OTHER_TESTS, FIRST_USUAL, LAST_USUAL, MAIN, PAGES, VERBS])
 def test_test_shows_what_slurm_tests_said_although_others_failed(
     checkout: Checkout, failing: str
 ) -> None:
@@ -165,6 +170,7 @@ def test_test_shows_what_slurm_tests_said_although_others_failed(
         FIRST_USUAL,
         LAST_USUAL,
         MAIN,
+        *LANES,
     } <= set(checkout.calls())
     assert "tests on Slurm 22.05" in done.stdout
     assert "tests on Slurm 24.11" in done.stdout

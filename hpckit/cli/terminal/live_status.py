@@ -6,12 +6,14 @@ runs continue.
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from hpckit.cli.terminal.keyboard import NEXT_PAGE, PREVIOUS_PAGE, QUIT, Wait, keys
+from hpckit.cli.value_types import seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.run import RunView
@@ -57,19 +59,20 @@ class Look:
 
 
 def interval(text: str) -> float | None:
-    """Return the seconds of `--watch [SECONDS]`, None if not given; raises UsageError."""
+    """Return the seconds of `--watch [TIME]`, None if not given; raises UsageError."""
     if not text:
         return None
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not _SHORTEST_S <= seconds < float("inf"):
+        found = seconds(text)
+    except ArgumentTypeError:
+        found = -1.0
+    if not _SHORTEST_S <= found < float("inf"):
         raise UsageError(
-            f"--watch is {text!r}; it has to be a number of seconds, {_SHORTEST_S} or more",
-            hint="leave the number out for what suits the output",
+            f"--watch is {text!r}; it has to be a time of {_SHORTEST_S} seconds or more, such as "
+            "60, 90s or 2m",
+            hint="leave the time out for what suits the output",
         )
-    return seconds
+    return found
 
 
 def follow(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:

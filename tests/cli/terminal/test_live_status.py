@@ -13,6 +13,7 @@ import pytest
 from cli_world import NOW, START, Terminal
 
 from hpckit.cli.main import verb_module, verb_parser
+from hpckit.cli.terminal.live_status import interval
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model import events
@@ -212,10 +213,16 @@ def test_watch_goes_on_while_an_auto_resume_job_will_resume(
 def test_watch_refuses_an_interval_that_is_none(desk: Any, seconds: str) -> None:
     """An interval is half a second at least."""
     desk.freeze()
-    with pytest.raises(UsageError, match=r"0\.5 or more"):
+    with pytest.raises(UsageError, match=r"0\.5 seconds or more"):
         desk.say("status", f"--watch={seconds}")
 
 
 def test_watch_takes_a_launch_behind_it(sweep: Viewer) -> None:
     """`--watch LAUNCH` is the launch, no interval."""
     assert "3 completed" in sweep.watch("--watch", "demo")
+
+
+@pytest.mark.parametrize(("text", "expected"), [("2m", 120.0), ("90s", 90.0), ("1.5", 1.5)])
+def test_watch_takes_times_with_units(text: str, expected: float) -> None:
+    """A time may be seconds, or have a unit."""
+    assert interval(text) == expected

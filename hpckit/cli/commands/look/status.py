@@ -27,6 +27,7 @@ from hpckit.cli.options import (
 )
 from hpckit.cli.terminal.live_status import Look, follow, interval
 from hpckit.cli.terminal.pager import note_unshown, show_page
+from hpckit.cli.value_types import is_time
 from hpckit.context import Context
 from hpckit.model.counted import counted
 from hpckit.model.goodput import Goodput
@@ -79,10 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--watch",
         action=OptionalValue,
-        takes=_is_number,
+        takes=is_time,
         const="",
-        metavar="SECONDS",
-        help="show it again and again until all has ended: the states, how far, until when",
+        metavar="TIME",
+        help="show it every TIME (60, 2m) until all has ended: the states, how far, until when",
     )
     add_filters(parser)
     add_sort(parser, "Columns: index, state, step, time, attempt, an override, a metric")
@@ -153,14 +154,6 @@ def _watch(selection: Selection, arguments: argparse.Namespace, context: Context
         as_json=arguments.json,
     )
     follow(selection.launch, look, context)
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> None:

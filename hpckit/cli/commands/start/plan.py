@@ -1,0 +1,197 @@
+"""`hpckit plan`: what training a model will need, before anything waits in a queue."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from hpckit.cli.options import add_json
+from hpckit.context import Context
+from hpckit.errors import UsageError
+from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.capacity.setup import AttentionKind, NumberType, OptimizerKind, Recomputation
+from hpckit.planning.capacity.gpus import GPUS, gpu_named
+from hpckit.planning.capacity.power import SiteRates, capped, power_draw
+from hpckit.planning.capacity.request import (
+    CapacityRequest,
+    plan_capacity,
+    search_plans,
+)
+from hpckit.planning.capacity.search import pareto
+from hpckit.report.capacity.machine import plan_object, power_object, search_object
+from hpckit.report.capacity.text import plan_text, power_text, search_text
+
+EPILOG = """\
+examples:
+  hpckit plan --model llama3-8b --gpu H100-SXM --gpus 64 --parallel shard=64 --recompute full
+  hpckit plan --model llama3-70b --gpu H100-SXM --gpus 256 --global-batch 256 --search
+  hpckit plan --model 'hidden=4096 layers=32 heads=32' --gpu A100-80 --gpus 8 --zero 3
+  hpckit plan --model parameters=175e9 --gpu A100-80 --gpus 8 --zero 3   its states alone
+  hpckit plan --power --gpu A100-80 --gpus 10000
+
+Nothing is started, and no cluster is asked. The guide says what is modelled, and what is not.
+"""
+
+_LARGEST_CONFIG = 10_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `plan`."""
+    parser.add_argument(
+        "--model",
+        metavar="NAME|FILE|NUMBERS",
+        help="a published model, a config.json, or numbers: 'hidden=4096 layers=32 heads=32'",
+    )
+    parser.add_argument("--gpu", metavar="NAME", required=True, help=f"one of {', '.join(GPUS)}")
+    parser.add_argument("--gpus", metavar="N", type=int, default=1, help="how many (default: 1)")
+    parser.add_argument(
+        "--power-cap-w", metavar="W", type=float, help="of each GPU: it computes slower"
+    )
+    parser.add_argument(
+        "--parallel",
+        metavar="KEY=N",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="sizes: tensor, pipeline, context, shard, stages_per_rank; sequence=true|false",
+    )
+    for name, what in (
+        ("global-batch", "sequences of a step"),
+        ("micro-batch", "sequences that a GPU computes at once (default: 1)"),
+        ("sequence", "tokens of a sequence (default: the model's positions, else 4096)"),
+        ("vocab", "how many tokens there are (default: the model's)"),
+    ):
+        parser.add_argument(f"--{name}", metavar="N", type=int, help=what)
+    _add_choice(parser, "precision", "type of number", NumberType, NumberType.bf16)
+    _add_choice(parser, "optimizer", "whose state is kept", OptimizerKind, OptimizerKind.adam)
+    _add_choice(parser, "recompute", "what the backward pass computes again", Recomputation)
+    _add_choice(parser, "attention", "default: eager for a GPT, else flash", AttentionKind)
+    parser.add_argument(
+        "--zero",
+        metavar="STAGE",
+        type=int,
+        choices=range(4),
+        help="0 to 3: states of mixed-precision Adam, sharded over data ranks as ZeRO does",
+    )
+    parser.add_argument(
+        "--kernels",
+        choices=("fused", "plain"),
+        default="fused",
+        help="plain: norms and functions as torch runs them without torch.compile",
+    )
+    parser.add_argument(
+        "--step-s", metavar="S", type=float, help="a measured step, instead of a prediction"
+    )
+    parser.add_argument(
+        "--tokens", metavar="N", type=float, help="of the training (default: 20 per parameter)"
+    )
+    parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
+    parser.add_argument("--power", action="store_true", help="power alone; needs no model")
+    _add_site(parser)
+    add_json(parser)
+
+
+def _add_choice(
+    parser: argparse.ArgumentParser, name: str, what: str, of: Any, default: Any = None
+) -> None:
+    parser.add_argument(
+        f"--{name}",
+        choices=[one.value for one in of],
+        default=None if default is None else default.value,
+        help=what if default is None else f"{what} (default: {default.value})",
+    )
+
+
+def _add_site(parser: argparse.ArgumentParser) -> None:
+    usual = SiteRates()
+    parser.add_argument(
+        "--pue",
+        metavar="X",
+        type=float,
+        default=usual.pue,
+        help=f"the facility's power per power of its nodes (default: {usual.pue})",
+    )
+    parser.add_argument("--price-per-gpu-hour", metavar="X", type=float, help="in any currency")
+    parser.add_argument("--carbon-g-per-kwh", metavar="X", type=float, help="of the site's grid")
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Print a plan; returns 0, also if it does not fit. Raises HpckitError."""
+    gpu = _gpu(arguments)
+    site = SiteRates(
+        pue=arguments.pue,
+        price_per_gpu_hour=arguments.price_per_gpu_hour,
+        carbon_g_per_kwh=arguments.carbon_g_per_kwh,
+    )
+    if arguments.model is None:
+        if not arguments.power:
+            raise UsageError("--model is missing", hint="name a model; --power alone needs none")
+        draw = power_draw(gpu, CapacityRequest(gpu=gpu, gpus=arguments.gpus).gpus, site.pue)
+        _say(context, arguments, power_object(draw), power_text(draw))
+        return 0
+    request = _request(arguments, context, site)
+    if arguments.search:
+        found = search_plans(request)
+        smaller = pareto(found)
+        _say(context, arguments, search_object(found, smaller), search_text(found, smaller))
+        return 0
+    plan = plan_capacity(request)
+    _say(context, arguments, plan_object(plan), plan_text(plan))
+    return 0
+
+
+def _gpu(arguments: argparse.Namespace) -> GpuSpec:
+    gpu = gpu_named(arguments.gpu)
+    return gpu if arguments.power_cap_w is None else capped(gpu, arguments.power_cap_w)
+
+
+def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any], text: str) -> None:
+    if arguments.json:
+        context.say_json(found)
+    else:
+        context.say(text)
+
+
+def _request(arguments: argparse.Namespace, context: Context, site: SiteRates) -> CapacityRequest:
+    return CapacityRequest(
+        gpu=_gpu(arguments),
+        gpus=arguments.gpus,
+        model=arguments.model,
+        config=_config(arguments.model, context),
+        parallel=arguments.parallel,
+        global_batch=arguments.global_batch,
+        micro_batch=arguments.micro_batch,
+        sequence=arguments.sequence,
+        vocab=arguments.vocab,
+        precision=NumberType(arguments.precision),
+        optimizer=OptimizerKind(arguments.optimizer),
+        recompute=arguments.recompute and Recomputation(arguments.recompute),
+        attention=arguments.attention and AttentionKind(arguments.attention),
+        zero=arguments.zero,
+        fused=arguments.kernels == "fused",
+        step_s=arguments.step_s,
+        tokens=arguments.tokens,
+        site=site,
+    )
+
+
+def _config(model: str, context: Context) -> dict[str, Any] | None:
+    """Return what a model's configuration file says, if a file is meant; raises UsageError."""
+    path = context.cwd / Path(model)
+    if not (model.endswith(".json") or "/" in model):
+        return None
+    try:
+        if path.stat().st_size > _LARGEST_CONFIG:
+            raise UsageError(f"{path} is too large for a config.json", hint="name another file")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", hint="name a model's config.json"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no JSON", hint="name a model's config.json") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} is no JSON object", hint="name a model's config.json")
+    return found

@@ -1,0 +1,29 @@
+"""What one kind of GPU can do. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """One GPU: bytes, FLOP/s of dense matrix products, bytes per second in one direction, watts.
+
+    `link` is the fabric within a domain of `domain` GPUs (NVLink, else PCIe), `network` this GPU's
+    part of the network between nodes. `node_w` is `power_w` with this GPU's part of its node.
+    `reachable` is the share of the peak that the best products reach, `clock` what a power cap
+    leaves.
+    """
+
+    name: str
+    memory: float
+    flops16: float
+    flops32: float
+    bandwidth: float
+    link: float
+    network: float
+    power_w: float
+    node_w: float
+    domain: int = 8
+    reachable: float = 0.8
+    clock: float = 1.0

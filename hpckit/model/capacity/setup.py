@@ -1,0 +1,132 @@
+"""What is to be planned: a model, GPUs, how the one is laid out over the others. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hpckit.errors import ConfigError
+from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.capacity.transformer import TransformerShape
+from hpckit.model.parallel.layout import Layout
+
+
+class NumberType(StrEnum):
+    """In which type of number a model is trained."""
+
+    bf16 = "bf16"
+    """computed in 16 bits; weights, gradients and optimizer are kept in 32"""
+    fp16 = "fp16"
+    """as bf16"""
+    fp32 = "fp32"
+    """all in 32 bits"""
+    bf16_pure = "bf16-pure"
+    """all in 16 bits"""
+
+
+class OptimizerKind(StrEnum):
+    """The optimizer, as far as its state differs."""
+
+    adam = "adam"
+    adam8bit = "adam8bit"
+    sgd = "sgd"
+
+
+class Recomputation(StrEnum):
+    """What the backward pass computes again."""
+
+    none = "none"
+    selective = "selective"
+    """attention between its matrices: scores, softmax, values"""
+    full = "full"
+    """whole layers"""
+
+
+class AttentionKind(StrEnum):
+    """How attention is computed."""
+
+    eager = "eager"
+    """scores of all pairs of positions are kept"""
+    flash = "flash"
+    """in one kernel that keeps none of them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSetup:
+    """One way to train a model; sizes as in `Layout`, batches in sequences, `sequence` in tokens.
+
+    `micro_batch` is what a rank computes at once. `stages_per_rank` above 1 is an interleaved
+    pipeline. `zero` names a stage of ZeRO with Adam in mixed precision, which shards over all data
+    ranks; without it states are sharded as FSDP does, over the layout's `shard`. `fused` is whether
+    norms, residuals and functions are single kernels, as after torch.compile.
+    """
+
+    shape: TransformerShape
+    gpu: GpuSpec
+    layout: Layout
+    sequence: int
+    micro_batch: int = 1
+    global_batch: int = 1
+    stages_per_rank: int = 1
+    sequence_parallel: bool = True
+    precision: NumberType = NumberType.bf16
+    optimizer: OptimizerKind = OptimizerKind.adam
+    recompute: Recomputation = Recomputation.none
+    attention: AttentionKind = AttentionKind.eager
+    zero: int | None = None
+    fused: bool = True
+    gpus: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check that the numbers fit together; raises ConfigError."""
+        object.__setattr__(self, "gpus", self.layout.world_size)
+        for name in ("sequence", "micro_batch", "global_batch", "stages_per_rank"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)} is no size",
+                    hint=f"{name} takes a whole number of 1 or more",
+                )
+        self._divides("tensor", self.layout.tensor, "heads", self.shape.heads)
+        self._divides("context", self.layout.context, "the sequence", self.sequence)
+        chunks = self.layout.pipeline * self.stages_per_rank
+        if chunks > self.shape.layers:
+            raise ConfigError(
+                f"pipeline={self.layout.pipeline} with {self.stages_per_rank} stages per rank is "
+                f"more than the {self.shape.layers} layers",
+                hint="choose fewer stages",
+            )
+        self._divides(
+            "data ranks x micro_batch", self.rows_at_once, "global_batch", self.global_batch
+        )
+
+    def _divides(self, what: str, size: int, of: str, whole: int) -> None:
+        if whole % size:
+            raise ConfigError(
+                f"{what}, {size}, does not divide {of}, {whole}",
+                hint=f"choose numbers of which {size} divides {of}",
+            )
+
+    @property
+    def rows_at_once(self) -> int:
+        """Sequences that all data ranks together compute at once."""
+        return self.layout.data_size * self.micro_batch
+
+    @property
+    def microbatches(self) -> int:
+        """How many batches a rank computes one after the other in a step."""
+        return self.global_batch // self.rows_at_once
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a rank has of a micro batch."""
+        return self.micro_batch * self.sequence // self.layout.context
+
+    @property
+    def stage_layers(self) -> float:
+        """Layers of a rank."""
+        return self.shape.layers / self.layout.pipeline
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a number that is computed with."""
+        return 4 if self.precision is NumberType.fp32 else 2

@@ -1,0 +1,1 @@
+"""What a training run needs before it runs: memory, time, energy, power. Pure."""

@@ -1,0 +1,45 @@
+"""Floating-point operations of a training step, and the share of the peak that they are. Pure.
+
+Sources: Narayanan et al. 2021 (SC21), and Korthikanti et al. 2022, whose formulas these are for a
+plain GPT: 72BLsh²(1 + s/6h + V/12Lh) for the model; with full recomputation
+96BLsh²(1 + s/6h + V/16Lh), with selective 72BLsh²(1 + s/3h + V/12Lh). Attention is not halved for
+its mask.
+"""
+
+from __future__ import annotations
+
+from hpckit.model.capacity.setup import NumberType, Recomputation, TrainingSetup
+
+
+def model_flops(setup: TrainingSetup) -> float:
+    """Return the operations that a step needs on all GPUs, whatever is computed again."""
+    shape, tokens = setup.shape, setup.global_batch * setup.sequence
+    matrices = 6 * (shape.layers * shape.active_elements + shape.embedding_elements)
+    return tokens * (matrices + 3 * _attention(setup))
+
+
+def hardware_flops(setup: TrainingSetup) -> float:
+    """Return the operations that a step does on all GPUs, with what is computed again."""
+    shape, tokens = setup.shape, setup.global_batch * setup.sequence
+    again = {
+        Recomputation.none: 0.0,
+        Recomputation.selective: 3 * _attention(setup),
+        Recomputation.full: 2 * shape.layers * shape.active_elements + _attention(setup),
+    }
+    return model_flops(setup) + tokens * again[setup.recompute]
+
+
+def _attention(setup: TrainingSetup) -> float:
+    """Return the operations between a token and all others, forward, in all layers."""
+    return 4.0 * setup.shape.layers * setup.sequence * setup.shape.query_width
+
+
+def peak_flops(setup: TrainingSetup) -> float:
+    """Return the operations per second that one GPU is said to reach."""
+    narrow = setup.precision is not NumberType.fp32
+    return setup.gpu.flops16 if narrow else setup.gpu.flops32
+
+
+def utilization(flops: float, setup: TrainingSetup, step_s: float) -> float:
+    """Return the share of all GPUs' peak that a step of `step_s` seconds reaches."""
+    return flops / (step_s * setup.gpus * peak_flops(setup))

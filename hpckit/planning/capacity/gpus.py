@@ -1,0 +1,69 @@
+"""GPUs by name: what each can compute, hold and send, and what power it takes. Pure.
+
+Peaks are dense, without sparsity, from the vendors' data sheets. Memory is what the driver reports.
+`reachable` is the share of the peak that the best matrix product reaches, measured by others (Stas
+Bekman's list of "maximum achievable matmul FLOPS"); those without a measurement have that of their
+generation.
+"""
+
+from __future__ import annotations
+
+from hpckit.errors import ConfigError
+from hpckit.model.capacity.gpu_spec import GpuSpec
+
+# name, MiB, TFLOP/s in 16 and 32 bits, GB/s of memory, link and network, W alone and with its part
+# of the node, GPUs that the link joins, reachable share
+_ROWS = (
+    ("V100", 32510, 125, 15.7, 900, 150, 12.5, 300, 440, 8, 0.8),
+    ("A100-40", 40536, 312, 19.5, 1555, 300, 25, 400, 812, 8, 0.869),
+    ("A100-80", 81920, 312, 19.5, 2039, 300, 25, 400, 812, 8, 0.869),
+    ("H100-SXM", 81559, 989.4, 66.9, 3352, 450, 50, 700, 1275, 8, 0.803),
+    ("H100-PCIe", 81559, 756, 51.2, 2039, 63, 25, 350, 600, 8, 0.8),
+    ("H200", 143771, 989.4, 66.9, 4800, 450, 50, 700, 1275, 8, 0.803),
+    ("B200", 183359, 2250, 75, 8000, 900, 50, 1000, 1790, 8, 0.776),
+    ("GB200", 189471, 2500, 80, 8000, 900, 100, 1200, 1670, 72, 0.776),
+    ("L40S", 46068, 362, 91.6, 864, 31, 25, 350, 600, 8, 0.8),
+    ("RTX-4090", 24564, 165.2, 82.6, 1008, 31, 3.1, 450, 600, 4, 0.8),
+    ("MI300X", 196592, 1307.4, 163.4, 5300, 448, 50, 750, 1400, 8, 0.514),
+)
+
+GPUS: dict[str, GpuSpec] = {
+    name: GpuSpec(
+        name=name,
+        memory=mib * 2**20,
+        flops16=tera16 * 1e12,
+        flops32=tera32 * 1e12,
+        bandwidth=memory * 1e9,
+        link=link * 1e9,
+        network=network * 1e9,
+        power_w=power_w,
+        node_w=node_w,
+        domain=domain,
+        reachable=reachable,
+    )
+    for (
+        name,
+        mib,
+        tera16,
+        tera32,
+        memory,
+        link,
+        network,
+        power_w,
+        node_w,
+        domain,
+        reachable,
+    ) in _ROWS
+}
+"""The catalogue by name."""
+
+
+def gpu_named(name: str) -> GpuSpec:
+    """Return a GPU of the catalogue; raises ConfigError. Capitals do not matter.
+
+    Example: `gpu_named("h100-sxm").power_w` is 700.
+    """
+    for known, spec in GPUS.items():
+        if known.lower() == name.lower():
+            return spec
+    raise ConfigError(f"GPU {name!r} is not in the catalogue", hint=f"known are {', '.join(GPUS)}")

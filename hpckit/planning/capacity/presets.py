@@ -1,0 +1,158 @@
+"""Published models by name, and models from a configuration file of Hugging Face. Pure.
+
+Sources: the `config.json` that each model is published with; the GPT-3 sizes are Table 2.1 of Brown
+et al. 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpckit.errors import ConfigError
+from hpckit.model.capacity.transformer import TransformerShape
+
+
+def _gpt(hidden: int, layers: int, heads: int, positions: int) -> TransformerShape:
+    return TransformerShape(
+        hidden=hidden, layers=layers, heads=heads, vocab=50257, positions=positions
+    )
+
+
+def _llama(
+    hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, vocab: int, **others: Any
+) -> TransformerShape:
+    return TransformerShape(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        vocab=vocab,
+        **{"tied": False, "swiglu": True, "biases": False, "positions": 0} | others,
+    )
+
+
+MODELS: dict[str, TransformerShape] = {
+    "gpt2": _gpt(768, 12, 12, 1024),
+    "gpt2-medium": _gpt(1024, 24, 16, 1024),
+    "gpt2-large": _gpt(1280, 36, 20, 1024),
+    "gpt2-xl": _gpt(1600, 48, 25, 1024),
+    "gpt3-6.7b": _gpt(4096, 32, 32, 2048),
+    "gpt3-13b": _gpt(5120, 40, 40, 2048),
+    "gpt3-175b": _gpt(12288, 96, 96, 2048),
+    "llama2-7b": _llama(4096, 32, 32, 32, 11008, 32000),
+    "llama2-13b": _llama(5120, 40, 40, 40, 13824, 32000),
+    "llama2-70b": _llama(8192, 80, 64, 8, 28672, 32000),
+    "llama3-8b": _llama(4096, 32, 32, 8, 14336, 128256),
+    "llama3-70b": _llama(8192, 80, 64, 8, 28672, 128256),
+    "llama3-405b": _llama(16384, 126, 128, 8, 53248, 128256),
+    "llama3.2-1b": _llama(2048, 16, 32, 8, 8192, 128256, tied=True),
+    "llama3.2-3b": _llama(3072, 28, 24, 8, 8192, 128256, tied=True),
+    "qwen2.5-7b": _llama(3584, 28, 28, 4, 18944, 152064, query_biases=True),
+    "qwen2.5-32b": _llama(5120, 64, 40, 8, 27648, 152064, query_biases=True),
+    "qwen2.5-72b": _llama(8192, 80, 64, 8, 29568, 152064, query_biases=True),
+    "qwen3-8b": _llama(4096, 36, 32, 8, 12288, 151936, head_norms=True, head_dim=128),
+    "qwen3-32b": _llama(5120, 64, 64, 8, 25600, 151936, head_norms=True, head_dim=128),
+    "mixtral-8x7b": _llama(4096, 32, 32, 8, 14336, 32000, experts=8, active_experts=2),
+    "mixtral-8x22b": _llama(6144, 56, 48, 8, 16384, 32768, experts=8, active_experts=2),
+}
+"""Models by name."""
+
+_LLAMA_LIKE = ("llama", "mistral", "mixtral", "qwen2", "qwen3")
+
+
+def from_config(config: Mapping[str, Any]) -> TransformerShape:
+    """Return the shape that a Hugging Face `config.json` describes; raises ConfigError.
+
+    Understands the model types gpt2, llama, mistral, mixtral, qwen2 and qwen3.
+    """
+    kind = config.get("model_type")
+    if kind == "gpt2":
+        return TransformerShape(
+            hidden=_number(config, "n_embd"),
+            layers=_number(config, "n_layer"),
+            heads=_number(config, "n_head"),
+            positions=_number(config, "n_positions"),
+            vocab=_number(config, "vocab_size"),
+            ffn=_number(config, "n_inner", 0),
+            tied=bool(config.get("tie_word_embeddings", True)),
+        )
+    if kind not in _LLAMA_LIKE:
+        raise ConfigError(
+            f"model: model_type={kind!r} is not known",
+            hint=f"known are gpt2, {', '.join(_LLAMA_LIKE)}; give others by numbers: "
+            "--model 'hidden=4096 layers=32 heads=32 kv_heads=8 ffn=14336 vocab=32000 swiglu=true'",
+        )
+    heads = _number(config, "num_attention_heads")
+    return _llama(
+        _number(config, "hidden_size"),
+        _number(config, "num_hidden_layers"),
+        heads,
+        _number(config, "num_key_value_heads", heads),
+        _number(config, "intermediate_size"),
+        _number(config, "vocab_size"),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        head_dim=_number(config, "head_dim", 0),
+        query_biases=kind == "qwen2",
+        head_norms=kind == "qwen3",
+        experts=_number(config, "num_local_experts", 1),
+        active_experts=_number(config, "num_experts_per_tok", 1),
+    )
+
+
+def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = config.get(key)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ConfigError(
+        f"model: {key}={value!r} is no whole number",
+        hint=f"the model's config.json has to have {key}",
+    )
+
+
+_NUMBERS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions")
+_MORE_NUMBERS = ("experts", "active_experts")
+_SWITCHES = ("tied", "swiglu", "biases", "query_biases", "head_norms")
+
+
+def from_numbers(text: str, positions: int | None = None) -> TransformerShape:
+    """Return the shape of words such as `hidden=768 layers=12 heads=12`; raises ConfigError.
+
+    A model with swiglu has neither biases nor learned positions unless it says so; others have
+    `positions` of them.
+    """
+    given: dict[str, Any] = {}
+    for word in text.split():
+        name, _, value = word.partition("=")
+        if name in given:
+            raise ConfigError(f"model: {name} is given twice", hint="give each number once")
+        given[name] = _value(name, value)
+    missing = [name for name in ("hidden", "layers", "heads") if name not in given]
+    if missing:
+        raise ConfigError(
+            f"model: {' and '.join(missing)} is missing in {text!r}",
+            hint="for example --model 'hidden=4096 layers=32 heads=32'",
+        )
+    if given.get("swiglu"):
+        given = {"biases": False, "positions": 0} | given
+    elif positions is not None:
+        given = {"positions": positions} | given
+    return TransformerShape(**given)
+
+
+def _value(name: str, value: str) -> int | bool:
+    if name in _SWITCHES and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if name in (*_NUMBERS, *_MORE_NUMBERS) and value.isascii() and value.isdecimal():
+        return int(value)
+    if name in _SWITCHES:
+        raise ConfigError(f"model: {name}={value!r}", hint=f"{name} takes true or false")
+    if name in (*_NUMBERS, *_MORE_NUMBERS):
+        raise ConfigError(f"model: {name}={value!r}", hint=f"{name} takes a whole number")
+    raise ConfigError(
+        f"model: {name!r} is no number of a model",
+        hint=f"known are {', '.join((*_NUMBERS, *_MORE_NUMBERS, *_SWITCHES))}",
+    )

@@ -1,0 +1,261 @@
+"""What a user asks to be planned, in words and numbers, and the answer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hpckit.errors import ConfigError
+from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup
+from hpckit.model.capacity.setup import (
+    AttentionKind,
+    NumberType,
+    OptimizerKind,
+    Recomputation,
+    TrainingSetup,
+)
+from hpckit.model.capacity.transformer import TransformerShape
+from hpckit.model.parallel.layout import MOST_RANKS, Layout
+from hpckit.planning.capacity.memory import plan_memory, plan_states
+from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
+from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers
+from hpckit.planning.capacity.search import SearchSpace, search_layouts
+from hpckit.planning.capacity.step_time import predict_step, rates
+
+_TOKENS_PER_PARAMETER = 20
+"""What a model is trained on if nothing is said (Hoffmann et al. 2022)."""
+_USUAL_SEQUENCE = 4096
+_SIZES = ("replicate", "shard", "tensor", "pipeline", "context", "stages_per_rank")
+_STATES = "parameters="
+_MICROBATCHES_PER_STAGE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityRequest:
+    """What is to be planned; None is what nothing was said of.
+
+    `model` is the name of a published one, or numbers such as `hidden=768 layers=12 heads=12`, or
+    `parameters=7.5e9`, of which only the states are known. `config` is a `config.json` instead.
+    `parallel` has words such as `tensor=8`. `step_s` is a measured step.
+    """
+
+    gpu: GpuSpec
+    gpus: int = 1
+    model: str = ""
+    config: Mapping[str, Any] | None = None
+    parallel: Sequence[str] = ()
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    sequence: int | None = None
+    vocab: int | None = None
+    precision: NumberType = NumberType.bf16
+    optimizer: OptimizerKind = OptimizerKind.adam
+    recompute: Recomputation | None = None
+    attention: AttentionKind | None = None
+    zero: int | None = None
+    fused: bool = True
+    step_s: float | None = None
+    tokens: float | None = None
+    site: SiteRates = field(default_factory=SiteRates)
+
+    def __post_init__(self) -> None:
+        """Check single numbers; raises ConfigError."""
+        if not 1 <= self.gpus <= MOST_RANKS:
+            raise ConfigError(
+                f"--gpus {self.gpus}", hint=f"it takes a whole number from 1 to {MOST_RANKS}"
+            )
+        for name in ("step_s", "tokens"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                option = name.replace("_", "-")
+                raise ConfigError(f"--{option} {value}", hint="it takes a number above 0")
+
+    @property
+    def only_states(self) -> bool:
+        """Whether only the number of parameters is known."""
+        return self.model.startswith(_STATES)
+
+
+def plan_capacity(request: CapacityRequest) -> CapacityPlan:
+    """Return what a training needs; raises ConfigError if the request does not fit together."""
+    if request.only_states:
+        return _plan_states(request)
+    return finish_plan(request, setup_of(request))
+
+
+def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
+    """Return what a setup needs, with its bill."""
+    time = predict_step(setup)
+    step_s = request.step_s or time.total
+    tokens = request.tokens or float(_TOKENS_PER_PARAMETER * setup.shape.parameters)
+    steps = max(1, round(tokens / (setup.global_batch * setup.sequence)))
+    return CapacityPlan(
+        gpu=request.gpu,
+        gpus=request.gpus,
+        parameters=setup.shape.parameters,
+        memory=plan_memory(setup),
+        power=power_draw(request.gpu, request.gpus, request.site.pue),
+        setup=setup,
+        time=None if request.step_s else time,
+        rates=rates(setup, step_s),
+        bill=training_bill(
+            request.gpu, request.gpus, step_s=step_s, steps=steps, rates=request.site
+        ),
+        tokens=tokens,
+    )
+
+
+def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
+    """Return the layouts that fit, the fastest first; what the request says of one is kept.
+
+    Raises ConfigError if only the number of parameters is known, or none fits.
+    """
+    if request.only_states:
+        raise ConfigError(
+            f"a search needs the model's shape, and of {request.model} only its size is known",
+            hint="name a model, or give hidden, layers and heads",
+        )
+    sizes = _sizes(request.parallel)
+    like = replace(
+        setup_of(replace(request, parallel=(), micro_batch=1, global_batch=None)),
+        sequence_parallel=_sequence_parallel(request.parallel),
+    )
+    space = SearchSpace(
+        global_batch=request.global_batch or request.gpus,
+        micro_batch=request.micro_batch,
+        recompute=request.recompute,
+        stages_per_rank=sizes.pop("stages_per_rank", None),
+    )
+    found = [
+        one
+        for one in search_layouts(like, space)
+        if all(getattr(one.setup.layout, axis) == size for axis, size in sizes.items())
+    ]
+    if not found:
+        raise ConfigError(
+            f"no layout of {request.gpus} x {request.gpu.name} fits in {request.gpu.name}'s memory",
+            hint="take more GPUs, a GPU with more memory, or a global batch that more ranks divide",
+        )
+    return found
+
+
+def shape_of(request: CapacityRequest) -> TransformerShape:
+    """Return the shape of the model; raises ConfigError."""
+    if request.config is not None:
+        shape = from_config(request.config)
+    elif request.model in MODELS:
+        shape = MODELS[request.model]
+    elif "=" in request.model:
+        shape = from_numbers(request.model, positions=request.sequence)
+    else:
+        raise ConfigError(
+            f"model {request.model!r} is not known",
+            hint=f"known are {', '.join(MODELS)}; or a config.json, or numbers: "
+            "--model 'hidden=4096 layers=32 heads=32'",
+        )
+    return shape if request.vocab is None else replace(shape, vocab=request.vocab)
+
+
+def setup_of(request: CapacityRequest) -> TrainingSetup:
+    """Return the setup that a request describes; raises ConfigError."""
+    shape = shape_of(request)
+    sizes = _sizes(request.parallel)
+    stages = sizes.pop("stages_per_rank", 1)
+    layout = _layout(request, sizes)
+    micro_batch = request.micro_batch or 1
+    more = _MICROBATCHES_PER_STAGE * layout.pipeline if layout.pipeline > 1 else 1
+    eager = request.attention or (AttentionKind.eager if shape.biases else AttentionKind.flash)
+    return TrainingSetup(
+        shape=shape,
+        gpu=request.gpu,
+        layout=layout,
+        sequence=request.sequence or shape.positions or _USUAL_SEQUENCE,
+        micro_batch=micro_batch,
+        global_batch=request.global_batch or layout.data_size * micro_batch * more,
+        stages_per_rank=stages,
+        sequence_parallel=_sequence_parallel(request.parallel),
+        precision=request.precision,
+        optimizer=request.optimizer,
+        recompute=request.recompute or Recomputation.none,
+        attention=eager,
+        zero=request.zero,
+        fused=request.fused,
+    )
+
+
+def _plan_states(request: CapacityRequest) -> CapacityPlan:
+    text = request.model.removeprefix(_STATES)
+    try:
+        parameters = int(float(text))
+    except (ValueError, OverflowError):
+        parameters = 0
+    if parameters < 1:
+        raise ConfigError(
+            f"model: {request.model!r} is no number of parameters",
+            hint="for example --model parameters=7.5e9",
+        )
+    sizes = _sizes(request.parallel)
+    sizes.pop("stages_per_rank", None)
+    layout = _layout(request, sizes)
+    held = parameters // (layout.tensor * layout.pipeline)
+    return CapacityPlan(
+        gpu=request.gpu,
+        gpus=request.gpus,
+        parameters=parameters,
+        memory=plan_states(
+            held, request.precision, request.optimizer, request.zero, layout.shard, layout.data_size
+        ),
+        power=power_draw(request.gpu, request.gpus, request.site.pue),
+    )
+
+
+def _sizes(words: Sequence[str]) -> dict[str, int]:
+    """Return the sizes by name; raises ConfigError."""
+    found: dict[str, int] = {}
+    for word in words:
+        name, _, value = word.removeprefix("parallel.").partition("=")
+        if name == "sequence":
+            continue
+        if name not in _SIZES:
+            raise ConfigError(
+                f"--parallel {word}",
+                hint=f"it takes {', '.join(f'{one}=N' for one in _SIZES)}, sequence=true|false",
+            )
+        if not (value.isascii() and value.isdecimal() and 1 <= int(value) <= MOST_RANKS):
+            raise ConfigError(
+                f"--parallel {word}", hint=f"{name} takes a whole number of 1 or more"
+            )
+        found[name] = int(value)
+    return found
+
+
+def _sequence_parallel(words: Sequence[str]) -> bool:
+    found = True
+    for word in words:
+        name, _, value = word.removeprefix("parallel.").partition("=")
+        if name == "sequence":
+            if value.lower() not in ("true", "false"):
+                raise ConfigError(f"--parallel {word}", hint="sequence takes true or false")
+            found = value.lower() == "true"
+    return found
+
+
+def _layout(request: CapacityRequest, sizes: Mapping[str, int]) -> Layout:
+    """Return the layout of these sizes on all GPUs; what they leave over replicates."""
+    if request.zero is not None and sizes.get("shard", 1) > 1:
+        raise ConfigError(
+            f"--zero {request.zero} and --parallel shard={sizes['shard']} both shard states",
+            hint="give one of them: ZeRO shards over all data ranks",
+        )
+    inner = Layout(**{name: size for name, size in sizes.items() if name != "replicate"})
+    replicas, left = divmod(request.gpus, inner.world_size)
+    wanted = sizes.get("replicate", replicas)
+    if left or not replicas or wanted != replicas:
+        raise ConfigError(
+            f"{inner.with_replicas(wanted)} is {inner.with_replicas(wanted).world_size} ranks, "
+            f"and there are {request.gpus} GPUs",
+            hint="choose sizes whose product divides the number of GPUs",
+        )
+    return inner.with_replicas(replicas)

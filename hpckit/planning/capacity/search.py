@@ -1,0 +1,124 @@
+"""Finds the fastest layouts of a model on so many GPUs, and the smallest ones. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hpckit.model.capacity.plan import PlannedSetup
+from hpckit.model.capacity.setup import AttentionKind, Recomputation, TrainingSetup
+from hpckit.model.parallel.layout import Layout
+from hpckit.planning.capacity.memory import plan_memory
+from hpckit.planning.capacity.step_time import predict_step
+
+_LONG = 8192
+"""From so many tokens on, sequences are cut, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """What is held fixed: None leaves it open. Sizes as in `TrainingSetup`."""
+
+    global_batch: int
+    micro_batch: int | None = None
+    recompute: Recomputation | None = None
+    stages_per_rank: int | None = None
+
+
+def plan_setup(setup: TrainingSetup) -> PlannedSetup:
+    """Return what a setup needs."""
+    return PlannedSetup(setup=setup, memory=plan_memory(setup), time=predict_step(setup))
+
+
+def search_layouts(like: TrainingSetup, space: SearchSpace) -> Sequence[PlannedSetup]:
+    """Return all layouts that fit in memory, the fastest first; the same time: the least memory.
+
+    `like` says all that is not searched: model, GPU, number of GPUs, sequence, numbers.
+    """
+    found = [plan_setup(one) for one in candidates(like, space)]
+    return sorted(
+        (one for one in found if one.fits), key=lambda one: (one.time.total, one.memory.expected)
+    )
+
+
+def pareto(found: Sequence[PlannedSetup]) -> Sequence[PlannedSetup]:
+    """Return of layouts, the fastest first, those that need less memory than all faster ones."""
+    kept: list[PlannedSetup] = []
+    for one in found:
+        if not kept or one.memory.expected < kept[-1].memory.expected:
+            kept.append(one)
+    return kept
+
+
+def candidates(like: TrainingSetup, space: SearchSpace) -> Iterator[TrainingSetup]:
+    """Yield every setup that could be; not all of them fit in memory."""
+    recomputes = _recomputes(like) if space.recompute is None else [space.recompute]
+    for layout in _layouts(like, space.global_batch):
+        rows = space.global_batch // layout.data_size
+        for stages in _stages_per_rank(like, layout, space.stages_per_rank):
+            for micro_batch in _micro_batches(rows, space.micro_batch):
+                for recompute in recomputes:
+                    yield replace(
+                        like,
+                        layout=layout,
+                        global_batch=space.global_batch,
+                        stages_per_rank=stages,
+                        micro_batch=micro_batch,
+                        recompute=recompute,
+                    )
+
+
+def _recomputes(like: TrainingSetup) -> Sequence[Recomputation]:
+    """Return what may be computed again; flash attention keeps no scores anyway."""
+    if like.attention is AttentionKind.flash:
+        return (Recomputation.none, Recomputation.full)
+    return tuple(Recomputation)
+
+
+def _layouts(like: TrainingSetup, global_batch: int) -> Iterator[Layout]:
+    """Yield layouts: tensor and context within a domain, shards of a node or of all data ranks."""
+    domain = min(like.gpu.domain, like.gpus)
+    for tensor in _divisors(like.shape.heads, domain):
+        for context in _contexts(like, domain // tensor):
+            for pipeline in _divisors(like.shape.layers, like.gpus // (tensor * context)):
+                data, left = divmod(like.gpus, tensor * context * pipeline)
+                if left or global_batch % data:
+                    continue
+                for shard in sorted(_shards(like, data, domain // (tensor * context))):
+                    yield Layout(
+                        replicate=data // shard,
+                        pipeline=pipeline,
+                        shard=shard,
+                        context=context,
+                        tensor=tensor,
+                    )
+
+
+def _divisors(number: int, most: int) -> Iterator[int]:
+    return (one for one in range(1, min(number, most) + 1) if number % one == 0)
+
+
+def _contexts(like: TrainingSetup, most: int) -> Iterator[int]:
+    longest = max(1, min(most, 2 * like.sequence // _LONG))
+    return (one for one in (1, 2, 4, 8, 16) if one <= longest and like.sequence % one == 0)
+
+
+def _shards(like: TrainingSetup, data: int, near: int) -> set[int]:
+    if like.zero is not None:
+        return {1}
+    return {1, data, near} if near and data % near == 0 else {1, data}
+
+
+def _stages_per_rank(like: TrainingSetup, layout: Layout, given: int | None) -> Iterator[int]:
+    if layout.pipeline == 1:
+        return iter((1,))
+    if given is not None:
+        return iter((given,))
+    layers = like.shape.layers // layout.pipeline
+    return (one for one in (1, 2, 3, 4, 6, 8) if layers % one == 0)
+
+
+def _micro_batches(rows: int, given: int | None) -> Iterator[int]:
+    if given is not None:
+        return iter((given,) if rows % given == 0 else ())
+    return (one for one in (1, 2, 4, 8, 16, 32) if rows % one == 0)

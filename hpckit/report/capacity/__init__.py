@@ -1,0 +1,1 @@
+"""What a plan of a training says, as text and as JSON."""

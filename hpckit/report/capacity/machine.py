@@ -1,0 +1,90 @@
+"""A plan of a training as JSON: memory, time, money, power. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from hpckit.model.capacity.plan import CapacityPlan, MemoryParts, PlannedSetup, PowerDraw
+from hpckit.model.capacity.setup import TrainingSetup
+
+SHOWN = 10
+"""How many layouts are shown of those that are found."""
+
+
+def plan_object(plan: CapacityPlan) -> dict[str, Any]:
+    """Return a plan for `--json`; what is not known is null."""
+    known = plan.setup is not None
+    rates, bill = plan.rates, plan.bill
+    return {
+        "parameters": plan.parameters,
+        "gpu": plan.gpu.name,
+        "gpus": plan.gpus,
+        "gpu_memory_bytes": plan.gpu.memory,
+        "layout": None if plan.setup is None else layout_object(plan.setup),
+        "memory": memory_object(plan.memory, whole=known),
+        "fits": plan.fits,
+        "step_s": rates and rates.step_s,
+        "step_parts": plan.time
+        and {one.name: getattr(plan.time, one.name) for one in fields(plan.time)},
+        "mfu": rates and rates.mfu,
+        "hfu": rates and rates.hfu,
+        "tokens_per_s_per_gpu": rates and rates.tokens_per_s_per_gpu,
+        "tokens": plan.tokens,
+        "steps": bill and bill.steps,
+        "days": bill and bill.days,
+        "gpu_hours": bill and bill.gpu_hours,
+        "lost_share": bill and bill.lost_share,
+        "energy_j": bill and bill.energy_j,
+        "cost": bill and bill.cost,
+        "carbon_kg": bill and bill.carbon_kg,
+        **power_object(plan.power),
+    }
+
+
+def power_object(power: PowerDraw) -> dict[str, float]:
+    """Return watts: of the GPUs alone, of their nodes, of the facility."""
+    return {"power_w": power.gpus, "node_w": power.nodes, "facility_w": power.facility}
+
+
+def memory_object(memory: MemoryParts, *, whole: bool) -> dict[str, Any]:
+    """Return bytes per GPU by component; `whole` is whether more than the states is known."""
+    states = ("weights", "gradients", "optimizer")
+    found: dict[str, Any] = {
+        one.name: getattr(memory, one.name) if whole or one.name in states else None
+        for one in fields(memory)
+    }
+    total = {"low": memory.low, "expected": memory.expected, "high": memory.high}
+    return {**found, "total": total}
+
+
+def layout_object(setup: TrainingSetup) -> dict[str, Any]:
+    """Return how a setup lays its model and its batch out."""
+    return {
+        **{axis.value: size for axis, size in setup.layout.sizes.items()},
+        "stages_per_rank": setup.stages_per_rank,
+        "micro_batch": setup.micro_batch,
+        "microbatches": setup.microbatches,
+        "global_batch": setup.global_batch,
+        "sequence": setup.sequence,
+        "recompute": setup.recompute.value,
+        "zero": setup.zero,
+    }
+
+
+def search_object(found: Sequence[PlannedSetup], smaller: Sequence[PlannedSetup]) -> dict[str, Any]:
+    """Return the ten fastest layouts, and up to ten that need less memory than all faster ones."""
+    return {
+        "found": len(found),
+        "fastest": [_found_object(one) for one in found[:SHOWN]],
+        "pareto": [_found_object(one) for one in smaller[:SHOWN]],
+    }
+
+
+def _found_object(one: PlannedSetup) -> dict[str, Any]:
+    return {
+        "layout": layout_object(one.setup),
+        "step_s": one.time.total,
+        "memory": memory_object(one.memory, whole=True),
+    }

@@ -1,0 +1,137 @@
+"""A plan of a training as text: memory, time, money, power. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup, PowerDraw
+from hpckit.model.capacity.setup import TrainingSetup
+from hpckit.report.capacity.machine import SHOWN
+
+_GIB = 2**30
+
+
+def plan_text(plan: CapacityPlan) -> str:
+    """Return a plan as text: what fits, how long it takes, what it comes to."""
+    lines = [f"{_count(plan.parameters)} parameters on {plan.gpus} x {plan.gpu.name}"]
+    if plan.setup is not None:
+        lines.append(f"  {_setup_words(plan.setup)}")
+    lines += ["", *_memory_lines(plan)]
+    if plan.setup is not None and plan.rates is not None:
+        lines += ["", *_time_lines(plan)]
+    if plan.bill is not None:
+        lines += ["", *_bill_lines(plan)]
+    lines += ["", power_text(plan.power)]
+    return "\n".join(lines)
+
+
+def power_text(power: PowerDraw) -> str:
+    """Return the power of a plan in a line."""
+    return (
+        f"power     {_watts(power.gpus)} of the GPUs, {_watts(power.nodes)} with their nodes, "
+        f"{_watts(power.facility)} with cooling"
+    )
+
+
+def search_text(found: Sequence[PlannedSetup], smaller: Sequence[PlannedSetup]) -> str:
+    """Return the fastest layouts as a table, and those that need less memory."""
+    lines = [f"{len(found)} layouts fit; the fastest:", *_table(found[:SHOWN])]
+    if len(smaller) > 1:
+        lines += ["", "less memory for more time:", *_table(smaller[:SHOWN])]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[PlannedSetup]) -> list[str]:
+    lines = [f"  {'step':>9}  {'memory':>10}  layout"]
+    for one in rows:
+        memory = f"{one.memory.expected / _GIB:.1f} GiB"
+        lines.append(f"  {one.time.total:>7.2f} s  {memory:>10}  {_setup_words(one.setup)}")
+    return lines
+
+
+def _setup_words(setup: TrainingSetup) -> str:
+    words = [str(setup.layout), f"micro batch {setup.micro_batch}"]
+    if setup.stages_per_rank > 1:
+        words.append(f"{setup.stages_per_rank} stages per rank")
+    if setup.recompute.value != "none":
+        words.append(f"recompute {setup.recompute}")
+    if setup.zero is not None:
+        words.append(f"ZeRO {setup.zero}")
+    return ", ".join(words)
+
+
+def _memory_lines(plan: CapacityPlan) -> list[str]:
+    memory, room = plan.memory, plan.gpu.memory
+    lines = ["memory per GPU, of the fullest stage"]
+    for one in fields(memory):
+        value = getattr(memory, one.name)
+        if value:
+            lines.append(f"  {one.name:<14}{value / _GIB:>9.2f} GiB")
+    lines.append(
+        f"  {'total':<14}{memory.expected / _GIB:>9.2f} GiB"
+        f"  ({memory.low / _GIB:.1f} to {memory.high / _GIB:.1f}) of {room / _GIB:.1f}"
+    )
+    left = (room - memory.expected) / _GIB
+    lines.append(f"  fits, {left:.1f} GiB are left" if plan.fits else f"  {-left:.1f} GiB too much")
+    if plan.fits and memory.high > room:
+        lines[-1] += "; not if the code keeps more than it has to"
+    if plan.setup is None:
+        lines.append("  without activations: the model's shape is not known")
+    return lines
+
+
+def _time_lines(plan: CapacityPlan) -> list[str]:
+    rates = plan.rates
+    if rates is None:
+        return []
+    said = "predicted" if plan.time is not None else "as measured"
+    lines = [
+        f"step      {rates.step_s:.4g} s {said}; MFU {rates.mfu:.1%}, HFU {rates.hfu:.1%}",
+        f"          {rates.tokens_per_s_per_gpu:,.0f} tokens/s per GPU",
+    ]
+    if plan.time is not None:
+        shares = ", ".join(
+            f"{_PARTS[one.name]} {getattr(plan.time, one.name) / plan.time.total:.0%}"
+            for one in fields(plan.time)
+        )
+        lines.append(f"          {shares}")
+    return lines
+
+
+_PARTS = {
+    "compute": "computing",
+    "exposed": "waiting for communication",
+    "bubble": "pipeline bubble",
+    "optimizer": "optimizer",
+}
+
+
+def _bill_lines(plan: CapacityPlan) -> list[str]:
+    bill, tokens = plan.bill, plan.tokens
+    if bill is None or tokens is None:
+        return []
+    lines = [
+        f"training  {_count(tokens)} tokens, {bill.steps:,} steps: {bill.days:.3g} days",
+        f"          {bill.gpu_hours:,.0f} GPU hours, {bill.lost_share:.1%} for failures and saves",
+        f"energy    {bill.energy_j / 3.6e9:,.3g} MWh with nodes and cooling",
+    ]
+    if bill.cost is not None:
+        lines.append(f"cost      {bill.cost:,.0f}")
+    if bill.carbon_kg is not None:
+        lines.append(f"carbon    {bill.carbon_kg / 1000:,.3g} t CO2")
+    return lines
+
+
+def _count(number: float) -> str:
+    for size, word in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.4g} {word}"
+    return f"{number:.0f}"
+
+
+def _watts(watts: float) -> str:
+    for size, unit in ((1e6, "MW"), (1e3, "kW")):
+        if watts >= size:
+            return f"{watts / size:.3g} {unit}"
+    return f"{watts:.0f} W"

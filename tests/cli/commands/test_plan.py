@@ -1,0 +1,146 @@
+"""Promises of `hpckit plan`, as a person calls it."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.cli.commands.start.plan import run
+from hpckit.cli.main import verb_parser
+from hpckit.context import Context
+from hpckit.errors import HpckitError
+from hpckit.runtime.clock import now
+
+NUMBERS = "hidden=12288 layers=80 heads=96 vocab=51200"
+SC21 = (
+    *("--gpu", "A100-80", "--gpus", "1536", "--global-batch", "2304", "--micro-batch", "2"),
+    *("--parallel", "tensor=8", "pipeline=8", "stages_per_rank=2", "--sequence", "2048"),
+)
+
+
+def said(*words: str) -> str:
+    """Return what `hpckit plan` prints."""
+    out = io.StringIO()
+    context = Context(
+        environ={}, cwd=Path.cwd(), stdout=out, stderr=io.StringIO(), now=now, sleep=time.sleep
+    )
+    assert run(verb_parser("plan").parse_args([*words]), context) == 0
+    return out.getvalue()
+
+
+def planned(*words: str) -> dict[str, Any]:
+    """Return what `hpckit plan --json` says."""
+    found: dict[str, Any] = json.loads(said(*words, "--json"))
+    return found
+
+
+def test_plan_says_what_a_model_needs() -> None:
+    """Text and JSON say the same; a measured step gives its own utilisation."""
+    words = ("--model", NUMBERS, *SC21, "--recompute", "full", "--step-s", "24.82")
+    found = planned(*words)
+    assert found["parameters"] == pytest.approx(145.6e9, rel=0.001)
+    assert found["hfu"] == pytest.approx(0.47, abs=0.01)
+    assert found["mfu"] < found["hfu"]
+    assert found["layout"]["replicate"] == 24
+    assert found["fits"]
+    memory = dict(found["memory"])
+    total = memory.pop("total")
+    assert total["expected"] == pytest.approx(sum(memory.values()))
+    text = said(*words)
+    assert f"HFU {found['hfu']:.1%}" in text
+    assert f"{total['expected'] / 2**30:.2f} GiB" in text
+
+
+def test_option_wins_over_what_the_model_says() -> None:
+    """`--vocab` is another vocabulary than that of the numbers."""
+    few = planned("--model", "hidden=64 layers=1 heads=1 vocab=100", "--gpu", "V100")
+    more = planned(
+        "--model", "hidden=64 layers=1 heads=1 vocab=100", "--gpu", "V100", "--vocab", "300"
+    )
+    assert more["parameters"] - few["parameters"] == 200 * 64
+
+
+def test_model_is_read_from_its_configuration(tmp_path: Path) -> None:
+    """A Hugging Face config.json is the preset of the same model."""
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 4096,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "intermediate_size": 14336,
+                "vocab_size": 128256,
+            }
+        )
+    )
+    words = ("--gpu", "H200", "--gpus", "8", "--parallel", "shard=8")
+    assert planned("--model", str(config), *words) == planned("--model", "llama3-8b", *words)
+
+
+def test_only_states_are_known_of_a_number_of_parameters() -> None:
+    """What needs the shape is null, not 0."""
+    found = planned(
+        "--model", "parameters=7.5e9", "--gpu", "A100-80", "--gpus", "64", "--zero", "3"
+    )
+    assert found["memory"]["total"]["expected"] == pytest.approx(1.875e9)
+    assert found["memory"]["activations"] is None
+    assert found["step_s"] is None
+    assert found["gpu_hours"] is None
+
+
+def test_power_needs_no_model() -> None:
+    """10,000 GPUs of 400 W are 4 MW, and more with nodes and cooling."""
+    found = planned("--power", "--gpu", "A100-80", "--gpus", "10000")
+    assert found["power_w"] == 4e6
+    assert found["power_w"] < found["node_w"] < found["facility_w"]
+
+
+def test_search_keeps_what_is_given() -> None:
+    """Layouts that fit, the fastest first, with the tensor size that was asked for."""
+    words = ("--model", "llama3-70b", "--gpu", "H100-SXM", "--gpus", "64", "--global-batch", "64")
+    found = planned(*words, "--search", "--parallel", "tensor=8")
+    times = [one["step_s"] for one in found["fastest"]]
+    assert times == sorted(times)
+    assert len(times) > 1
+    assert {one["layout"]["tensor"] for one in found["fastest"]} == {8}
+    assert "layouts fit" in said(*words, "--search")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--model", "gpt5", "--gpu", "V100"), "'gpt5' is not known"),
+        (("--model", "gpt2", "--gpu", "RTX"), "not in the catalogue"),
+        (("--gpu", "V100"), "--model is missing"),
+        (("--model", "no/such.json", "--gpu", "V100"), "cannot be read"),
+        (("--model", "hidden=4 layers=x heads=2", "--gpu", "V100"), "layers='x'"),
+        (("--model", "hidden=4 layers=1", "--gpu", "V100"), "heads is missing"),
+        (("--model", "parameters=many", "--gpu", "V100"), "no number of parameters"),
+        (("--model", "gpt2", "--gpu", "V100", "--gpus", "0"), "--gpus 0"),
+        (("--model", "gpt2", "--gpu", "V100", "--parallel", "tensor=x"), "tensor=x"),
+        (("--model", "gpt2", "--gpu", "V100", "--parallel", "speed=2"), "speed=2"),
+        (("--model", "gpt2", "--gpu", "V100", "--gpus", "8", "--parallel", "tensor=3"), "3"),
+        (("--model", "gpt2", "--gpu", "V100", "--step-s", "0"), "--step-s"),
+        (
+            (
+                *("--model", "gpt2", "--gpu", "V100", "--gpus", "2", "--zero", "1"),
+                *("--parallel", "shard=2"),
+            ),
+            "both shard",
+        ),
+        (("--model", "llama3-405b", "--gpu", "V100", "--search"), "no layout"),
+    ],
+)
+def test_plan_refuses_what_it_does_not_understand(words: tuple[str, ...], error: str) -> None:
+    """One error that names the word, with what is allowed."""
+    with pytest.raises(HpckitError, match=error) as refused:
+        said(*words)
+    assert refused.value.hint
