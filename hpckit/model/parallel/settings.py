@@ -38,6 +38,15 @@ class Recompute(StrEnum):
     """every unit of the plan"""
 
 
+class BatchRule(StrEnum):
+    """What becomes of the batch of a step while a run has fewer replicas, or more."""
+
+    keep = "keep"
+    """it stays as it is: each replica has more rows, and computes them one part after the other"""
+    scale = "scale"
+    """each data rank keeps its number of rows, so that a step has fewer samples, or more"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
     """How a model and its data are laid out over the ranks of a run.
@@ -73,6 +82,9 @@ class Parallel:
     """In which type of number the model computes."""
     recompute: Recompute = Recompute.none
     """What the backward pass computes again, to save memory."""
+    batch: BatchRule = BatchRule.keep
+    """What becomes of the batch of a step while replicas are lost. `scale` does not change the
+    learning rate; batch sizes have to be a multiple of the data ranks asked for."""
     compile: bool = False
     """Compile every unit of the plan with torch.compile."""
 

@@ -31,6 +31,10 @@ class LaidOutRank(Protocol):
     layout: Layout
     parallel: Parallel
 
+    @property
+    def full_data_size(self) -> int:
+        """Number of data ranks that were asked for."""
+
 
 @dataclass(slots=True, kw_only=True)
 class ParallelModels:
@@ -39,6 +43,7 @@ class ParallelModels:
     mesh: RankMesh
     settings: Parallel
     seed: int
+    full_data_size: int
     _known: weakref.WeakKeyDictionary[nn.Module, ModelTraining] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -47,7 +52,10 @@ class ParallelModels:
         """Build a model, lay it out, and return this rank's part; collective."""
         made = lay_out(build, plan, self.mesh, self.settings, self.seed)
         self._known[made.module] = ModelTraining(
-            model=made, mesh=self.mesh, microbatches=self.settings.microbatches
+            model=made,
+            mesh=self.mesh,
+            full_data_size=self.full_data_size,
+            microbatches=self.settings.microbatches,
         )
         return made.module
 
@@ -65,4 +73,6 @@ class ParallelModels:
 def make_models(of: LaidOutRank) -> ParallelModels:
     """Return what builds the models of a rank."""
     mesh = RankMesh(of.layout, of.device, of.rank)
-    return ParallelModels(mesh=mesh, settings=of.parallel, seed=of.seed)
+    return ParallelModels(
+        mesh=mesh, settings=of.parallel, seed=of.seed, full_data_size=of.full_data_size
+    )

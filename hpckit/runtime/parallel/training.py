@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.model.parallel.share import BatchShare
+from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
 from hpckit.runtime.parallel.gradients import clip, total_norm
@@ -30,12 +30,51 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """Rows of a batch that are computed at once. `weight` is which part of this rank's they are."""
+
+    inputs: Tensor
+    targets: Any
+    kwargs: Mapping[str, Tensor]
+    weight: float
+
+
+def _cut(
+    pieces: Sequence[slice], inputs: Tensor, targets: Any, kwargs: Mapping[str, Tensor]
+) -> list[_Piece]:
+    """Return the pieces of a batch, by their rows.
+
+    A piece without rows gets the first one, which then counts nothing: data ranks gather
+    parameters together, so that each of them has to run the model as often as the others.
+    """
+    if len(pieces) == 1:
+        return [_Piece(inputs=inputs, targets=targets, kwargs=kwargs, weight=1.0)]
+    cut = []
+    for piece in pieces:
+        rows = piece if piece.stop > piece.start else slice(0, 1)
+        cut.append(
+            _Piece(
+                inputs=inputs[rows],
+                targets=targets[rows],
+                kwargs={name: one[rows] for name, one in kwargs.items()},
+                weight=(piece.stop - piece.start) / len(inputs),
+            )
+        )
+    return cut
+
+
 @dataclass(slots=True, kw_only=True)
 class ModelTraining:
-    """Training steps of one model. Every rank makes the same calls in the same order."""
+    """Training steps of one model. Every rank makes the same calls in the same order.
+
+    `full_data_size` is the number of data ranks that were asked for: if fewer are left, each cuts
+    its rows into pieces, which need no more memory than its rows did before.
+    """
 
     model: LaidOutModel
     mesh: RankMesh
+    full_data_size: int
     microbatches: int | None = None
     _checked: bool = field(default=False)
 
@@ -49,11 +88,10 @@ class ModelTraining:
         size = self.mesh.layout.data_size
         # Gradients are averaged over data ranks, so that an even share counts as 1.
         scale = 1.0 if share is None else self._weight(inputs, share) * size
-        inputs, targets, kwargs = self._own_positions(inputs, targets)
-        if self.model.pipeline is not None:
-            value = self.model.pipeline.step(inputs, targets, loss=loss, scale=scale, kwargs=kwargs)
-        else:
-            value = self._accumulate(inputs, targets, loss, scale, kwargs)
+        batch_size = len(inputs) * size if share is None else share.batch_size
+        rows = self._pieces(len(inputs), batch_size)
+        pieces = _cut(rows, *self._own_positions(inputs, targets))
+        value = self._accumulate(pieces, loss, scale)
         for tied in self.model.tied:
             tied.sum_gradient()
         if not self._checked:
@@ -113,35 +151,42 @@ class ModelTraining:
         everywhere = positions.expand(len(inputs), -1)
         return inputs[:, positions], targets, {"positions": everywhere}
 
-    def _accumulate(
-        self,
-        inputs: Tensor,
-        targets: Any,
-        loss: LossFunction,
-        scale: float,
-        kwargs: dict[str, Tensor],
-    ) -> Tensor:
-        """Run forward and backward over the parts of a batch; return their mean loss."""
-        count = self.microbatches or 1
-        check_microbatches(len(inputs), count)
+    def _pieces(self, rows: int, batch_size: int) -> list[slice]:
+        """Return the rows of each part of a batch that is computed at once."""
+        size, full, pipeline = self.mesh.layout.data_size, self.full_data_size, self.model.pipeline
+        if pipeline is not None:
+            return cut_rows(rows, even_pieces(batch_size, size, full, pipeline.fits))
+        count = pieces_needed(batch_size, size, full)
+        if count == 1:
+            check_microbatches(rows, self.microbatches or 1)
+        return cut_rows(rows, count * (self.microbatches or 1))
+
+    def _accumulate(self, pieces: Sequence[_Piece], loss: LossFunction, scale: float) -> Tensor:
+        """Run forward and backward over the pieces of a batch; return their mean loss."""
         values = []
-        each = len(inputs) // count
-        for turn in range(count):
-            rows = slice(turn * each, (turn + 1) * each)
-            given = {name: one[rows] for name, one in kwargs.items()}
-            with self._summing(last=turn == count - 1):
-                value = loss(self.model.module(inputs[rows], **given), targets[rows])
-                torch.autograd.backward(value * (scale / count))
-            values.append(value.detach())
-        return torch.stack(values).mean()
+        for piece in pieces:
+            weight = scale * piece.weight
+            if self.model.pipeline is not None:
+                value = self.model.pipeline.step(
+                    piece.inputs, piece.targets, loss=loss, scale=weight, kwargs=piece.kwargs
+                )
+            else:
+                with self._summing(last=piece is pieces[-1]):
+                    value = loss(self.model.module(piece.inputs, **piece.kwargs), piece.targets)
+                    torch.autograd.backward(value * weight)
+            values.append(value.detach() * piece.weight)
+        return torch.stack(values).sum()
 
     def _summing(self, *, last: bool) -> Any:
-        """Sum gradients over ranks in the last part only."""
+        """Sum gradients over replicas in the last piece only.
+
+        Sharded ones are summed over shards in each, as a rank has no room for all of them.
+        """
         module = self.model.module
         if isinstance(module, DistributedDataParallel):
             return nullcontext() if last else module.no_sync()
         if isinstance(module, FSDPModule):
-            module.set_requires_gradient_sync(last)
+            module.set_requires_all_reduce(last)
         return nullcontext()
 
     def _mean(self, value: Tensor) -> Tensor:

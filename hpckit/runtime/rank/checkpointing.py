@@ -16,6 +16,7 @@ from typing import Any
 
 from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.position import Position
 from hpckit.model.save_cost import SaveCost
 from hpckit.record.launches import checkpoint_base
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
@@ -23,7 +24,6 @@ from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, State
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, OnAttempt
 from hpckit.runtime.checkpoint.saving import SaveOutcome
 from hpckit.runtime.rank.save_interval import SaveInterval
-from hpckit.runtime.rank.step_boundary import Position
 
 _PROVING_STEPS = 3
 """Steps after which a restored checkpoint counts as good; one that kills its run does so early."""
@@ -79,7 +79,7 @@ class StepCheckpoints:
             restored.world_size,
         )
         self._saved_step, self._prove_at = restored.step, restored.step + _PROVING_STEPS
-        return Position(step=restored.step, samples=restored.samples)
+        return Position(step=restored.step, samples=restored.samples, batches=restored.batches)
 
     def due(self, step: int) -> bool:
         """Return whether this rank would save before this step; also record progress."""
@@ -104,6 +104,7 @@ class StepCheckpoints:
             self.objects,
             position.step,
             position.samples,
+            batches=position.batches,
             wait=wait,
             patience=min(patience or self.patience, self.patience) if wait else None,
         )

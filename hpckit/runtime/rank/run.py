@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.launch import Checkpoint
+from hpckit.model.parallel.position import Position
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
@@ -37,7 +39,7 @@ from hpckit.runtime.rank.metric_rows import MetricRows
 from hpckit.runtime.rank.parallel_run import ParallelRun
 from hpckit.runtime.rank.parameters import layout_told
 from hpckit.runtime.rank.save_interval import SaveInterval
-from hpckit.runtime.rank.step_boundary import Position, StepBoundary
+from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
 from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved
@@ -135,6 +137,16 @@ class Run(ParallelRun):
         self._batches.append(make_batches(dataset, options, self))
         return self._batches[-1]
 
+    def batches_before(self, step: int) -> Fraction:
+        """Return how many batches of the size asked for all steps before this one had.
+
+        With `parallel.batch=keep` that is `step`. Before `steps()` it is counted as if the run had
+        always had the ranks that it has.
+        """
+        if self._loop is None:
+            return step * self.batch_fraction
+        return self._loop.position(step).batches
+
     @property
     def stage(self) -> str | None:
         """Name of this run's stage; None if the launch has no stages."""
@@ -197,6 +209,8 @@ class Run(ParallelRun):
             )
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
+        if start and self.batch_fraction != 1 and self._batches:
+            raise _unknown_position(start)
         self.check_layout_in_use(self.registered.values())
         self.expect_steps()
         samples_per_step = samples_per_step or sum(one.batch_size for one in self._batches)
@@ -214,7 +228,7 @@ class Run(ParallelRun):
         try:
             with loop.boundary.hearing():
                 for step in loop.restore():
-                    self.samples = loop.samples(step)
+                    self.samples = loop.position(step).samples
                     self._leave_if(loop.cross(step, veto=self._losses.bad > 0))
                     self._profiler.begin(step)
                     self._begin(step, total)
@@ -226,7 +240,7 @@ class Run(ParallelRun):
                 self._end_workers()
                 self._tell(messages.Working(over=True))
                 done = max(total, loop.start.step)
-                self.samples = loop.samples(done)
+                self.samples = loop.position(done).samples
                 loop.end(done, veto=self._vetoes_end())
         finally:
             self._end_workers()
@@ -247,12 +261,13 @@ class Run(ParallelRun):
         return StepLoop(
             total=total,
             samples_per_step=samples_per_step,
+            batch_fraction=self.batch_fraction,
             boundary=StepBoundary(info=self.info, link=self._link, profile=self._profiler.hear),
             times=self._times,
             checkpoints=self._checkpoints() if self.registered else None,
             logger=self.logger,
             grace=self.notice_grace,
-            start=Position(step=start),
+            start=Position(step=start, batches=start * self.batch_fraction),
         )
 
     def _leave_if(self, farewell: ExitStatement | None) -> None:
@@ -452,3 +467,12 @@ class Run(ParallelRun):
         if self._expecting and not self._stepping and at - self._told_at >= _STEP_INTERVAL_S:
             self._tell(messages.Working(over=self._loop is not None))
             self._told_at = at
+
+
+def _unknown_position(start: int) -> UsageError:
+    return UsageError(
+        f"run.steps(start={start}) with parallel.batch=scale: which samples the steps before it "
+        "had is not known",
+        hint="register state with run.state(), whose checkpoints know it, or take "
+        "parallel.batch=keep",
+    )
