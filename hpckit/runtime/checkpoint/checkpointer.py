@@ -21,6 +21,11 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.position import Position
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group
+from hpckit.runtime.checkpoint.initial.loading import (
+    InitialWeights,
+    LoadedWeights,
+    load_weights,
+)
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, Loader, OnAttempt
 from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
@@ -116,6 +121,10 @@ class Checkpointer:
         self.wait()
         self._restored = self._loader.load(objects, self._capturer.aliases, on_attempt)
         return self._restored
+
+    def begin(self, objects: Mapping[str, Any], weights: InitialWeights) -> LoadedWeights:
+        """Load a file of weights into the models among the objects, as `load_weights` says."""
+        return load_weights(weights, objects, self._capturer.aliases, self._group)
 
     def save(
         self,

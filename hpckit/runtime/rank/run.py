@@ -42,10 +42,11 @@ from hpckit.runtime.rank.save_interval import SaveInterval
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
-from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved
+from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved, unused_weights
 from hpckit.runtime.stages import EarlierRun, RunStage
 
 if TYPE_CHECKING:
+    from hpckit.runtime.checkpoint.initial.loading import LoadedWeights
     from hpckit.runtime.checkpoint.saving import SaveOutcome
     from hpckit.runtime.rank.checkpointing import StepCheckpoints
 
@@ -212,6 +213,7 @@ class Run(ParallelRun):
         if start and self.batch_fraction != 1 and self._batches:
             raise _unknown_position(start)
         self.check_layout_in_use(self.registered.values())
+        self._check_weights_used()
         self.expect_steps()
         samples_per_step = samples_per_step or sum(one.batch_size for one in self._batches)
         self._profiler.finish()
@@ -248,6 +250,10 @@ class Run(ParallelRun):
             self._stepping = False
             self._times.forget()
             self._tell(messages.Working(over=True))
+
+    def _check_weights_used(self) -> None:
+        if self.checkpoint.weights is not None and not self.registered:
+            raise unused_weights(self.checkpoint.weights)
 
     def _end_workers(self) -> None:
         while self._batches:
@@ -298,6 +304,7 @@ class Run(ParallelRun):
         if self._loop is None:
             if self.registered and self._keeps_state:
                 raise never_saved(self.registered)
+            self._check_weights_used()
             self._say(ExitStatement(reason=ExitReason.returned))
             return
         self._profiler.finish()
@@ -349,6 +356,8 @@ class Run(ParallelRun):
             on_attempt=self._tell_attempt,
             logger=self.logger,
             patience=timedelta(seconds=self.checkpoint.patience_s),
+            weights=checkpointing.initial_weights(self.checkpoint),
+            on_weights=self._tell_weights,
         )
 
     def _owns_run(self) -> bool:
@@ -385,6 +394,11 @@ class Run(ParallelRun):
 
     def _tell_attempt(self, checkpoint: str, others: int) -> None:
         self._tell(messages.Restoring(checkpoint=checkpoint, others=others))
+
+    def _tell_weights(self, loaded: LoadedWeights) -> None:
+        left_out = loaded.left_out()
+        if self.is_main and left_out:
+            self._warn(f"began with the weights of {loaded.path}, without {left_out}")
 
     def _tell_outcome(self, outcome: SaveOutcome) -> None:
         if not self.is_main:

@@ -166,3 +166,11 @@ def never_saved(names: Iterable[str]) -> UsageError:
         "its end without run.steps()",
         hint="loop over `run.steps(total)`: checkpoints are made between its steps",
     )
+
+
+def unused_weights(path: str) -> UsageError:
+    """Return the error for weights that no registered model takes."""
+    return UsageError(
+        f"checkpoint.weights={path}, and no model is registered: nothing would load them",
+        hint="register the model, run.state(model=…), and loop over run.steps()",
+    )
