@@ -47,6 +47,15 @@ class BatchRule(StrEnum):
     """each data rank keeps its number of rows, so that a step has fewer samples, or more"""
 
 
+class Reduction(StrEnum):
+    """In which order gradients are added."""
+
+    fast = "fast"
+    """as the communication library does it: the last bits follow from the number of ranks"""
+    tree = "tree"
+    """as a fixed binary tree over groups of samples: the bits are the same with fewer replicas"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
     """How a model and its data are laid out over the ranks of a run.
@@ -85,6 +94,9 @@ class Parallel:
     batch: BatchRule = BatchRule.keep
     """What becomes of the batch of a step while replicas are lost. `scale` does not change the
     learning rate; batch sizes have to be a multiple of the data ranks asked for."""
+    reduce: Reduction = Reduction.fast
+    """In which order gradients are added. `tree` is for data parallelism alone, and slower; the
+    replicas asked for, times `microbatches`, have to be a power of two."""
     compile: bool = False
     """Compile every unit of the plan with torch.compile."""
 

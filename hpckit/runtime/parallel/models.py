@@ -56,6 +56,7 @@ class ParallelModels:
             mesh=self.mesh,
             full_data_size=self.full_data_size,
             microbatches=self.settings.microbatches,
+            reduce=self.settings.reduce,
         )
         return made.module
 

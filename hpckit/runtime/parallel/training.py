@@ -15,12 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import MeshAxis
+from hpckit.model.parallel.reduction_tree import leaves_of_ranks, share_of_groups
+from hpckit.model.parallel.settings import Reduction
 from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
 from hpckit.runtime.parallel.gradients import clip, total_norm
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
+from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -76,7 +79,13 @@ class ModelTraining:
     mesh: RankMesh
     full_data_size: int
     microbatches: int | None = None
+    reduce: Reduction = Reduction.fast
     _checked: bool = field(default=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the model; raises UsageError if its gradients cannot be summed as asked for."""
+        if self.reduce is Reduction.tree:
+            refuse_other_reductions(self.model.module)
 
     def step(
         self, inputs: Tensor, targets: Any, loss: LossFunction | None, share: BatchShare | None
@@ -89,6 +98,9 @@ class ModelTraining:
         # Gradients are averaged over data ranks, so that an even share counts as 1.
         scale = 1.0 if share is None else self._weight(inputs, share) * size
         batch_size = len(inputs) * size if share is None else share.batch_size
+        if self.reduce is Reduction.tree:
+            self._checked = True
+            return self._step_in_tree(inputs, targets, loss, batch_size)
         rows = self._pieces(len(inputs), batch_size)
         pieces = _cut(rows, *self._own_positions(inputs, targets))
         value = self._accumulate(pieces, loss, scale)
@@ -100,6 +112,30 @@ class ModelTraining:
             )
             self._checked = True
         return self._mean(value * scale)
+
+    def _step_in_tree(
+        self, inputs: Tensor, targets: Any, loss: LossFunction, batch_size: int
+    ) -> Tensor:
+        """Add the gradients of all groups of a batch as a tree; return its mean loss."""
+        size, full, parts = self.mesh.layout.data_size, self.full_data_size, self.microbatches or 1
+        rank = self.mesh.layout.data_rank(self.mesh.rank)
+        expected = share_of_groups(batch_size, rank, size, full)
+        if len(inputs) != len(expected):
+            raise UsageError(
+                f"this data rank has {len(inputs)} rows, and parallel.reduce=tree needs "
+                f"{len(expected)} of a batch of {batch_size}: whole groups",
+                hint="take the rows by share = run.share(batch_size), and pass it: share=share",
+            )
+        check_microbatches(batch_size // full, parts)
+        leaves = leaves_of_ranks(size, full, parts)
+        pieces = _cut(cut_rows(len(inputs), len(leaves[rank])), inputs, targets, {})
+
+        def compute(number: int) -> Tensor:
+            piece = pieces[number]
+            return loss(self.model.module(piece.inputs), piece.targets)
+
+        with self._summing(last=False):
+            return TreeReduction(module=self.model.module, rank=rank, leaves=leaves).run(compute)
 
     def evaluate(self, inputs: Tensor, targets: Any, loss: LossFunction | None) -> Tensor:
         """Return the loss of this data rank's rows, on all ranks that share them."""

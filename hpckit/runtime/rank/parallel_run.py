@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import BatchRule, Parallel
+from hpckit.model.parallel.reduction_tree import share_of_groups
+from hpckit.model.parallel.settings import BatchRule, Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
 from hpckit.runtime.rank.parameters import is_sharded
@@ -95,7 +96,9 @@ class ParallelRun:
 
         Shares differ by one row at most; `share.weight` is the part of the whole batch. With
         `parallel.batch=scale` the whole batch is `share.batch_size` rows, which follow from the
-        replicas that are left. Raises UsageError if there is less than a row for each data rank.
+        replicas that are left. With `parallel.reduce=tree` shares are whole groups of rows, and may
+        differ by one group. Raises UsageError if there is less than a row, or a group, for each
+        data rank.
         """
         if self.parallel.batch is BatchRule.scale:
             if batch_size % self.full_data_size:
@@ -105,6 +108,9 @@ class ParallelRun:
                     hint=f"take a multiple of {self.full_data_size}, or parallel.batch=keep",
                 )
             batch_size = int(batch_size * self.batch_fraction)
+        if self.parallel.reduce is Reduction.tree:
+            full = self.full_data_size
+            return share_of_groups(batch_size, self.data_rank, self.data_size, full)
         if batch_size < self.data_size:
             raise UsageError(
                 f"a batch of {batch_size} rows cannot be shared out over {self.data_size} data "
@@ -186,6 +192,13 @@ class ParallelRun:
 
         A registered model with parameters that are sharded is laid out by its own code.
         """
+        if self.parallel.reduce is Reduction.tree and self._made is None:
+            raise UsageError(
+                "parallel.reduce=tree, and this code does not use run.parallelize(): its gradients "
+                "would be summed in another order",
+                hint="build the model by run.parallelize(build), and train it by run.train_step; "
+                "or take parallel.reduce=fast",
+            )
         if (
             self.layout.is_data_parallel
             or self._made is not None

@@ -16,7 +16,9 @@ HERE = Path(__file__).parent
 PATIENCE_S = 240
 
 
-def run_world(folder: Path, cases: dict[str, Any], *, ranks: int) -> list[dict[str, Any]]:
+def run_world(
+    folder: Path, cases: dict[str, Any], *, ranks: int, program: str = "equality_program.py"
+) -> list[dict[str, Any]]:
     """Run the cases in a world of ranks; return for each rank what it found, by case."""
     order = folder / "order.json"
     listed = [{"name": name, **one} for name, one in cases.items()]
@@ -39,7 +41,7 @@ def run_world(folder: Path, cases: dict[str, Any], *, ranks: int) -> list[dict[s
         with log.open("w") as file:
             started.append(
                 subprocess.Popen(
-                    [sys.executable, HERE / "equality_program.py", order],
+                    [sys.executable, HERE / program, order],
                     env={**environ, "RANK": str(rank)},
                     stdout=file,
                     stderr=subprocess.STDOUT,
