@@ -13,7 +13,7 @@ from torch import nn
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import Parallel
+from hpckit.model.parallel.settings import BatchRule, Parallel
 from hpckit.runtime.parallel.build import lay_out
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.training import ModelTraining
@@ -54,11 +54,16 @@ class ParallelModels:
         self._known[made.module] = ModelTraining(
             model=made,
             mesh=self.mesh,
-            full_data_size=self.full_data_size,
+            full_data_size=self._planned_data_size(),
             microbatches=self.settings.microbatches,
             reduce=self.settings.reduce,
         )
         return made.module
+
+    def _planned_data_size(self) -> int:
+        """Return how many data ranks a batch was planned for: with `scale`, those that it has."""
+        scaled = self.settings.batch is BatchRule.scale
+        return self.mesh.layout.data_size if scaled else self.full_data_size
 
     def training(self, model: nn.Module) -> ModelTraining:
         """Return how a model is trained; raises UsageError if it was not built here."""

@@ -48,11 +48,21 @@ found = {{}}
 try:
     made = run.batches(TensorDataset(torch.arange({LENGTH})), batch_size=batch, workers=1)
     stream = run.batches(Stream(), batch_size=batch)
-    run.state(model=torch.nn.Linear(2, 1))
+    model = run.parallelize(lambda: torch.nn.Linear(1, 1))
+    run.state(model=model)
     for step in run.steps(ends):
         rows = {{"indexed": next(made)[0].tolist(), "stream": next(stream).tolist()}}
-        numbers = list(made.numbers(step))
-        found[step] = {{"rows": rows, "numbers": numbers, "samples": run.samples}}
+        numbers, pieces = list(made.numbers(step)), []
+
+        def loss(outputs, targets):
+            pieces.append(len(outputs))
+            return torch.nn.functional.mse_loss(outputs, targets)
+
+        inputs = torch.tensor(rows["indexed"]).unsqueeze(1).float()
+        run.train_step(model, inputs, inputs, loss=loss, share=made.share)
+        found[step] = {{
+            "rows": rows, "numbers": numbers, "samples": run.samples, "pieces": pieces
+        }}
 except UsageError as error:
     found["error"] = [error.message, error.hint]
 with open(f"rows-{{phase}}-{{run.rank}}.json", "w") as file:
@@ -95,6 +105,7 @@ def test_steps_have_fewer_samples_and_each_comes_once(
     for ranks in trained:
         for step in ranks[0]:
             assert all(len(one[step]["numbers"]) == BATCH // FULL for one in ranks)
+            assert all(one[step]["pieces"] == [BATCH // FULL] for one in ranks), "at once"
             assert ranks[0][step]["samples"] == 2 * len(numbers)
             numbers += chain(*(one[step]["numbers"] for one in ranks))
             indexed += chain(*(one[step]["rows"]["indexed"] for one in ranks))
