@@ -143,12 +143,13 @@ class AttemptStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentJoined(Event):
-    """The agent of a node reported to the supervisor."""
+    """The agent of a node reported to the supervisor. `switches` are those above the node."""
 
     kind: ClassVar[str] = "agent_joined"
     node: str
     node_rank: int
     pid: int
+    switches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,16 @@ from hpckit.errors import ConfigError
 from hpckit.model.counted import counted
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import MOST_RANKS, Layout, MeshAxis
-from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS, Parallel, SizeWord
+from hpckit.model.parallel.reduction_tree import is_power_of_two
+from hpckit.model.parallel.settings import (
+    SCHEDULES,
+    SIZE_WORDS,
+    BatchRule,
+    Parallel,
+    Precision,
+    Reduction,
+    SizeWord,
+)
 from hpckit.model.ranges import ranges
 
 _INNER = (MeshAxis.shard, MeshAxis.context, MeshAxis.tensor)
@@ -58,6 +67,7 @@ def plan_layout(parallel: Parallel, shape: NodeShape) -> Layout:
     _check_domain(layout, shape)
     _check_replica(layout, shape)
     _check_pipeline(parallel, layout)
+    _check_reduction(parallel, layout)
     return layout
 
 
@@ -280,3 +290,26 @@ def _check_pipeline(parallel: Parallel, layout: Layout) -> None:
             f"{counted(stages, 'stage')} needs {least} or more",
             hint="leave it out for twice as many as stages",
         )
+
+
+def _check_reduction(parallel: Parallel, layout: Layout) -> None:
+    """Refuse what would make `tree` depend on the number of ranks all the same."""
+    if parallel.reduce is Reduction.fast:
+        return
+    groups = layout.data_size * (parallel.microbatches or 1)
+    if not layout.is_data_parallel:
+        why, hint = f"the layout is {layout}", "take parallel=none"
+    elif parallel.params is not Precision.fp32:
+        why, hint = f"parallel.params is {parallel.params}", "take parallel.params=fp32"
+    elif parallel.batch is not BatchRule.keep:
+        why, hint = f"parallel.batch is {parallel.batch}", "take parallel.batch=keep"
+    elif not is_power_of_two(groups):
+        why = f"{counted(layout.replicate, 'replica')} x {parallel.microbatches or 1} is {groups}"
+        hint = "choose resources and parallel.microbatches whose product is 2, 4, 8, …"
+    else:
+        return
+    raise ConfigError(
+        f"parallel.reduce=tree cannot be exact here: {why}; it is for data parallelism in fp32 "
+        "with a power of two of replicas x microbatches",
+        hint=f"{hint}, or parallel.reduce=fast",
+    )

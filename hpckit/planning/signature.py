@@ -25,6 +25,9 @@ def run_signature(config: Mapping[str, Any]) -> str:
     """Return the signature of a resolved configuration: 16 hex digits, independent of order."""
     counted = {key: value for key, value in config.items() if key not in IGNORED_KEYS}
     resources = config.get("resources") or {}
+    checkpoint = config.get("checkpoint") or {}
+    if checkpoint.get("weights") is not None:
+        counted["weights"] = [checkpoint["weights"], checkpoint.get("weights_strict")]
     counted["resources"] = {key: resources.get(key) for key in COUNTED_RESOURCES}
     text = json.dumps(counted, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:LENGTH]

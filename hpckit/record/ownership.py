@@ -70,6 +70,14 @@ def judge(entry: PathStatus, caller: int) -> ForeignFolder | None:
     return None
 
 
+def judge_data(entry: PathStatus, caller: int) -> ForeignFolder | None:
+    """Return why others may have changed a file of data; None if they may not.
+
+    Root's are trusted like the user's own: nothing in such a file is run.
+    """
+    return judge(entry, _ROOT if entry.uid == _ROOT else caller)
+
+
 def judge_above(entry: PathStatus) -> ForeignFolder | None:
     """Return why any user may replace what is in a folder; None if they may not.
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.parallel.layout import Layout, MeshAxis
-from hpckit.model.parallel.settings import Parallel
+from hpckit.model.parallel.settings import BatchRule, Parallel, Precision, Reduction
 from hpckit.model.parallel.share import share_batch
 from hpckit.planning.layout import (
     NodeShape,
@@ -121,6 +121,13 @@ def test_words_become_numbers(parallel: Parallel, nodes: int, tasks: int, expect
         (Parallel(pipeline=4, microbatches=3), 1, 4, "needs 4 or more"),
         (Parallel(pipeline=2, schedule="Interleaved1F1B", microbatches=3), 1, 2, "needs 4"),
         (Parallel(pipeline=4, microbatches=3, schedule="GPipe"), 1, 4, ""),
+        (Parallel(reduce=Reduction.tree), 2, 4, ""),
+        (Parallel(reduce=Reduction.tree, microbatches=2), 1, 1, ""),
+        (Parallel(reduce=Reduction.tree), 3, 1, "3 replicas x 1 is 3"),
+        (Parallel(reduce=Reduction.tree, microbatches=3), 2, 1, "2 replicas x 3 is 6"),
+        (Parallel(reduce=Reduction.tree, shard=2), 2, 1, "exact here: the layout is shard 2"),
+        (Parallel(reduce=Reduction.tree, params=Precision.bf16), 2, 1, "params is bf16"),
+        (Parallel(reduce=Reduction.tree, batch=BatchRule.scale), 2, 1, "batch is scale"),
     ],
 )
 def test_what_cannot_hold_is_refused(

@@ -39,7 +39,7 @@ def test_signature_does_not_depend_on_order() -> None:
         {"output_dir": "/elsewhere"},
         {"cluster": {"kind": "slurm"}},
         {"recovery": {"max_identical_failures": 9}},
-        {"checkpoint": {"dir": "/c"}},
+        {"checkpoint": {"dir": "/c", "weights": None, "weights_strict": False}},
         {"runtime": {"device": "cpu"}},
         {"observe": {"interval_s": 1.0}},
         {"tracker": {"kind": "wandb"}},
@@ -58,6 +58,7 @@ def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> N
     "change",
     [
         {"lr": 0.2},
+        {"checkpoint": {"dir": None, "weights": "/models/m.pt"}},
         {"seed": 1},
         {"extra": None},
         {"parallel": {"shard": 2}},

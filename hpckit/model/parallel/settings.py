@@ -40,6 +40,24 @@ class Recompute(StrEnum):
     """every unit but for its matrix products, which are kept; attention is computed again"""
 
 
+class BatchRule(StrEnum):
+    """What becomes of the batch of a step while a run has fewer replicas, or more."""
+
+    keep = "keep"
+    """it stays as it is: each replica has more rows, and computes them one part after the other"""
+    scale = "scale"
+    """each data rank keeps its number of rows, so that a step has fewer samples, or more"""
+
+
+class Reduction(StrEnum):
+    """In which order gradients are added."""
+
+    fast = "fast"
+    """as the communication library does it: the last bits follow from the number of ranks"""
+    tree = "tree"
+    """as a fixed binary tree over groups of samples: the bits are the same with fewer replicas"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
     """How a model and its data are laid out over the ranks of a run.
@@ -75,6 +93,12 @@ class Parallel:
     """In which type of number the model computes."""
     recompute: Recompute = Recompute.none
     """What the backward pass computes again, to save memory."""
+    batch: BatchRule = BatchRule.keep
+    """What becomes of the batch of a step while replicas are lost. `scale` does not change the
+    learning rate; batch sizes have to be a multiple of the data ranks asked for."""
+    reduce: Reduction = Reduction.fast
+    """In which order gradients are added. `tree` is for data parallelism alone, and slower; the
+    replicas asked for, times `microbatches`, have to be a power of two."""
     compile: bool = False
     """Compile every unit of the plan with torch.compile."""
 

@@ -1,8 +1,10 @@
-"""The part of each batch that a data rank works on. Pure."""
+"""The part of each batch that a data rank works on, and how it is cut. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +24,11 @@ class BatchShare:
         """The rows, to index a batch with."""
         return slice(self.start, self.stop)
 
-    def numbers(self, step: int) -> range:
-        """Return the sample numbers of these rows in a step, counted from the run's first sample.
+    def numbers(self, first: int) -> range:
+        """Return the sample numbers of these rows in a batch that begins with the sample `first`.
 
-        Example: the second half of a batch of 8 has the numbers 12 to 15 in step 1.
+        Example: the second half of a batch of 8 has the numbers 12 to 15 if it begins with 8.
         """
-        first = step * self.batch_size
         return range(first + self.start, first + self.stop)
 
     @property
@@ -52,3 +53,40 @@ def share_batch(batch_size: int, data_rank: int, data_size: int) -> BatchShare:
     even, more = divmod(batch_size, data_size)
     start = data_rank * even + min(data_rank, more)
     return BatchShare(start=start, stop=start + even + (data_rank < more), batch_size=batch_size)
+
+
+def pieces_needed(batch_size: int, data_size: int, full_data_size: int) -> int:
+    """Return into how many pieces data ranks cut their rows to need no more memory than planned.
+
+    No piece has then more rows than a rank has of the batch with `full_data_size` data ranks. It
+    is the same number on every data rank, as they gather parameters together.
+
+    Example: a batch of 16 rows, planned for 4 data ranks, is cut into 2 pieces on 3 or 2 of them.
+    """
+    planned = _ceiling(batch_size, full_data_size)
+    return _ceiling(_ceiling(batch_size, data_size), planned)
+
+
+def even_pieces(
+    batch_size: int, data_size: int, full_data_size: int, fits: Callable[[int], bool]
+) -> int:
+    """Return the same for pieces that all have the same number of rows, which `fits`.
+
+    Falls back to 1 if no number of pieces does that on every data rank.
+    """
+    least = pieces_needed(batch_size, data_size, full_data_size)
+    if least == 1:
+        return 1
+    sizes = {batch_size // data_size, _ceiling(batch_size, data_size)}
+    counts = range(least, min(sizes) + 1)
+    return next((n for n in counts if all(s % n == 0 and fits(s // n) for s in sizes)), 1)
+
+
+def cut_rows(rows: int, count: int) -> list[slice]:
+    """Return the rows of each of `count` pieces, whose sizes differ by one at most."""
+    ends = [rows * turn // count for turn in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends)]
+
+
+def _ceiling(number: int, divisor: int) -> int:
+    return -(-number // divisor)

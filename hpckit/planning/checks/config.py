@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from hpckit.errors import ConfigError
 from hpckit.model.command import command_words
-from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
+from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.plan import SweepPoint
 from hpckit.planning.checks.observe_settings import check_observe, check_profile_ranks
 from hpckit.planning.checks.recovery_settings import check_recovery
@@ -80,6 +80,7 @@ def check_settings(settings: LaunchConfig) -> None:
     _check_topology(settings.resources)
     _check_devices(settings.resources, settings.cluster)
     _check_partition(settings.resources, settings.cluster)
+    _check_weights(settings.checkpoint)
     check_layout(settings)
     check_recovery(settings)
     check_shared_jobs(settings)
@@ -99,6 +100,16 @@ def _check_shared(points: Sequence[SweepPoint]) -> None:
 def check_layout(settings: LaunchConfig) -> None:
     """Refuse a layout that these ranks cannot have, and shrinking within a replica."""
     check_min_nodes(layout_of(settings), shape_of(settings), settings.resources.min_nodes)
+
+
+def _check_weights(checkpoint: Checkpoint) -> None:
+    """Refuse a path whose meaning depends on the folder that a rank starts in."""
+    path = checkpoint.weights
+    if path is not None and not path.startswith(("/", "~")):
+        raise ConfigError(
+            f"checkpoint.weights={path} is a relative path, and ranks start in another folder",
+            hint=f'name the whole path, for example checkpoint.weights="$PWD/{path}"',
+        )
 
 
 def _check_prices(cluster: Cluster) -> None:

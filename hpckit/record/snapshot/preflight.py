@@ -22,6 +22,7 @@ from hpckit.model.finding import Finding, error, warning
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFolder
 from hpckit.model.plan import LaunchPlan
 from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
+from hpckit.record.ownership import judge_data, path_status, place_stranger
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
     FoundModule,
@@ -61,6 +62,7 @@ class Machine:
                 seen.add(task)
                 found.update(dict.fromkeys(self._task(settings)))
             found.update(dict.fromkeys(_checkpoints(settings)))
+            found.update(dict.fromkeys(_weights(settings)))
             found.update(dict.fromkeys(self._devices(settings)))
             project = self._project(in_place=_is_in_place(settings))
             found.update(dict.fromkeys(configured_paths(run.config, project)))
@@ -300,6 +302,26 @@ def _left_out(key: str, value: str, file: Path, why: str) -> Finding:
         if "git" in why
         else "put it elsewhere in the project, or set code.snapshot=false",
     )
+
+
+def _weights(settings: LaunchConfig) -> Iterator[Finding]:
+    """Look at the file that runs begin with; ranks look again, at what they open."""
+    key, value = "checkpoint.weights", settings.checkpoint.weights
+    if value is None:
+        return
+    path = Path(value).expanduser()
+    try:
+        stranger = place_stranger(path) or judge_data(path_status(path.resolve()), os.geteuid())
+    except OSError as problem:
+        yield warning(
+            key,
+            value,
+            f"{key} {path} cannot be read here: {problem.strerror}",
+            "look for a typing mistake; the nodes may see more than this machine",
+        )
+        return
+    if stranger is not None:
+        yield error(key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file")
 
 
 def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:

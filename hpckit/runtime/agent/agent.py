@@ -28,6 +28,7 @@ from hpckit.model.telemetry.vocabulary import TelemetryEvent
 from hpckit.observe.event_words import event_words
 from hpckit.observe.gpu_choice import gpu_choice
 from hpckit.observe.sampler import NodeSampler
+from hpckit.planning.network_order import switches_above
 from hpckit.record.launches import Launch, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
@@ -78,7 +79,12 @@ class Agent:
     async def serve(self) -> int:
         """Follow the supervisor's messages until Shutdown; end the ranks when it is gone."""
         await self.channel.send(
-            messages.Hello(node=node_name(), node_rank=self.info.rank, pid=os.getpid())
+            messages.Hello(
+                node=node_name(),
+                node_rank=self.info.rank,
+                pid=os.getpid(),
+                switches=switches_above(environment()),
+            )
         )
         beating = asyncio.create_task(self._beat())
         while (message := await self._receive()) is not None:

@@ -27,11 +27,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello(Message):
-    """Agent → supervisor: this node is here."""
+    """Agent → supervisor: this node is here, below these switches, if it knows them."""
 
     node: str
     node_rank: int
     pid: int
+    switches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

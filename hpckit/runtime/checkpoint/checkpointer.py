@@ -11,14 +11,21 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.position import Position
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.group import Group
+from hpckit.runtime.checkpoint.initial.loading import (
+    InitialWeights,
+    LoadedWeights,
+    load_weights,
+)
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, Loader, OnAttempt
 from hpckit.runtime.checkpoint.retention import FEWEST
 from hpckit.runtime.checkpoint.saving import SaveOutcome, Saver
@@ -115,6 +122,10 @@ class Checkpointer:
         self._restored = self._loader.load(objects, self._capturer.aliases, on_attempt)
         return self._restored
 
+    def begin(self, objects: Mapping[str, Any], weights: InitialWeights) -> LoadedWeights:
+        """Load a file of weights into the models among the objects, as `load_weights` says."""
+        return load_weights(weights, objects, self._capturer.aliases, self._group)
+
     def save(
         self,
         objects: Mapping[str, Any],
@@ -122,6 +133,7 @@ class Checkpointer:
         samples: int,
         *,
         wait: bool,
+        batches: Fraction | None = None,
         patience: timedelta | None = None,
     ) -> SaveOutcome | None:
         """Save the objects and the generators at a step boundary; collective.
@@ -130,14 +142,16 @@ class Checkpointer:
         `wait`, the state is copied and written in the background, and the outcome of the previous
         save is returned, unless it was returned before; a save that is still in flight is waited
         for first. `patience`, with `wait`, is for a run's last state: failures are retried for this
-        long.
+        long. `batches` counts those of the size that was asked for; as many as steps, if not given.
 
         Raises StateError, FencedError or CheckpointError, from this save or the previous one, and
         UnsavedStateError when the patience is over.
         """
         begun = time.monotonic()
         before = self.wait()
-        taken = self._capturer.capture(objects, (step, samples))
+        done = Fraction(step) if batches is None else batches
+        position = Position(step=step, samples=samples, batches=done)
+        taken = self._capturer.capture(objects, position)
         if wait:
             outcome = self._saver.save(taken, patience)
             return replace(outcome, stall=timedelta(seconds=time.monotonic() - begun))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -52,6 +53,7 @@ class LoadedCheckpoint:
 
     step: int
     samples: int
+    batches: Fraction
     folder: Path
     epoch: int
     layout: Layout
@@ -201,6 +203,7 @@ class Loader:
         return LoadedCheckpoint(
             step=record.step,
             samples=record.samples,
+            batches=record.batches,
             folder=entry.folder,
             epoch=record.epoch,
             layout=record.layout,

@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,14 @@ class Manifest:
     """The content of a checkpoint.
 
     `serial` counts the saves of a run, so that the order of checkpoints needs no clock; `epoch` is
-    the attempt that wrote it; `samples` the data position; `layout` how many ranks on each axis
-    saved; `objects` the registered names, and `models` those of them that are models.
+    the attempt that wrote it; `samples` and `batches` the data position, as `Position` has it;
+    `layout` how many ranks on each axis saved; `objects` the registered names, and `models` those
+    of them that are models.
     """
 
     step: int
     samples: int
+    batches: Fraction
     epoch: int
     serial: int
     layout: Layout
@@ -66,7 +69,7 @@ class Manifest:
 
 def render_manifest(manifest: Manifest) -> str:
     """Return the manifest as text, with its own checksum."""
-    body = {"version": VERSION} | asdict(manifest)
+    body = {"version": VERSION} | asdict(manifest) | {"batches": str(manifest.batches)}
     document = {"checksum": _checksum(body), "manifest": body}
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
@@ -90,8 +93,9 @@ def parse_manifest(text: str) -> Manifest:
         files = {name: FileSum(**one) for name, one in body.pop("files").items()}
         layout = Layout(**body.pop("layout"))
         objects, models = (tuple(body.pop(key)) for key in ("objects", "models"))
+        body["batches"] = Fraction(str(body["batches"]))
         return Manifest(files=files, layout=layout, objects=objects, models=models, **body)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         raise CheckpointError(f"the manifest cannot be read: {error!r}") from None
 
 

@@ -74,7 +74,7 @@ class StateReader(ABC):
         """Load the tensors that were read into the object; raises what the object raises."""
 
 
-def _empty(saved: SavedTensors, key: str, live: Any = None) -> torch.Tensor:
+def empty_like_live(saved: SavedTensors, key: str, live: Any = None) -> torch.Tensor:
     """Return an empty tensor for a key, sharded like the live one, or on the CPU."""
     shape, dtype = saved[key]
     if isinstance(live, DTensor) and live.shape == shape:
@@ -95,7 +95,9 @@ class PlainReader(StateReader):
 
     def wanted(self) -> dict[str, torch.Tensor]:
         """Return an empty tensor for each key of the state."""
-        return {key: _empty(self.context.saved, key) for key in encoded_keys(self.skeleton)}
+        return {
+            key: empty_like_live(self.context.saved, key) for key in encoded_keys(self.skeleton)
+        }
 
     def give(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load the state into the object."""
@@ -143,7 +145,7 @@ class ModelReader(StateReader):
     def wanted(self) -> dict[str, torch.Tensor]:
         """Return an empty tensor for each key, sharded like the model's."""
         return {
-            key: _empty(self.context.saved, key, self._live.get(name))
+            key: empty_like_live(self.context.saved, key, self._live.get(name))
             for name, chosen in self._chosen.items()
             for key in encoded_keys(self.saved[chosen])
         }
@@ -210,9 +212,9 @@ class OptimizerReader(StateReader):
             for entry, one in self.saved.entries(name):
                 live = None if entry == "step" else parameter
                 for key in encoded_keys(one):
-                    tensors[key] = _empty(self.context.saved, key, live)
+                    tensors[key] = empty_like_live(self.context.saved, key, live)
         for key in encoded_keys([self.saved.rest, *(one.options for one in self.saved.groups)]):
-            tensors[key] = _empty(self.context.saved, key)
+            tensors[key] = empty_like_live(self.context.saved, key)
         return tensors
 
     def give(self, tensors: Mapping[str, torch.Tensor]) -> None:

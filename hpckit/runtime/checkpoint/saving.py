@@ -134,6 +134,7 @@ class Saver:
         record = Manifest(
             step=capture.step,
             samples=capture.samples,
+            batches=capture.position.batches,
             epoch=self.epoch,
             serial=self._serial,
             layout=self.layout,

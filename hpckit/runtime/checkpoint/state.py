@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.position import Position
 from hpckit.runtime.checkpoint import model_state, optimizer_state, rng
 from hpckit.runtime.checkpoint.agreement import KeyAgreement, KeyFacts, KeyShare
 from hpckit.runtime.checkpoint.encoding import (
@@ -39,12 +40,21 @@ class StateCapture:
     `pieces` are its rows of tensors that are cut over the ranks.
     """
 
-    step: int
-    samples: int
+    position: Position
     objects: tuple[str, ...]
     models: tuple[str, ...] = ()
     tensors: Mapping[str, torch.Tensor]
     pieces: tuple[TensorPiece, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """Number of steps done."""
+        return self.position.step
+
+    @property
+    def samples(self) -> int:
+        """Number of samples that all ranks together have seen."""
+        return self.position.samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +102,8 @@ class EncodedObjects:
             return "sharded"
         return "copied" if key in self.copied else "plain"
 
-    def capture(self, position: tuple[int, int], share: KeyShare, rank: int) -> StateCapture:
-        """Return this rank's share of the state at a position (step, samples)."""
+    def capture(self, position: Position, share: KeyShare, rank: int) -> StateCapture:
+        """Return this rank's share of the state at a position."""
         first, tensors, copied = rank == share.ranks[0], {}, {}
         for name, one in self.objects.items():
             writes = first if one.by_name else rank == 0
@@ -111,8 +121,7 @@ class EncodedObjects:
         shares = own_pieces(copied, share.ranks.index(rank), len(share.ranks))
         tensors |= {one.key: one.tensor for one in shares if one.tensor.shape == one.shape}
         return StateCapture(
-            step=position[0],
-            samples=position[1],
+            position=position,
             objects=tuple(sorted(self.objects)),
             models=tuple(sorted(name for name, one in self.objects.items() if one.is_model)),
             tensors=tensors | encode_state(rng_path(rank), rng.capture_rng()),
@@ -129,8 +138,8 @@ class StateCapturer:
         self._staged = layout.pipeline > 1
         self.aliases: Mapping[str, str] = {}
 
-    def capture(self, objects: Mapping[str, Any], position: tuple[int, int]) -> StateCapture:
-        """Capture this rank's share of the state at a position (step, samples); collective.
+    def capture(self, objects: Mapping[str, Any], position: Position) -> StateCapture:
+        """Capture this rank's share of the state at a position; collective.
 
         The tensors are the live ones, not copies. Raises StateError on every rank if one of them
         holds what cannot be saved, or what does not go together.

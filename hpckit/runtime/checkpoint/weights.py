@@ -29,7 +29,7 @@ from hpckit.runtime.checkpoint.readers import join_model
 _ALIGNED = 64
 _HEADER_ALIGNED = 8
 
-_SAFETENSORS: Mapping[torch.dtype, str] = {
+SAFETENSORS_TYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -134,7 +134,7 @@ def write_safetensors(weights: ModelWeights, file: IO[bytes]) -> None:
     https://github.com/huggingface/safetensors#format
     """
     for name, key in weights.keys.items():
-        if weights.shapes[key][1] not in _SAFETENSORS:
+        if weights.shapes[key][1] not in SAFETENSORS_TYPES:
             raise StateError(
                 f"{name} is {weights.shapes[key][1]}, which safetensors has no name for",
                 hint="export to a file of torch: -o model.pt",
@@ -159,7 +159,7 @@ def _header(tensors: Iterable[tuple[str, torch.Size, torch.dtype]]) -> bytes:
     for name, shape, dtype in tensors:
         start, end = end, end + _bytes(shape, dtype)
         described[name] = {
-            "dtype": _SAFETENSORS[dtype],
+            "dtype": SAFETENSORS_TYPES[dtype],
             "shape": list(shape),
             "data_offsets": [start, end],
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import count
 from typing import Any, Protocol
 
@@ -41,6 +42,9 @@ class StepPlace(Protocol):
     def share(self, batch_size: int) -> BatchShare:
         """Return this rank's share of a batch."""
 
+    def batches_before(self, step: int) -> Fraction:
+        """Return how many batches of the size asked for all steps before this one had."""
+
     def timed(self, name: str) -> AbstractContextManager[None]:
         """Count what is done within as this phase."""
 
@@ -64,11 +68,14 @@ class BatchOptions:
 class Batches(Iterator[Any]):
     """The batches of a run, one for each step: `next(batches)` within `run.steps()`.
 
-    `share` is the part of each batch that this rank gets. `reader[step]` makes the batch of a step.
+    `share` is the part of each batch that this rank gets. `reader[first]` makes the batch that
+    begins with the sample `first`. `full_batch_size` is the size that was asked for; steps have
+    `batch_size` samples, which is another number with `parallel.batch=scale`.
     """
 
     reader: IndexedBatches | StreamedBatches = field(repr=False)
     share: BatchShare
+    full_batch_size: int
     workers: int
     epoch_length: int | None
     _place: StepPlace = field(repr=False)
@@ -106,7 +113,7 @@ class Batches(Iterator[Any]):
         """Return the number of whole batches in an epoch; raises TypeError for an endless one."""
         if self.epoch_length is None:
             raise TypeError("a stream without a length has no number of batches")
-        return self.epoch_length // self.batch_size
+        return self.epoch_length // self.full_batch_size
 
     @property
     def batch_size(self) -> int:
@@ -117,14 +124,27 @@ class Batches(Iterator[Any]):
         """Return the epoch, from 0, in which a step begins; 0 for a stream that is read once."""
         if self.epoch_length is None:
             return 0
-        return step * self.batch_size // self.epoch_length
+        return self._first(step) // self.epoch_length
 
     def numbers(self, step: int) -> range:
         """Return the numbers of this rank's samples in a step, counted from the run's first.
 
         Ranks with the same data rank have the same.
         """
-        return self.share.numbers(step)
+        return self.share.numbers(self._first(step))
+
+    def _first(self, step: int) -> int:
+        """Return the number of the first sample of a step, on all ranks."""
+        before = self._place.batches_before(step)
+        first = before * self.full_batch_size
+        if first.denominator > 1:
+            raise UsageError(
+                f"step {step} begins after {before} batches, which with batch_size="
+                f"{self.full_batch_size} is in the middle of a sample",
+                hint="the run was trained with another batch_size and parallel.batch=scale; take "
+                f"that one, or a multiple of {before.denominator}",
+            )
+        return int(first)
 
     def close(self) -> None:
         """End the workers, as the end of a loop does; a later `next` starts them again."""
@@ -135,7 +155,7 @@ class Batches(Iterator[Any]):
         loader = DataLoader(
             _ErrorsAsValues(self.reader),
             batch_size=None,
-            sampler=count(step),
+            sampler=count(self._first(step), self.batch_size),
             num_workers=self.workers,
             collate_fn=_as_it_is,
             pin_memory=self._place.device.type == "cuda",
@@ -151,9 +171,9 @@ class _ErrorsAsValues(Dataset[Any]):
 
     reader: Dataset[Any]
 
-    def __getitem__(self, step: int) -> Any:
+    def __getitem__(self, first: int) -> Any:
         try:
-            return self.reader[step]
+            return self.reader[first]
         except HpckitError as error:
             return error
 
@@ -176,6 +196,7 @@ def make_batches(dataset: Any, options: BatchOptions, place: StepPlace) -> Batch
         return Batches(
             reader=streamed,
             share=share,
+            full_batch_size=options.batch_size,
             workers=options.workers,
             epoch_length=length,
             _place=place,
@@ -184,6 +205,7 @@ def make_batches(dataset: Any, options: BatchOptions, place: StepPlace) -> Batch
     return Batches(
         reader=IndexedBatches(dataset=dataset, order=order, share=share, collate=collate),
         share=share,
+        full_batch_size=options.batch_size,
         workers=options.workers,
         epoch_length=order.epoch_length,
         _place=place,

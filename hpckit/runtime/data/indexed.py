@@ -15,16 +15,19 @@ from hpckit.runtime.data.generators import kept_generators, seed_sample
 
 @dataclass(slots=True, kw_only=True)
 class IndexedBatches(Dataset[Any]):
-    """`batches[step]` is a data rank's share of the batch of a step. It keeps no position."""
+    """`batches[first]` is a data rank's share of the batch that begins with the sample `first`.
+
+    Samples are numbered from the run's first, over all epochs. It keeps no position.
+    """
 
     dataset: Any
     order: SampleOrder
     share: BatchShare
     collate: Callable[[list[Any]], Any]
 
-    def __getitem__(self, step: int) -> Any:
-        """Return the rows of a step, put together by `collate`."""
-        numbers = self.share.numbers(step)
+    def __getitem__(self, first: int) -> Any:
+        """Return this rank's rows of a batch, put together by `collate`."""
+        numbers = self.share.numbers(first)
         with kept_generators():
             samples = self._samples(numbers)
             seed_sample(self.order.seed, numbers.start)

@@ -27,9 +27,9 @@ class JumpingStream(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class StreamedBatches(Dataset[Any]):
-    """`batches[step]` is a data rank's share of the batch of a step.
+    """`batches[first]` is a data rank's share of the batch that begins with the sample `first`.
 
-    `length` is the number of samples of an epoch; None if the stream is read once. Steps are best
+    `length` is the number of samples of an epoch; None if the stream is read once. Batches are best
     asked for in order: an earlier one begins the stream again.
     """
 
@@ -41,12 +41,12 @@ class StreamedBatches(Dataset[Any]):
     _next: int | None = field(default=None, init=False)
     _samples: Iterator[Any] = field(default_factory=lambda: iter(()), init=False)
 
-    def __getitem__(self, step: int) -> Any:
-        """Return the rows of a step, put together by `collate`; raises UsageError if it is short.
+    def __getitem__(self, first: int) -> Any:
+        """Return this rank's rows, put together by `collate`; raises UsageError if it is short.
 
-        A stream without a length must not end before the step; one with a length must keep it.
+        A stream without a length must not end before them; one with a length must keep it.
         """
-        numbers = self.share.numbers(step)
+        numbers = self.share.numbers(first)
         with kept_generators():
             samples = [self._sample(number) for number in numbers]
             seed_sample(self.seed, numbers.start)
@@ -119,10 +119,10 @@ class StreamedBatches(Dataset[Any]):
     def _ended(self, number: int) -> UsageError:
         if self.length is None:
             return UsageError(
-                f"{_name(self.dataset)} ended after {counted(number, 'sample')}, and the step "
-                f"{number // self.share.batch_size} needs more",
-                hint=f"{number // self.share.batch_size} is the most steps that it lasts for; to "
-                "read it again, give it a __len__",
+                f"{_name(self.dataset)} ended after {counted(number, 'sample')}, and "
+                "this step needs more",
+                hint=f"it lasts for {number // self.share.batch_size} steps of "
+                f"{self.share.batch_size} samples; to read it again, give it a __len__",
             )
         return UsageError(
             f"{_name(self.dataset)} has a length of {self.length}, and ended after "

@@ -14,7 +14,7 @@ from torch import nn
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import Parallel
+from hpckit.model.parallel.settings import BatchRule, Parallel
 from hpckit.runtime.parallel.build import LaidOutModel, build_on_meta, build_seeded, lay_out
 from hpckit.runtime.parallel.initialise import Init, PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
@@ -33,6 +33,10 @@ class LaidOutRank(Protocol):
     layout: Layout
     parallel: Parallel
 
+    @property
+    def full_data_size(self) -> int:
+        """Number of data ranks that were asked for."""
+
 
 @dataclass(slots=True, kw_only=True)
 class ParallelModels:
@@ -41,6 +45,7 @@ class ParallelModels:
     mesh: RankMesh
     settings: Parallel
     seed: int
+    full_data_size: int
     _known: weakref.WeakKeyDictionary[nn.Module, ModelTraining] = field(
         default_factory=weakref.WeakKeyDictionary
     )
@@ -58,8 +63,18 @@ class ParallelModels:
 
     def keep(self, made: LaidOutModel) -> nn.Module:
         """Remember how a model that is laid out is trained; return this rank's part."""
-        self._known[made.module] = ModelTraining(model=made, mesh=self.mesh, settings=self.settings)
+        self._known[made.module] = ModelTraining(
+            model=made,
+            mesh=self.mesh,
+            settings=self.settings,
+            full_data_size=self._planned_data_size(),
+        )
         return made.module
+
+    def _planned_data_size(self) -> int:
+        """Return how many data ranks a batch was planned for: with `scale`, those that it has."""
+        scaled = self.settings.batch is BatchRule.scale
+        return self.mesh.layout.data_size if scaled else self.full_data_size
 
     def training(self, model: nn.Module) -> ModelTraining:
         """Return how a model is trained; raises UsageError if it was not built here."""
@@ -75,4 +90,6 @@ class ParallelModels:
 def make_models(of: LaidOutRank) -> ParallelModels:
     """Return what builds the models of a rank."""
     mesh = RankMesh(of.layout, of.device, of.rank)
-    return ParallelModels(mesh=mesh, settings=of.parallel, seed=of.seed)
+    return ParallelModels(
+        mesh=mesh, settings=of.parallel, seed=of.seed, full_data_size=of.full_data_size
+    )

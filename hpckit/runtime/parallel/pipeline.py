@@ -166,7 +166,7 @@ class Pipeline:
         self._scale = scale
         losses: list[Tensor] = []
         self._run(schedule.step, inputs, targets, losses, kwargs)
-        return self._mean(losses) / scale if scale else self._mean(losses)
+        return self._sum(losses) / scale if scale else self._sum(losses)
 
     def evaluate(
         self, inputs: Tensor, targets: Any, *, loss: LossFunction, kwargs: Mapping[str, Any]
@@ -180,17 +180,29 @@ class Pipeline:
         losses: list[Tensor] = []
         with torch.no_grad():
             self._run(schedule.eval, inputs, targets, losses, kwargs)
-        return self._mean(losses)
+        return self._sum(losses)
+
+    def fits(self, rows: int) -> bool:
+        """Return whether a batch of so many rows can be cut into microbatches."""
+        return self._most_parts(rows) is not None
+
+    def _most_parts(self, rows: int) -> int | None:
+        if self.microbatches is not None:
+            return None if rows % self.microbatches else self.microbatches
+        wanted = range(2 * self.stages, self._least - 1, -1)
+        multiple = 1 if SCHEDULES[self.schedule] == 1 else self.group.size()
+        return next((one for one in wanted if rows % one == 0 and one % multiple == 0), None)
+
+    @property
+    def _least(self) -> int:
+        """The fewest microbatches that the schedule takes."""
+        return 1 if self.schedule == "GPipe" else self.stages
 
     def parts_of_batch(self, rows: int) -> int:
         """Return into how many microbatches a batch is cut; raises UsageError if it cannot be."""
-        least = 1 if self.schedule == "GPipe" else self.stages
         if self.microbatches is not None:
             check_microbatches(rows, self.microbatches)
-            return self.microbatches
-        wanted = range(2 * self.stages, least - 1, -1)
-        fits = 1 if SCHEDULES[self.schedule] == 1 else self.group.size()
-        parts = next((one for one in wanted if rows % one == 0 and one % fits == 0), None)
+        parts, least = self._most_parts(rows), self._least
         if parts is None:
             raise UsageError(
                 f"a batch of {rows} rows on this rank cannot be cut into {least} to "
@@ -201,7 +213,7 @@ class Pipeline:
 
     def _make(self, loss: LossFunction, parts: int, *, forward_only: bool = False) -> Any:
         def scaled(outputs: Any, targets: Any) -> Tensor:
-            return loss(outputs, targets) * self._scale
+            return loss(outputs, targets) * (self._scale / parts)
 
         stages = [
             PipelineStage(one.module, one.number, self.stages, self.device, group=self.group)
@@ -210,7 +222,13 @@ class Pipeline:
         several = SCHEDULES[self.schedule] > 1
         forward: Any = ScheduleLoopedBFS if several else ScheduleGPipe
         kind: Any = forward if forward_only else get_schedule_class(self.schedule)
-        return kind(stages if several else stages[0], n_microbatches=parts, loss_fn=scaled)
+        # Torch would also divide the gradients that were there before.
+        return kind(
+            stages if several else stages[0],
+            n_microbatches=parts,
+            loss_fn=scaled,
+            scale_grads=False,
+        )
 
     def _run(
         self,
@@ -226,7 +244,7 @@ class Pipeline:
         else:
             run(*first, **kwargs)
 
-    def _mean(self, losses: Sequence[Tensor]) -> Tensor:
+    def _sum(self, losses: Sequence[Tensor]) -> Tensor:
         if not losses:
             return torch.zeros((), device=self.device)
-        return torch.stack([one.detach() for one in losses]).mean()
+        return torch.stack([one.detach() for one in losses]).sum()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.model.parallel.settings import Parallel
-from hpckit.model.parallel.share import BatchShare
+from hpckit.model.parallel.reduction_tree import leaves_of_ranks, share_of_groups
+from hpckit.model.parallel.settings import Parallel, Reduction
+from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
 from hpckit.runtime.parallel.gradients import clip, total_norm
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
+from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -31,14 +33,58 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """Rows of a batch that are computed at once. `weight` is which part of this rank's they are."""
+
+    inputs: Tensor
+    targets: Any
+    kwargs: Mapping[str, Tensor]
+    weight: float
+
+
+def _cut(
+    pieces: Sequence[slice], inputs: Tensor, targets: Any, kwargs: Mapping[str, Tensor]
+) -> list[_Piece]:
+    """Return the pieces of a batch, by their rows.
+
+    A piece without rows gets the first one, which then counts nothing: data ranks gather
+    parameters together, so that each of them has to run the model as often as the others.
+    """
+    if len(pieces) == 1:
+        return [_Piece(inputs=inputs, targets=targets, kwargs=kwargs, weight=1.0)]
+    cut = []
+    for piece in pieces:
+        rows = piece if piece.stop > piece.start else slice(0, 1)
+        cut.append(
+            _Piece(
+                inputs=inputs[rows],
+                targets=targets[rows],
+                kwargs={name: one[rows] for name, one in kwargs.items()},
+                weight=(piece.stop - piece.start) / len(inputs),
+            )
+        )
+    return cut
+
+
 @dataclass(slots=True, kw_only=True)
 class ModelTraining:
-    """Training steps of one model. Every rank makes the same calls in the same order."""
+    """Training steps of one model. Every rank makes the same calls in the same order.
+
+    `full_data_size` is the number of data ranks that were asked for: if fewer are left, each cuts
+    its rows into pieces, which need no more memory than its rows did before.
+    """
 
     model: LaidOutModel
     mesh: RankMesh
     settings: Parallel
+    full_data_size: int
     _checked: bool = field(default=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the model; raises UsageError if its gradients cannot be summed as asked for."""
+        if self.settings.reduce is Reduction.tree:
+            refuse_other_reductions(self.model.module)
 
     def step(
         self, inputs: Tensor, targets: Any, loss: LossFunction | None, share: BatchShare | None
@@ -51,11 +97,13 @@ class ModelTraining:
         size = self.mesh.layout.data_size
         # Gradients are averaged over data ranks, so that an even share counts as 1.
         scale = 1.0 if share is None else self._weight(inputs, share) * size
-        inputs, targets, kwargs = self._own_positions(inputs, targets)
-        if self.model.pipeline is not None:
-            value = self.model.pipeline.step(inputs, targets, loss=loss, scale=scale, kwargs=kwargs)
-        else:
-            value = self._accumulate(inputs, targets, loss, scale, kwargs)
+        batch_size = self._batch_size(inputs, share)
+        if self.settings.reduce is Reduction.tree:
+            self._checked = True
+            return self._step_in_tree(inputs, targets, loss, batch_size)
+        rows = self._pieces(len(inputs), batch_size)
+        pieces = _cut(rows, *self._own_positions(inputs, targets))
+        value = self._accumulate(pieces, loss, scale)
         for tied in self.model.tied:
             tied.sum_gradient()
         if not self._checked:
@@ -73,12 +121,40 @@ class ModelTraining:
         length = inputs.shape[1] if inputs.dim() > 1 else 0
         if self.model.context is not None:
             self.model.context.cut(length, inputs.device)
-        if self.model.pipeline is None:
-            check_microbatches(len(inputs), self.settings.microbatches or 1)
+        if self.settings.reduce is Reduction.tree:
             return
-        self.model.pipeline.parts_of_batch(len(inputs))
+        pieces = self._pieces(len(inputs), self._batch_size(inputs, share))
+        if self.model.pipeline is None:
+            return
+        for piece in pieces:
+            self.model.pipeline.parts_of_batch(piece.stop - piece.start)
         if self.settings.sequence:
             batch_checks.check_sequence(self.mesh.layout, length)
+
+    def _step_in_tree(
+        self, inputs: Tensor, targets: Any, loss: LossFunction, batch_size: int
+    ) -> Tensor:
+        """Add the gradients of all groups of a batch as a tree; return its mean loss."""
+        size, full = self.mesh.layout.data_size, self.full_data_size
+        parts = self.settings.microbatches or 1
+        rank = self.mesh.layout.data_rank(self.mesh.rank)
+        expected = share_of_groups(batch_size, rank, size, full)
+        if len(inputs) != len(expected):
+            raise UsageError(
+                f"this data rank has {len(inputs)} rows, and parallel.reduce=tree needs "
+                f"{len(expected)} of a batch of {batch_size}: whole groups",
+                hint="take the rows by share = run.share(batch_size), and pass it: share=share",
+            )
+        check_microbatches(batch_size // full, parts)
+        leaves = leaves_of_ranks(size, full, parts)
+        pieces = _cut(cut_rows(len(inputs), len(leaves[rank])), inputs, targets, {})
+
+        def compute(number: int) -> Tensor:
+            piece = pieces[number]
+            return loss(self.model.module(piece.inputs), piece.targets)
+
+        with self._summing(last=False):
+            return TreeReduction(module=self.model.module, rank=rank, leaves=leaves).run(compute)
 
     def evaluate(self, inputs: Tensor, targets: Any, loss: LossFunction | None) -> Tensor:
         """Return the loss of this data rank's rows, on all ranks that share them."""
@@ -130,35 +206,45 @@ class ModelTraining:
         everywhere = positions.expand(len(inputs), -1)
         return inputs[:, positions], targets, {"positions": everywhere}
 
-    def _accumulate(
-        self,
-        inputs: Tensor,
-        targets: Any,
-        loss: LossFunction,
-        scale: float,
-        kwargs: dict[str, Tensor],
-    ) -> Tensor:
-        """Run forward and backward over the parts of a batch; return their mean loss."""
-        count = self.settings.microbatches or 1
-        check_microbatches(len(inputs), count)
+    def _batch_size(self, inputs: Tensor, share: BatchShare | None) -> int:
+        return len(inputs) * self.mesh.layout.data_size if share is None else share.batch_size
+
+    def _pieces(self, rows: int, batch_size: int) -> list[slice]:
+        """Return the rows of each part of a batch that is computed at once."""
+        size, full, pipeline = self.mesh.layout.data_size, self.full_data_size, self.model.pipeline
+        if pipeline is not None:
+            return cut_rows(rows, even_pieces(batch_size, size, full, pipeline.fits))
+        count = pieces_needed(batch_size, size, full)
+        if count == 1:
+            check_microbatches(rows, self.settings.microbatches or 1)
+        return cut_rows(rows, count * (self.settings.microbatches or 1))
+
+    def _accumulate(self, pieces: Sequence[_Piece], loss: LossFunction, scale: float) -> Tensor:
+        """Run forward and backward over the pieces of a batch; return their mean loss."""
         values = []
-        each = len(inputs) // count
-        for turn in range(count):
-            rows = slice(turn * each, (turn + 1) * each)
-            given = {name: one[rows] for name, one in kwargs.items()}
-            with self._summing(last=turn == count - 1):
-                value = loss(self.model.module(inputs[rows], **given), targets[rows])
-                torch.autograd.backward(value * (scale / count))
-            values.append(value.detach())
-        return torch.stack(values).mean()
+        for piece in pieces:
+            weight = scale * piece.weight
+            if self.model.pipeline is not None:
+                value = self.model.pipeline.step(
+                    piece.inputs, piece.targets, loss=loss, scale=weight, kwargs=piece.kwargs
+                )
+            else:
+                with self._summing(last=piece is pieces[-1]):
+                    value = loss(self.model.module(piece.inputs, **piece.kwargs), piece.targets)
+                    torch.autograd.backward(value * weight)
+            values.append(value.detach() * piece.weight)
+        return torch.stack(values).sum()
 
     def _summing(self, *, last: bool) -> Any:
-        """Sum gradients over ranks in the last part only."""
+        """Sum gradients over replicas in the last piece only.
+
+        Sharded ones are summed over shards in each, as a rank has no room for all of them.
+        """
         module = self.model.module
         if isinstance(module, DistributedDataParallel):
             return nullcontext() if last else module.no_sync()
         if isinstance(module, FSDPModule):
-            module.set_requires_gradient_sync(last)
+            module.set_requires_all_reduce(last)
         return nullcontext()
 
     def _mean(self, value: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.model.save_cost import SaveCost
-from hpckit.planning.layout import layout_of_world
+from hpckit.planning.layout import layout_of, layout_of_world
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel.listen import LOOPBACK
@@ -84,6 +84,7 @@ def make_run(
         seed=settings.seed,
         layout=layout_of_world(settings, info.world_size),
         parallel=settings.parallel,
+        full_layout=layout_of(settings),
         save_cost=from_plain(SaveCost, json.loads(cost))
         if (cost := environ["HPCKIT_SAVE_COST"])
         else None,

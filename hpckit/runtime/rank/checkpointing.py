@@ -16,14 +16,15 @@ from typing import Any
 
 from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.position import Position
 from hpckit.model.save_cost import SaveCost
 from hpckit.record.launches import checkpoint_base
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
+from hpckit.runtime.checkpoint.initial.loading import InitialWeights, LoadedWeights
 from hpckit.runtime.checkpoint.loading import LoadedCheckpoint, OnAttempt
 from hpckit.runtime.checkpoint.saving import SaveOutcome
 from hpckit.runtime.rank.save_interval import SaveInterval
-from hpckit.runtime.rank.step_boundary import Position
 
 _PROVING_STEPS = 3
 """Steps after which a restored checkpoint counts as good; one that kills its run does so early."""
@@ -44,11 +45,19 @@ def open_checkpoints(
     return Checkpointer(folder, settings, may_commit=may_commit, shared=shared)
 
 
+def initial_weights(configured: Checkpoint) -> InitialWeights | None:
+    """Return the file of weights that a run begins with; None if there is none."""
+    if configured.weights is None:
+        return None
+    path = Path(configured.weights).expanduser()
+    return InitialWeights(path=path, strict=configured.weights_strict)
+
+
 @dataclass(slots=True, kw_only=True)
 class StepCheckpoints:
     """The checkpoints of a step loop. All ranks make one at the same time and make the same calls.
 
-    `patience` is how long a save with nothing after it is retried.
+    `patience` is how long a save with nothing after it is retried; `weights` is what to begin with.
     """
 
     checkpointer: Checkpointer
@@ -58,15 +67,24 @@ class StepCheckpoints:
     on_attempt: OnAttempt
     logger: logging.Logger
     patience: timedelta = timedelta(seconds=60)
+    weights: InitialWeights | None = None
+    on_weights: Callable[[LoadedWeights], None] = lambda _loaded: None
     _saved_step: int | None = field(default=None, init=False)
     _prove_at: int | None = field(default=None, init=False)
 
     def restore(self, start: Position) -> Position:
         """Load the newest good checkpoint; return where to begin, `start` if there is none."""
         restored = self.checkpointer.restore(self.objects, self.on_attempt)
+        if restored is None and self.weights is not None:
+            self._begin(self.weights)
         position = start if restored is None else self._take_up(restored)
         self.save_interval.began(position.step)
         return position
+
+    def _begin(self, weights: InitialWeights) -> None:
+        loaded = self.checkpointer.begin(self.objects, weights)
+        self.logger.info("began with weights=%s tensors=%d", loaded.path, loaded.tensors)
+        self.on_weights(loaded)
 
     def _take_up(self, restored: LoadedCheckpoint) -> Position:
         for rejected in restored.rejected:
@@ -79,7 +97,7 @@ class StepCheckpoints:
             restored.world_size,
         )
         self._saved_step, self._prove_at = restored.step, restored.step + _PROVING_STEPS
-        return Position(step=restored.step, samples=restored.samples)
+        return Position(step=restored.step, samples=restored.samples, batches=restored.batches)
 
     def due(self, step: int) -> bool:
         """Return whether this rank would save before this step; also record progress."""
@@ -104,6 +122,7 @@ class StepCheckpoints:
             self.objects,
             position.step,
             position.samples,
+            batches=position.batches,
             wait=wait,
             patience=min(patience or self.patience, self.patience) if wait else None,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.settings import Parallel
+from hpckit.model.parallel.reduction_tree import share_of_groups
+from hpckit.model.parallel.settings import BatchRule, Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
 from hpckit.runtime.rank.parameters import is_sharded
@@ -31,6 +33,7 @@ class ParallelRun:
     """One rank of a run and what it has of data and models.
 
     `layout` has the sizes of all axes of parallelism; `parallel` how models are laid out on them.
+    `full_layout` is the layout that was asked for, if it has other replicas.
     """
 
     info: RankInfo
@@ -38,6 +41,7 @@ class ParallelRun:
     seed: int = 0
     layout: Layout = field(default_factory=Layout)
     parallel: Parallel = field(default_factory=Parallel)
+    full_layout: Layout | None = None
     _made: ParallelModels | None = None
     _tied: dict[str, str] = field(default_factory=dict)
     """Parameters that are one with another, and which: a checkpoint has each once."""
@@ -75,12 +79,38 @@ class ParallelRun:
         """Number of parts that each batch is cut into."""
         return self.layout.data_size
 
+    @property
+    def full_data_size(self) -> int:
+        """Number of data ranks that were asked for; `data_size` is how many there are now."""
+        return (self.full_layout or self.layout).data_size
+
+    @property
+    def batch_fraction(self) -> Fraction:
+        """Which part of a batch as it was asked for each step has now (`parallel.batch`)."""
+        if self.parallel.batch is BatchRule.keep:
+            return Fraction(1)
+        return Fraction(self.data_size, self.full_data_size)
+
     def share(self, batch_size: int) -> BatchShare:
         """Return this rank's share of a batch of all ranks; use it as `inputs[share.rows]`.
 
-        Shares differ by one row at most; `share.weight` is the part of the whole batch. Raises
-        UsageError if there is less than a row for each data rank.
+        Shares differ by one row at most; `share.weight` is the part of the whole batch. With
+        `parallel.batch=scale` the whole batch is `share.batch_size` rows, which follow from the
+        replicas that are left. With `parallel.reduce=tree` shares are whole groups of rows, and may
+        differ by one group. Raises UsageError if there is less than a row, or a group, for each
+        data rank.
         """
+        if self.parallel.batch is BatchRule.scale:
+            if batch_size % self.full_data_size:
+                raise UsageError(
+                    f"a batch of {batch_size} rows is not whole rows for each of "
+                    f"{self.full_data_size} data ranks, so parallel.batch=scale cannot scale it",
+                    hint=f"take a multiple of {self.full_data_size}, or parallel.batch=keep",
+                )
+            batch_size = int(batch_size * self.batch_fraction)
+        if self.parallel.reduce is Reduction.tree:
+            full = self.full_data_size
+            return share_of_groups(batch_size, self.data_rank, self.data_size, full)
         if batch_size < self.data_size:
             raise UsageError(
                 f"a batch of {batch_size} rows cannot be shared out over {self.data_size} data "
@@ -174,6 +204,13 @@ class ParallelRun:
 
         A registered model with parameters that are sharded is laid out by its own code.
         """
+        if self.parallel.reduce is Reduction.tree and self._made is None:
+            raise UsageError(
+                "parallel.reduce=tree, and this code does not use run.parallelize(): its gradients "
+                "would be summed in another order",
+                hint="build the model by run.parallelize(build), and train it by run.train_step; "
+                "or take parallel.reduce=fast",
+            )
         if (
             self.layout.is_data_parallel
             or self._made is not None

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpckit.errors import UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.launch import Checkpoint
+from hpckit.model.parallel.position import Position
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.recovery.ends import LEFT_CODE
@@ -37,13 +39,14 @@ from hpckit.runtime.rank.metric_rows import MetricRows
 from hpckit.runtime.rank.parallel_run import ParallelRun
 from hpckit.runtime.rank.parameters import layout_told
 from hpckit.runtime.rank.save_interval import SaveInterval
-from hpckit.runtime.rank.step_boundary import Position, StepBoundary
+from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
 from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
-from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved
+from hpckit.runtime.rank.steps import StepLoop, begun_without, never_saved, unused_weights
 from hpckit.runtime.stages import EarlierRun, RunStage
 
 if TYPE_CHECKING:
+    from hpckit.runtime.checkpoint.initial.loading import LoadedWeights
     from hpckit.runtime.checkpoint.saving import SaveOutcome
     from hpckit.runtime.rank.checkpointing import StepCheckpoints
 
@@ -135,6 +138,16 @@ class Run(ParallelRun):
         self._batches.append(make_batches(dataset, options, self))
         return self._batches[-1]
 
+    def batches_before(self, step: int) -> Fraction:
+        """Return how many batches of the size asked for all steps before this one had.
+
+        With `parallel.batch=keep` that is `step`. Before `steps()` it is counted as if the run had
+        always had the ranks that it has.
+        """
+        if self._loop is None:
+            return step * self.batch_fraction
+        return self._loop.position(step).batches
+
     @property
     def stage(self) -> str | None:
         """Name of this run's stage; None if the launch has no stages."""
@@ -197,7 +210,10 @@ class Run(ParallelRun):
             )
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
+        if start and self.batch_fraction != 1 and self._batches:
+            raise _unknown_position(start)
         self.check_layout_in_use(self.registered.values())
+        self._check_weights_used()
         self.expect_steps()
         samples_per_step = samples_per_step or sum(one.batch_size for one in self._batches)
         self._profiler.finish()
@@ -214,7 +230,7 @@ class Run(ParallelRun):
         try:
             with loop.boundary.hearing():
                 for step in loop.restore():
-                    self.samples = loop.samples(step)
+                    self.samples = loop.position(step).samples
                     self._leave_if(loop.cross(step, veto=self._losses.bad > 0))
                     self._profiler.begin(step)
                     self._begin(step, total)
@@ -226,7 +242,7 @@ class Run(ParallelRun):
                 self._end_workers()
                 self._tell(messages.Working(over=True))
                 done = max(total, loop.start.step)
-                self.samples = loop.samples(done)
+                self.samples = loop.position(done).samples
                 loop.end(done, veto=self._vetoes_end())
         finally:
             self._end_workers()
@@ -234,6 +250,10 @@ class Run(ParallelRun):
             self._stepping = False
             self._times.forget()
             self._tell(messages.Working(over=True))
+
+    def _check_weights_used(self) -> None:
+        if self.checkpoint.weights is not None and not self.registered:
+            raise unused_weights(self.checkpoint.weights)
 
     def _end_workers(self) -> None:
         while self._batches:
@@ -247,12 +267,13 @@ class Run(ParallelRun):
         return StepLoop(
             total=total,
             samples_per_step=samples_per_step,
+            batch_fraction=self.batch_fraction,
             boundary=StepBoundary(info=self.info, link=self._link, profile=self._profiler.hear),
             times=self._times,
             checkpoints=self._checkpoints() if self.registered else None,
             logger=self.logger,
             grace=self.notice_grace,
-            start=Position(step=start),
+            start=Position(step=start, batches=start * self.batch_fraction),
         )
 
     def _leave_if(self, farewell: ExitStatement | None) -> None:
@@ -283,6 +304,7 @@ class Run(ParallelRun):
         if self._loop is None:
             if self.registered and self._keeps_state:
                 raise never_saved(self.registered)
+            self._check_weights_used()
             self._say(ExitStatement(reason=ExitReason.returned))
             return
         self._profiler.finish()
@@ -334,6 +356,8 @@ class Run(ParallelRun):
             on_attempt=self._tell_attempt,
             logger=self.logger,
             patience=timedelta(seconds=self.checkpoint.patience_s),
+            weights=checkpointing.initial_weights(self.checkpoint),
+            on_weights=self._tell_weights,
         )
 
     def _owns_run(self) -> bool:
@@ -370,6 +394,11 @@ class Run(ParallelRun):
 
     def _tell_attempt(self, checkpoint: str, others: int) -> None:
         self._tell(messages.Restoring(checkpoint=checkpoint, others=others))
+
+    def _tell_weights(self, loaded: LoadedWeights) -> None:
+        left_out = loaded.left_out()
+        if self.is_main and left_out:
+            self._warn(f"began with the weights of {loaded.path}, without {left_out}")
 
     def _tell_outcome(self, outcome: SaveOutcome) -> None:
         if not self.is_main:
@@ -452,3 +481,12 @@ class Run(ParallelRun):
         if self._expecting and not self._stepping and at - self._told_at >= _STEP_INTERVAL_S:
             self._tell(messages.Working(over=self._loop is not None))
             self._told_at = at
+
+
+def _unknown_position(start: int) -> UsageError:
+    return UsageError(
+        f"run.steps(start={start}) with parallel.batch=scale: which samples the steps before it "
+        "had is not known",
+        hint="register state with run.state(), whose checkpoints know it, or take "
+        "parallel.batch=keep",
+    )

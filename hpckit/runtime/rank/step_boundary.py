@@ -34,14 +34,6 @@ _MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """The position of training: steps done, and samples seen by all ranks together."""
-
-    step: int
-    samples: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """What all ranks do at this boundary."""
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from hpckit.errors import NonFiniteLossError, UsageError
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
-from hpckit.runtime.rank.step_boundary import Position, StepBoundary
+from hpckit.model.parallel.position import Position
+from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_times import StepTimes
 
 if TYPE_CHECKING:
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
 class StepLoop:
     """The steps up to `total`. `checkpoints` is None if nothing is registered.
 
-    `grace` is how long ranks that were asked to leave try to save. `begun` is the last step that
-    began; `ended_at` the step before which all ranks ended the loop.
+    `batch_fraction` is which part of a batch each step has; `grace` how long ranks that were asked
+    to leave try to save. `begun` is the last step that began; `ended_at` the step before which all
+    ranks ended the loop.
     """
 
     total: int
     samples_per_step: int
+    batch_fraction: Fraction = Fraction(1)
     boundary: StepBoundary
     checkpoints: StepCheckpoints | None
     logger: logging.Logger
@@ -50,9 +54,14 @@ class StepLoop:
                 self.logger.warning(told, self.start.step, self.total)
         return range(self.start.step, self.total)
 
-    def samples(self, step: int) -> int:
-        """Return how many samples all ranks together had seen before this step."""
-        return self.start.samples + max(step - self.start.step, 0) * self.samples_per_step
+    def position(self, step: int) -> Position:
+        """Return what had been done before this step."""
+        done = max(step - self.start.step, 0)
+        return Position(
+            step=step,
+            samples=self.start.samples + done * self.samples_per_step,
+            batches=self.start.batches + done * self.batch_fraction,
+        )
 
     def cross(self, step: int, *, veto: bool) -> ExitStatement | None:
         """Cross the boundary before a step; save and leave as all ranks agree.
@@ -122,9 +131,8 @@ class StepLoop:
 
     def _save(self, step: int, *, wait: bool, patience: timedelta | None = None) -> None:
         if self.checkpoints is not None:
-            here = Position(step=step, samples=self.samples(step))
             with self.times.saving():
-                self.checkpoints.save(here, wait=wait, patience=patience)
+                self.checkpoints.save(self.position(step), wait=wait, patience=patience)
 
     def _close(self, step: int) -> None:
         self.ended_at = step
@@ -157,4 +165,12 @@ def never_saved(names: Iterable[str]) -> UsageError:
         f"run.state() registered {', '.join(names)}, but nothing of it was saved: the code came to "
         "its end without run.steps()",
         hint="loop over `run.steps(total)`: checkpoints are made between its steps",
+    )
+
+
+def unused_weights(path: str) -> UsageError:
+    """Return the error for weights that no registered model takes."""
+    return UsageError(
+        f"checkpoint.weights={path}, and no model is registered: nothing would load them",
+        hint="register the model, run.state(model=…), and loop over run.steps()",
     )

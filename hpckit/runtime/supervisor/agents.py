@@ -56,7 +56,7 @@ class Peer:
     """One agent that has come.
 
     `heard_at` is the time of its last message, `told_at` the time of the last sign of life sent to
-    it, both by the loop's clock.
+    it, both by the loop's clock. `switches` are those above its node.
     """
 
     node: str
@@ -64,6 +64,7 @@ class Peer:
     channel: tcp.Channel
     heard_at: float
     told_at: float = 0.0
+    switches: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,12 +123,24 @@ class Agents:
 
     async def _attend(self, channel: tcp.Channel, hello: messages.Hello) -> None:
         rank = hello.node_rank
-        peer = Peer(node=hello.node, node_rank=rank, channel=channel, heard_at=_clock())
+        peer = Peer(
+            node=hello.node,
+            node_rank=rank,
+            channel=channel,
+            heard_at=_clock(),
+            switches=hello.switches,
+        )
         self.peers[rank], self._names[rank] = peer, hello.node
         self._arrived.set()
         try:
             self.record(
-                events.AgentJoined(at=now(), node=hello.node, node_rank=rank, pid=hello.pid)
+                events.AgentJoined(
+                    at=now(),
+                    node=hello.node,
+                    node_rank=rank,
+                    pid=hello.pid,
+                    switches=hello.switches,
+                )
             )
             while (message := await channel.receive()) is not None:
                 peer.heard_at = _clock()

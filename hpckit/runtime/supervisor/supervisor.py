@@ -23,6 +23,7 @@ from hpckit.model.launch import DrainPolicy, StragglerPolicy
 from hpckit.model.save_cost import SaveCost
 from hpckit.model.states import RoundAction, RunState
 from hpckit.planning.layout import replica_nodes_of
+from hpckit.planning.network_order import network_order
 from hpckit.planning.recovery.decide import (
     Action,
     EndAttempt,
@@ -278,7 +279,7 @@ class _Supervisor:
             )
             standing = tuple(peer.node for peer in agents.standing)
             nodes = first_nodes(
-                standing,
+                self._in_network_order(agents),
                 self.past,
                 self.assignment.settings.recovery,
                 resources.nodes,
@@ -298,6 +299,15 @@ class _Supervisor:
             number += 1
             action = await self._round(number, action.nodes, agents)
         return action
+
+    def _in_network_order(self, agents: Agents) -> tuple[str, ...]:
+        """Return the nodes that are there as the network joins them."""
+        return network_order(
+            tuple(peer.node for peer in agents.standing),
+            {peer.node: peer.switches for peer in agents.standing},
+            replica_nodes=self.replica_nodes,
+            domain_nodes=self.assignment.settings.cluster.nvlink_nodes,
+        )
 
     async def _round(self, number: int, nodes: tuple[str, ...], agents: Agents) -> Action:
         """Run one round on those of these nodes that are left, if they are whole replicas."""

@@ -12,6 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,7 @@ def commit_one(launch: Any) -> None:
     manifest = Manifest(
         step=10,
         samples=0,
+        batches=Fraction(0),
         epoch=1,
         serial=len(checkpoint_folder.entries()),
         layout=Layout(replicate=2),

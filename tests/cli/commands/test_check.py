@@ -198,6 +198,20 @@ def test_a_program_that_is_missing_refuses_here_and_warns_for_nodes(
     assert findings(slurm_shell("check", *words, "cluster=slurm")) == [("warning", "command")]
 
 
+def test_weights_of_others_are_refused_and_missing_ones_warned_about(
+    shell: Any, tmp_path: Path
+) -> None:
+    """What ranks would refuse to begin with is told before it waits in the queue."""
+    task = ("--json", "cluster=local", "experiment=command", "command=[true]")
+    file = tmp_path / "model.safetensors"
+    asked = (*task, f"checkpoint.weights={file}")
+    assert findings(shell("check", *asked)) == [("warning", "checkpoint.weights")]
+    file.write_bytes(b"")
+    assert findings(shell("check", *asked)) == []
+    file.chmod(0o666)
+    assert findings(shell("check", *asked)) == [("error", "checkpoint.weights")]
+
+
 def test_checkpoint_dir_that_cannot_be_is_warned_about(shell: Any, tmp_path: Path) -> None:
     """The folder itself need not exist, but something above it has to."""
     (shell.cwd / "task.py").write_text("def main(config, run): ...\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def save(folder: Path, step: int, *, torn: bool = False, attempt: int = 1) -> Pa
         saved = Manifest(
             step=step,
             samples=step,
+            batches=Fraction(step),
             epoch=1,
             serial=step,
             layout=Layout(replicate=1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -92,7 +93,21 @@ def _tasks(counts: list[int], step: int, options: dict[str, str]) -> list[dict[s
         for local in range(count):
             own = {**common, "PROCID": len(tasks), "LOCALID": local, "NODEID": node}
             values = {f"SLURM_{name}": str(value) for name, value in own.items()}
+            values |= _place(name)
             if gpus:
                 values |= {"SLURM_STEP_GPUS": visible, "CUDA_VISIBLE_DEVICES": visible}
             tasks.append({**values, "SLURMD_NODENAME": name})
     return tasks
+
+
+def _place(node: str) -> dict[str, str]:
+    """Return where a node is in the network, if the fake has a file that says so."""
+    file = root() / "topology.json"
+    if not file.exists():
+        return {}
+    switches = [*json.loads(file.read_text())[node], node]
+    pattern = ".".join([*("switch" for _ in switches[1:]), "node"])
+    return {
+        "SLURM_TOPOLOGY_ADDR": ".".join(switches),
+        "SLURM_TOPOLOGY_ADDR_PATTERN": pattern,
+    }

@@ -77,7 +77,9 @@ def test_each_sample_comes_once_in_each_epoch(
     order = SampleOrder(length=length, batch_size=batch_size, seed=seed, shuffle=shuffle)
     steps = -(-3 * length // batch_size)
     share = share_batch(batch_size, 0, 1)
-    seen = [index for step in range(steps) for index in order.indices(share.numbers(step))]
+    seen = [
+        index for step in range(steps) for index in order.indices(share.numbers(step * batch_size))
+    ]
     for epoch in range(3):
         assert sorted(seen[epoch * length : (epoch + 1) * length]) == list(range(length))
 
@@ -93,7 +95,9 @@ def test_dropped_rest_leaves_whole_batches_of_one_epoch(
     assert 0 <= length - order.epoch_length < batch_size
     for epoch in range(2):
         steps = range(epoch * per_epoch, (epoch + 1) * per_epoch)
-        seen = [index for step in steps for index in order.indices(share.numbers(step))]
+        seen = [
+            index for step in steps for index in order.indices(share.numbers(step * batch_size))
+        ]
         assert len(set(seen)) == len(seen) == order.epoch_length
         assert {order.epoch(step) for step in steps} <= {epoch}
 
@@ -111,8 +115,9 @@ def test_restarts_at_other_sizes_change_no_batch(
     for size, steps in sizes:
         for here in range(step, step + steps):
             shares = [share_batch(batch_size, rank, size) for rank in range(size)]
-            rows = [index for one in shares for index in order.indices(one.numbers(here))]
-            assert rows == order.indices(alone.numbers(here))
+            first = here * batch_size
+            rows = [index for one in shares for index in order.indices(one.numbers(first))]
+            assert rows == order.indices(alone.numbers(first))
         step += steps // 2  # the rest was not saved, and is done again
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.launch import Cluster, LaunchConfig
+from hpckit.model.launch import Checkpoint, Cluster, LaunchConfig
 from hpckit.planning.checks.config import check_settings
 
 
@@ -52,3 +52,13 @@ def test_prices_that_cannot_be_are_refused(cluster: Cluster, said: str, example:
         check_settings(LaunchConfig(entry_point="a:b", cluster=cluster))
     assert caught.value.hint.endswith(example)
     check_settings(LaunchConfig(entry_point="a:b", cluster=Cluster(pue=1, price_per_gpu_hour=0)))
+
+
+def test_relative_path_of_weights_is_refused() -> None:
+    """Ranks start in a folder of the run; the hint has what a shell makes the whole path of."""
+    task = LaunchConfig(entry_point="a:b", checkpoint=Checkpoint(weights="out/m.safetensors"))
+    with pytest.raises(ConfigError, match="is a relative path") as caught:
+        check_settings(task)
+    assert '"$PWD/out/m.safetensors"' in caught.value.hint
+    for path in ("/models/m.pt", "~/m.pt"):
+        check_settings(LaunchConfig(entry_point="a:b", checkpoint=Checkpoint(weights=path)))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch._dynamo  # noqa: F401  # a rank's first optimizer imports it, in seconds
-from runtime.checkpoint import layouts, trainer
+from runtime.checkpoint import layouts, trainer, weights_program
 
 
 def start_rank(rank: int, world: dict[str, Any]) -> int:
@@ -51,5 +51,9 @@ def serve() -> bool:
 
 
 if __name__ == "__main__" and serve():
-    programs = {"trainer": trainer.main, "layouts": layouts.main}
+    programs = {
+        "trainer": trainer.main,
+        "layouts": layouts.main,
+        "weights": weights_program.main,
+    }
     programs[json.loads(sys.argv[1]).get("program", "trainer")]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 
 from hypothesis import given
@@ -23,6 +24,7 @@ def entry(place: int, kind: str) -> CheckpointEntry:
     whole = Manifest(
         step=step,
         samples=0,
+        batches=Fraction(0),
         epoch=1,
         serial=step,
         layout=Layout(replicate=1),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import chain
 from typing import Any
 
@@ -39,6 +40,10 @@ class Place:
     def share(self, batch_size: int) -> BatchShare:
         """Return its share."""
         return share_batch(batch_size, self.data_rank, self.data_size)
+
+    def batches_before(self, step: int) -> Fraction:
+        """Return as many batches as steps."""
+        return Fraction(step)
 
     def timed(self, name: str) -> AbstractContextManager[None]:
         """Note the phase."""
@@ -180,7 +185,7 @@ def test_stream_without_jumps_reads_up_to_its_position() -> None:
 @pytest.mark.parametrize(
     ("stream", "steps", "words"),
     [
-        (Stream(20), 4, "Stream ended after 20 samples, and the step 2 needs more"),
+        (Stream(20), 4, "Stream ended after 20 samples, and this step needs more"),
         (Stream(20, 22), 4, "has a length of 22, and ended after 20 samples of an epoch"),
         (Stream(20, 16), 4, "has a length of 16, and yields more samples"),
     ],

@@ -51,6 +51,7 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
         device=torch.device("cpu"),
         seed=7,
         layout=layout,
+        full_layout=Layout(**case["full"]) if "full" in case else None,
         parallel=Parallel(**case.get("parallel", {})),
     )
     wrong = case.get("wrong", "")
@@ -58,6 +59,12 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
     model = run.parallelize(lambda: ByteModel(normed=normed).to(dtype), plan())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     rows = case.get("rows", 8)
+    computed = []
+
+    def counting(outputs: Tensor, targets: Tensor) -> Tensor:
+        computed.append(len(outputs))
+        return cross_entropy(outputs, targets)
+
     far, first = {"loss": 0.0, "norm": 0.0, "gradient": 0.0}, {}
     for step, wanted in enumerate(expected["losses"]):
         inputs, targets = batch(rows, step)
@@ -66,7 +73,7 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
         optimizer.zero_grad()
         if wrong:
             go_wrong(run, model, wrong, rows)
-        loss = run.train_step(model, inputs[mine], targets[mine], share=share)
+        loss = run.train_step(model, inputs[mine], targets[mine], share=share, loss=counting)
         if step == 0:
             first = gradients_far(model, expected["gradients"])
         norm = run.clip_grad_norm_(model, 0.5)
@@ -80,6 +87,7 @@ def trained(case: dict[str, Any], expected: dict[str, Any], dtype: torch.dtype) 
     return {
         **far,
         "names": len(first),
+        "computed": computed,
         "evaluated": run.mean(weighted),
         "elements": sum(local(p).numel() for p in model.parameters()),
     }

@@ -47,11 +47,42 @@ MORE: dict[str, dict[str, Any]] = {
     "uneven shares": {"layout": {"shard": 4}, "rows": 10},
     "uneven shares, ddp": {"layout": {"replicate": 4}, "rows": 6},
 }
+FEWER: dict[str, dict[str, Any]] = {
+    "fewer, ddp": {"layout": {"replicate": 4}, "full": {"replicate": 8}, "rows": 16},
+    "fewer, ddp, uneven": {"layout": {"replicate": 4}, "full": {"replicate": 6}, "rows": 6},
+    "fewer, ddp, microbatches": {
+        "layout": {"replicate": 4},
+        "full": {"replicate": 8},
+        "rows": 16,
+        "parallel": {"microbatches": 2},
+    },
+    "fewer, hsdp": {
+        "layout": {"replicate": 2, "shard": 2},
+        "full": {"replicate": 4, "shard": 2},
+        "rows": 14,
+    },
+    "fewer, tensor": {
+        "layout": {"replicate": 2, "tensor": 2},
+        "full": {"replicate": 5, "tensor": 2},
+        "rows": 10,
+    },
+    "fewer, pipeline": {
+        "layout": {"replicate": 2, "pipeline": 2},
+        "full": {"replicate": 4, "pipeline": 2},
+        "rows": 16,
+    },
+    "fewer, pipeline x fsdp": {
+        "layout": {"pipeline": 2, "shard": 2},
+        "full": {"replicate": 2, "pipeline": 2, "shard": 2},
+        "rows": 16,
+    },
+}
+"""Rounds that have lost replicas. Uneven: a rank without a row for its second piece, too."""
 SINGLE = {
     f"{name}, float32": {"layout": LAYOUTS[name], "dtype": "float32", "steps": 5}
     for name in ("ddp", "fsdp", "hsdp", "tensor", "fsdp x tensor", "pipeline", "context")
 }
-CASES = {name: {"layout": one} for name, one in LAYOUTS.items()} | MORE | SINGLE
+CASES = {name: {"layout": one} for name, one in LAYOUTS.items()} | MORE | FEWER | SINGLE
 
 
 @pytest.fixture(scope="module", name="found")
@@ -92,3 +123,14 @@ def test_evaluation_is_the_same_in_every_layout(found: list[dict[str, Any]]) -> 
     """After the same steps, `evaluate` and `mean` give one number."""
     known = [one[name]["evaluated"] for one in found for name in LAYOUTS]
     assert max(known) - min(known) < 1e-6
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", FEWER)
+def test_lost_replicas_need_no_more_memory(found: list[dict[str, Any]], name: str) -> None:
+    """No rank computes more rows at once than it would in the layout that was asked for."""
+    full = FEWER[name]["full"]
+    data_size = full.get("replicate", 1) * full.get("shard", 1)
+    planned = -(-FEWER[name]["rows"] // data_size)
+    largest = [max(one[name]["computed"], default=0) for one in found]
+    assert 0 < max(largest) <= planned

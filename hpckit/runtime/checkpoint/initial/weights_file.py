@@ -1,0 +1,159 @@
+"""A file of weights that others may have written: safetensors, or what `torch.save` writes.
+
+The file is opened once, and what is open is checked and mapped: only a file of the user or of root
+that nobody else can write to is read. No code in it runs: safetensors has none, and torch unpickles
+tensors only. Tensors are mapped; what is not used is never read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpckit.record.ownership import PathStatus, judge_data, place_stranger
+from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError
+from hpckit.runtime.checkpoint.weights import SAFETENSORS_TYPES
+
+_ZIP = b"PK\x03\x04"
+_LENGTH_BYTES = 8
+_LONGEST_HEADER = 100_000_000
+"""As the safetensors library has it."""
+_EXTRA_STATE = "_extra_state"
+_DTYPES = {name: dtype for dtype, name in SAFETENSORS_TYPES.items()}
+
+
+def map_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors in a file by their names, mapped, on the CPU.
+
+    Raises ForeignFolderError for a file that another user could have changed, CheckpointError for
+    one that is damaged or holds something else, and OSError.
+    """
+    with _opened(path) as handle:
+        head = os.pread(handle, len(_ZIP), 0)
+        return _of_torch(path, handle) if head == _ZIP else _of_safetensors(path, handle)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Open a file that is the user's or root's alone; check what was opened, not the name."""
+    stranger = place_stranger(path)
+    handle = -1
+    try:
+        if stranger is None:
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            seen = os.fstat(handle)
+            entry = PathStatus(path=str(path), uid=seen.st_uid, mode=seen.st_mode)
+            stranger = judge_data(entry, os.geteuid())
+        if stranger is not None:
+            raise ForeignFolderError(
+                f"weights are read from files that no other user can change: {stranger.reason}",
+                hint=f"{stranger.hint}; or copy the file",
+            )
+        if not stat.S_ISREG(seen.st_mode):
+            raise CheckpointError(f"{path} is a folder", hint="name a file of weights")
+        yield handle
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def _of_torch(path: Path, handle: int) -> dict[str, torch.Tensor]:
+    # By its handle: the name could lead to another file by now.
+    opened = f"/proc/self/fd/{handle}"
+    try:
+        found = torch.load(opened, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} is no state dict that torch reads with weights_only=True: "
+            f"{type(error).__name__}",
+            hint="write the weights alone: torch.save(model.state_dict(), FILE), or as safetensors",
+        ) from error
+    if not isinstance(found, Mapping):
+        raise _no_state(path, "it", found)
+    tensors = {}
+    for name, one in found.items():
+        if isinstance(name, str) and name.endswith(_EXTRA_STATE):
+            continue
+        if not isinstance(name, str) or not _is_plain(one):
+            raise _no_state(path, repr(name), one)
+        tensors[name] = one.detach()
+    return tensors
+
+
+def _is_plain(value: object) -> bool:
+    return (
+        type(value) in {torch.Tensor, nn.Parameter}
+        and isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not value.is_quantized
+    )
+
+
+def _no_state(path: Path, name: str, value: object) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: {name} is a {type(value).__name__}; weights are a mapping of names to tensors",
+        hint="write the state of the model alone: torch.save(model.state_dict(), FILE)",
+    )
+
+
+def _of_safetensors(path: Path, handle: int) -> dict[str, torch.Tensor]:
+    """Read the header, and map what it describes.
+
+    https://github.com/huggingface/safetensors#format
+    """
+    size = os.fstat(handle).st_size
+    length = int.from_bytes(os.pread(handle, _LENGTH_BYTES, 0), "little")
+    start = _LENGTH_BYTES + length
+    if length > _LONGEST_HEADER or start > size:
+        raise _damaged(path, "its header is longer than the file" if size else "it is empty")
+    try:
+        header = json.loads(os.pread(handle, length, _LENGTH_BYTES))
+    except (ValueError, RecursionError):
+        raise _damaged(path, "its header is no JSON") from None
+    if not isinstance(header, dict):
+        raise _damaged(path, "its header is no mapping of names")
+    # A private copy, as torch maps no memory that cannot be written to; nothing is written.
+    mapped = mmap.mmap(handle, size, access=mmap.ACCESS_COPY)
+    header.pop("__metadata__", None)
+    return {name: _mapped(path, mapped, start, name, one) for name, one in header.items()}
+
+
+def _mapped(path: Path, mapped: mmap.mmap, start: int, name: str, described: Any) -> torch.Tensor:
+    try:
+        dtype = _DTYPES[described["dtype"]]
+        shape = tuple(_whole(one) for one in described["shape"])
+        first, last = (_whole(one) for one in described["data_offsets"])
+    except (KeyError, TypeError, ValueError):
+        raise _damaged(path, f"{name} is not described as a tensor of a known type") from None
+    count = math.prod(shape)
+    if last - first != count * dtype.itemsize or start + last > len(mapped):
+        raise _damaged(path, f"{name} does not lie where its header says")
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    raw = torch.frombuffer(mapped, dtype=torch.uint8, count=last - first, offset=start + first)
+    aligned = raw if (start + first) % dtype.itemsize == 0 else raw.clone()
+    return aligned.view(dtype).view(shape)
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError
+    return value
+
+
+def _damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is neither of torch.save nor safetensors, or it is damaged: {why}",
+        hint="write the weights again: torch.save(model.state_dict(), FILE), or as safetensors",
+    )
