@@ -39,7 +39,7 @@ from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
-from hpckit.runtime.environ import ON_SUPERVISOR_LOST, environment, rank_info
+from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, rank_info
 from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.signals import NOTICES
 
@@ -78,7 +78,12 @@ class Agent:
     async def serve(self) -> int:
         """Follow the supervisor's messages until Shutdown; end the ranks when it is gone."""
         await self.channel.send(
-            messages.Hello(node=node_name(), node_rank=self.info.rank, pid=os.getpid())
+            messages.Hello(
+                node=node_name(),
+                node_rank=self.info.rank,
+                pid=os.getpid(),
+                satellite=environment().get(SATELLITE),
+            )
         )
         beating = asyncio.create_task(self._beat())
         while (message := await self._receive()) is not None:

@@ -27,11 +27,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello(Message):
-    """Agent → supervisor: this node is here."""
+    """Agent → supervisor: this node is here; `satellite` is its job if that is not the run's."""
 
     node: str
     node_rank: int
     pid: int
+    satellite: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
