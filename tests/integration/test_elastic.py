@@ -111,6 +111,25 @@ def test_run_shrinks_and_lets_the_satellite_go(training: Training) -> None:
     assert training.steps == list(range(280))
 
 
+def test_lost_replica_comes_back_by_itself(training: Training) -> None:
+    """With recovery.regrow a satellite is submitted for it, and the run grows after a save."""
+    training.launch(
+        *("+params.pause_s=0.3", "+params.steps=400", "resources.min_nodes=1"),
+        "recovery.regrow=true",
+    )
+    training.wait_for_step(12)
+    first, lost = training.nodes()
+    training.strike(f"kill_node node={lost}")
+    wait_for_nodes(training, 1)
+    wait_for_nodes(training, 2)
+    assert training.nodes()[0] == first
+    assert lost not in training.nodes()
+    training.completed()
+    assert training.causes() == ["node_lost", "resized", None]
+    (added,) = [one for one in training.events("agent_joined") if one["satellite"]]
+    assert added["node"] == training.nodes()[1]
+
+
 def test_cancel_takes_a_waiting_satellite_along(training: Training) -> None:
     """What waits in the queue for nodes is cancelled with its run."""
     training.launch(*SLOW)

@@ -102,3 +102,13 @@ def worth_growing(before: int, after: int, remaining: timedelta, restart: timede
     if after <= before:
         return False
     return remaining * (1 - before / after) > _GAIN * restart
+
+
+def replicas_to_order(size: RunSize, held: int, ordered: int) -> int:
+    """Return how many replicas to bring for a run that lost some, each at most once.
+
+    `held` is how many it has, `ordered` how many were ever ordered for it in this attempt.
+
+    Example: of 4 replicas 2 are left, and 1 was ordered: 1 more.
+    """
+    return max(0, size.wanted() - held - ordered)

@@ -53,6 +53,7 @@ from hpckit.runtime.supervisor.agents_log import explained
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
+from hpckit.runtime.supervisor.elastic.regrowth import Regrowth
 from hpckit.runtime.supervisor.elastic.resizing import Resizing
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
@@ -108,6 +109,8 @@ class _Supervisor:
     profiles: Profiles = field(init=False)
     replica_nodes: int = field(init=False)
     resizing: Resizing = field(init=False)
+    regrowth: Regrowth = field(init=False)
+    regrowing: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.replica_nodes = replica_nodes_of(self.assignment.settings)
@@ -152,6 +155,9 @@ class _Supervisor:
             judge=self._resized,
             record=self.journal.record,
         )
+        allocation = self.assignment.allocation
+        order = None if allocation is None else allocation.regrow
+        self.regrowth = Regrowth(resizing=self.resizing, order=order)
         works = (
             *(self._keep_time(), self._ask_drains(), self._answer_requests()),
             self.resizing.watch(),
@@ -376,6 +382,8 @@ class _Supervisor:
         stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)
         self.deadline.saved(took)
         self.past = replace(self.past, save_cost=SaveCost(stall=stall, duration=took))
+        if self.regrowing is None or self.regrowing.done():
+            self.regrowing = asyncio.create_task(self.regrowth.saved(took))
 
     async def _decided(self, view: RoundView) -> Action:
         """Decide what follows an ended round, and record it."""

@@ -24,7 +24,13 @@ from hpckit.planning.recovery.decide import (
     round_ended,
 )
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.run_size import RunSize, least_replicas, size_of, worth_growing
+from hpckit.planning.recovery.run_size import (
+    RunSize,
+    least_replicas,
+    replicas_to_order,
+    size_of,
+    worth_growing,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = Recovery(restarts={"node_lost": 5})
@@ -219,3 +225,21 @@ def test_layout_bounds_the_replicas(parallel: Parallel, most: int | None) -> Non
     assert least_replicas(bounded) == 2
     assert size.not_shrunk(1, 2, 2) == "resources.min_nodes is 2 replicas, and 1 would be fewer"
     assert size.not_shrunk(2, 2, 1) == "it has 2 replicas: to shrink, name fewer"
+
+
+@given(configured=st.integers(1, 6), changes=st.lists(st.integers(0, 9), max_size=12))
+def test_lost_replica_is_ordered_once(configured: int, changes: list[int]) -> None:
+    """However often replicas come and go: never more orders than the most that were missing."""
+    size = RunSize(configured=configured, replica_nodes=1)
+    ordered, most = 0, 0
+    for held in changes:
+        missing = max(0, configured - held)
+        most = max(most, missing)
+        ordered += replicas_to_order(size, held, ordered)
+        assert missing <= ordered
+    assert ordered == most
+
+
+def test_shrunk_run_orders_nothing() -> None:
+    """What a user took away is not lost."""
+    assert replicas_to_order(RunSize(configured=4, replica_nodes=1, bound=2), 2, 0) == 0

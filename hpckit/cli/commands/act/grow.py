@@ -11,13 +11,8 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.counted import counted
 from hpckit.operations.next_step import reference
-from hpckit.operations.running.resize import (
-    GrowOrder,
-    Growth,
-    grow_run,
-    growth_words,
-    plan_growth,
-)
+from hpckit.operations.running.resize import Growth, grow_run, growth_words, plan_growth
+from hpckit.operations.satellites import GrowOrder
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import find
 
@@ -77,23 +72,23 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
 
 
 def _document(growth: Growth) -> dict[str, object]:
-    answer, job = growth.answer, growth.job
+    answer, satellite = growth.answer, growth.satellite
     return {
         "run": growth.record.id,
         "replicas": None if answer is None else answer.replicas,
         "standing": None if answer is None else answer.standing,
         "job": growth.slurm_job,
-        "nodes": 0 if job is None else job.resources.nodes,
+        "nodes": 0 if satellite is None else satellite.job.resources.nodes,
     }
 
 
 def _show(growth: Growth, launch: Launch, context: Context, *, as_json: bool) -> None:
     """Print the script that would be submitted."""
-    assert growth.job is not None  # noqa: S101  # nothing was asked, so nothing stands ready
-    assert growth.script is not None  # noqa: S101
-    scripts = {growth.job.index: growth.script}
+    satellite = growth.satellite
+    assert satellite is not None, "nothing was asked, so nothing stands ready"  # noqa: S101
+    scripts = {satellite.job.index: satellite.script}
     if as_json:
         context.say_json({**_document(growth), "scripts": script_documents(launch, scripts)})
         return
-    context.say(f"--- {launch.paths.script(growth.job.index).name}")
-    context.stdout.write(growth.script)
+    context.say(f"--- {launch.paths.script(satellite.job.index).name}")
+    context.stdout.write(satellite.script)

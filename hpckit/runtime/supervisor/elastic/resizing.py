@@ -48,6 +48,8 @@ class Resizing:
     record: Callable[[events.Event], None]
     size: RunSize = field(init=False)
     asked: bool = field(default=False, init=False)
+    unasked: set[str] = field(default_factory=set, init=False)
+    """Satellites that no user asked for: they wait until growing is worth its restart."""
     _read: int = field(default=0, init=False)
     _told: str = field(default="", init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -77,6 +79,12 @@ class Resizing:
         return sum(peer.satellite is not None for peer in self.agents.standing)
 
     def _hear_satellite(self) -> None:
+        peers = (peer for peer in self.agents.peers.values() if peer.satellite is not None)
+        if any(peer.leaving or peer.satellite not in self.unasked for peer in peers):
+            self.resize()
+
+    def resize(self) -> None:
+        """Have the run continue in another size as soon as it can."""
         self.asked = True
         self._news.set()
 
@@ -107,8 +115,9 @@ class Resizing:
     async def began(self, members: tuple[str, ...]) -> None:
         """Note which nodes a new round has; let satellites go that are not needed any more."""
         await self._let_go(members)
-        satellites = {peer.node for peer in self.agents.standing if peer.satellite is not None}
-        self.asked, self._told = bool(satellites - {*members}), ""
+        waiting = (peer for peer in self.agents.standing if peer.node not in members)
+        self.asked = any(one.satellite not in {None, *self.unasked} for one in waiting)
+        self._told = ""
 
     async def _let_go(self, members: tuple[str, ...]) -> None:
         """Let satellites go that no rank runs on, and that are leaving or not needed any more."""
