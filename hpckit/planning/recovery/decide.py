@@ -45,6 +45,8 @@ _NOT_OF_A_LOAD = frozenset({Cause.node_lost, Cause.agents_missing, Cause.left})
 _LOADS = 2
 """How many failures are charged to a checkpoint; by then it is tried last."""
 
+_NOT_OF_GROWTH = _NOT_OF_A_LOAD | {Cause.launcher_lost}
+
 _NOTICES = {
     Cause.preempted: "preempted",
     Cause.time_limit: "the time limit was about to end the job",
@@ -80,7 +82,8 @@ class RoundView:
     had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
     with the reasons, `slow` those with stragglers, and what is said of them. `wanted` and `fewest`
     are how many nodes a round has, and must have; a replica takes `replica_nodes` of them.
-    `resizing` is whether ranks were asked to leave because that number changed.
+    `resizing` is whether ranks were asked to leave because that number changed, `grown_from` are
+    the members of the round before, if this one has more.
     `requeues` is whether a new attempt can be requested. `layout` is that of the round.
     """
 
@@ -107,17 +110,22 @@ class RoundView:
     fewest: int = 1
     replica_nodes: int = 1
     resizing: bool = False
+    grown_from: tuple[str, ...] = ()
     requeues: bool = False
     layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRound:
-    """Start all ranks again on these nodes, inside the same attempt, after a pause."""
+    """Start all ranks again on these nodes, inside the same attempt, after a pause.
+
+    `undone` is whether the run gives up growing, as its larger round failed at once.
+    """
 
     because: Failure
     nodes: tuple[str, ...]
     pause: timedelta = timedelta()
+    undone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +170,8 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     asked = view.cut_short or view.resizing
     if failure is None and view.dismissed is None and end is RoundOutcome.left and asked:
         return _left_for_others(view, policy, past)
+    if failure is not None and _fails_because_grown(view, failure):
+        return _undone(view, failure)
     failure = _with_checkpoint(view, failure or _failure_of(view, end), past)
     if failure.rank is not None:
         failure = replace(failure, place=rank_place((failure.rank,), view.layout))
@@ -172,6 +182,23 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         message = f"{failure.message}; {spent}" if spent else failure.message
         return _failed(view, replace(failure, message=message))
     return _restart(view, failure, policy, ledger, left_out)
+
+
+def _fails_because_grown(view: RoundView, failure: Failure) -> bool:
+    """Whether the first round of a larger size failed before its first step, on nodes that stand.
+
+    A batch has too few rows then, or the new nodes lack what the others have.
+    """
+    stands = bool(view.grown_from) and {*view.grown_from} <= {*view.standing}
+    return stands and view.first_step is None and failure.cause not in _NOT_OF_GROWTH
+
+
+def _undone(view: RoundView, failure: Failure) -> NewRound:
+    """Return the round that continues in the size that worked."""
+    before, after = (len(some) // view.replica_nodes for some in (view.members, view.grown_from))
+    words = f"{failure.message}; back from {before} to {counted(after, 'replica')}"
+    because = replace(failure, cause=Cause.resized, message=words, signature=Cause.resized)
+    return NewRound(because=because, nodes=view.grown_from, undone=True)
 
 
 def _completed(view: RoundView, end: RoundOutcome) -> EndAttempt:

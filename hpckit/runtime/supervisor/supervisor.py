@@ -396,6 +396,8 @@ class _Supervisor:
         ended = round_ended(view, _failure(action), _word(action))
         self.journal.record(ended)
         self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
+        if isinstance(action, NewRound) and action.undone:
+            self.resizing.undo(action.because.message)
         return action
 
     def _known(self, view: RoundView) -> RoundView:
@@ -417,6 +419,7 @@ class _Supervisor:
             fewest=self.resizing.fewest_nodes,
             replica_nodes=self.replica_nodes,
             resizing=self.resizing.asked,
+            grown_from=self.resizing.grown_from,
             requeues=allocation is not None and settings.recovery.requeue,
         )
 

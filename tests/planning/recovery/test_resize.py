@@ -126,6 +126,38 @@ def test_ranks_that_a_satellite_took_along_are_no_failure() -> None:
     assert unasked.failure.cause is Cause.left
 
 
+def raised(view_: RoundView) -> RoundView:
+    """Return a round whose rank 0 raised."""
+    failed = RankExit(
+        rank=0,
+        node="a",
+        reason=ExitReason.raised,
+        code=1,
+        at=NOON,
+        exception="ValueError",
+        message="a batch of 3 rows for 4 data ranks",
+    )
+    return replace(view_, exits=(failed,), resizing=False, step=None)
+
+
+def test_growth_that_fails_at_once_is_undone() -> None:
+    """Nobody's run ends because it got more nodes than its batch has rows."""
+    ended = raised(view("abst", "abst", 4, grown_from=("a", "b")))
+    action = decide(ended, POLICY, Ledger())
+    assert isinstance(action, NewRound)
+    assert (action.nodes, action.undone, action.because.cause) == (("a", "b"), True, Cause.resized)
+    assert action.because.message.endswith("4 data ranks; back from 2 to 1 replica")
+    for other in (
+        replace(ended, grown_from=()),
+        replace(ended, first_step=3),
+        replace(ended, standing=tuple("bst")),
+    ):
+        end = decide(other, POLICY, Ledger())
+        assert isinstance(end, EndAttempt), "the code's own failure"
+        assert end.failure is not None
+        assert end.failure.cause is Cause.exception
+
+
 NODES = st.permutations("abcdefghij")
 
 

@@ -59,6 +59,7 @@ def main(config, run):
     weight = torch.nn.Linear(1, 1)
     run.state(model=weight)
     done = run.folder / "done"
+    run.share(3)
     for step in run.steps(100_000):
         time.sleep(0.02)
         if run.mean(float(done.exists())) > 0:
@@ -245,3 +246,19 @@ def test_run_shrinks_and_takes_its_nodes_back(elastic: Callable[..., Elastic]) -
     run.wait_for(ONE, TWO)
     run.end()
     assert run.causes() == ["resized", "resized", None]
+
+
+def test_growth_beyond_the_batch_is_undone(elastic: Callable[..., Elastic]) -> None:
+    """The larger round raises at once: the run continues as before, and lets the satellite go."""
+    run = elastic(2)
+    run.satellite("77", THREE)
+    run.wait_for(ONE, TWO, THREE)
+    agent = run.satellite("78", FOUR)
+    waited(lambda: len(run.rounds()) == 4, "a round after the one that failed")
+    run.wait_for(ONE, TWO, THREE)
+    assert agent.wait(20) == 0
+    run.end()
+    assert run.causes() == ["resized", "resized", "resized", None]
+    said = [one.message for one in run.events() if isinstance(one, events.Warned)]
+    (undone,) = [one for one in said if "growing was undone" in one]
+    assert "batch" in undone, undone

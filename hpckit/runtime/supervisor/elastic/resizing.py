@@ -50,6 +50,9 @@ class Resizing:
     asked: bool = field(default=False, init=False)
     unasked: set[str] = field(default_factory=set, init=False)
     """Satellites that no user asked for: they wait until growing is worth its restart."""
+    grown_from: tuple[str, ...] = field(default=(), init=False)
+    """The members of the round before, if the present one has these and more."""
+    _members: tuple[str, ...] = field(default=(), init=False)
     _read: int = field(default=0, init=False)
     _told: str = field(default="", init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -114,10 +117,19 @@ class Resizing:
 
     async def began(self, members: tuple[str, ...]) -> None:
         """Note which nodes a new round has; let satellites go that are not needed any more."""
+        more = len(members) > len(self._members) and {*self._members} <= {*members}
+        self.grown_from = self._members if more else ()
+        self._members = members
         await self._let_go(members)
         waiting = (peer for peer in self.agents.standing if peer.node not in members)
         self.asked = any(one.satellite not in {None, *self.unasked} for one in waiting)
         self._told = ""
+
+    def undo(self, because: str) -> None:
+        """Have no more replicas than before the present round, which failed at once."""
+        self.size = self.size.shrunk(len(self.grown_from) // self.size.replica_nodes)
+        words = f"growing was undone, as the first round with more replicas failed: {because}"
+        self.record(events.Warned(at=now(), message=words))
 
     async def _let_go(self, members: tuple[str, ...]) -> None:
         """Let satellites go that no rank runs on, and that are leaving or not needed any more."""
@@ -126,7 +138,7 @@ class Resizing:
         for satellite in filter(None, there - used):
             peers = self.agents.satellite_peers(satellite)
             if self._surplus(len(members)):
-                self.agents.dismiss(satellite, "the run was asked to shrink")
+                self.agents.dismiss(satellite, "the run has no use for it")
             if any(peer.leaving for peer in peers):
                 for peer in peers:
                     await self.agents.send(peer.node_rank, messages.Shutdown())
