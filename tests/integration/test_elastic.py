@@ -19,6 +19,7 @@ CHARLM = (
     *("layers=2", "width=48", "checkpoint.interval_steps=5"),
 )
 SLOW = ("+params.pause_s=0.25", "+params.steps=280")
+HOLD = ("--nodes=2", "--exclusive", "--time=5", "--output=/dev/null", "--wrap=sleep 300")
 SHORT = ("+params.pause_s=0.25", "+params.steps=100")
 
 
@@ -69,8 +70,8 @@ def test_satellite_brings_a_replica_and_takes_it_away(
     if end == "scancel":
         training.sandbox.slurm("scancel", job)
     else:
-        urgent = ("--partition=urgent", "--nodes=2", "--time=1", "--exclusive", "--wrap=sleep 1")
-        training.sandbox.slurm("sbatch", f"--nodelist={','.join(shown['nodes'])}", *urgent)
+        where = f"--nodelist={','.join(shown['nodes'])}"
+        training.sandbox.slurm("sbatch", "--partition=urgent", where, *HOLD[:-1], "--wrap=sleep 1")
     training.wait(lambda: training.nodes() == own, "the run continues on its own nodes")
     training.completed()
     assert training.causes() == ["resized", "resized", None]
@@ -134,9 +135,7 @@ def test_cancel_takes_a_waiting_satellite_along(training: Training) -> None:
     """What waits in the queue for nodes is cancelled with its run."""
     training.launch(*SLOW)
     training.wait_for_step(6)
-    hold = training.sandbox.slurm(
-        "sbatch", "--parsable", "--nodes=2", "--exclusive", "--time=5", "--wrap=sleep 300"
-    ).strip()
+    hold = training.sandbox.slurm("sbatch", "--parsable", *HOLD).strip()
     job = grow(training)
     assert satellites(training)[0]["state"] == "pending"
     done = training.project.hpckit("rm", "--yes", training.run["run"].partition(".")[0])
@@ -150,9 +149,7 @@ def test_satellite_of_an_ended_run_leaves_at_once(training: Training) -> None:
     """A satellite that starts too late says so, and ends with exit code 0."""
     training.launch("+params.pause_s=0.2", "+params.steps=40")
     training.wait_for_step(6)
-    hold = training.sandbox.slurm(
-        "sbatch", "--parsable", "--nodes=2", "--exclusive", "--time=5", "--wrap=sleep 300"
-    ).strip()
+    hold = training.sandbox.slurm("sbatch", "--parsable", *HOLD).strip()
     job = grow(training)
     training.completed()
     training.sandbox.slurm("scancel", hold)
