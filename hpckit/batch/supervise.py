@@ -28,6 +28,7 @@ from hpckit.model.events import AttemptEnded
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RunState
+from hpckit.operations.running.satellites import regrow
 from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
 from hpckit.record.attempts import read_attempts
 from hpckit.record.launches import Launch, load_settings
@@ -143,7 +144,8 @@ class _SlurmJob:
             job=job,
             restarts=restarts,
         )
-        successor = load_settings(launch, index)[0].recovery.queue_successor
+        policy = load_settings(launch, index)[0].recovery
+        successor = policy.queue_successor
         limits = LimitsOfJob(commands=ours.commands, job=job, environ=context.environ)
         return Allocation(
             limits=lambda: told(limits),
@@ -153,6 +155,7 @@ class _SlurmJob:
             queue_successor=ours.queue_successor if successor else None,
             hand_to_successor=ours.hand_to_successor if successor else None,
             drop_successor=ours.drop_successor if successor else None,
+            regrow=ours.regrow if policy.regrow else None,
         )
 
     def why(self) -> AllocationEnding:
@@ -188,6 +191,10 @@ class _SlurmJob:
     def drop_successor(self) -> None:
         """Remove the next attempt from the queue."""
         drop_successor(self.launch, self.index, self.job, self.context)
+
+    def regrow(self, replicas: int) -> str | None:
+        """Submit a job that brings so many replicas; return its id, None if that fails."""
+        return regrow(self.launch, self.index, replicas, self.context)
 
 
 def told(limits: LimitsOfJob) -> AttemptLimits | None:

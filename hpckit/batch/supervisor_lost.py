@@ -100,19 +100,7 @@ class _Orphan:
         over = any(isinstance(event, events.AttemptEnded) for event in told)
         lost = {event.node for event in told if isinstance(event, events.NodeLost)}
         left_to_do = _wanted_again(told) if over else self.node not in lost
-        return left_to_do and not self._answers()
-
-    def _answers(self) -> bool:
-        """Whether the supervisor answers: it speaks first, and proves that it knows the secret.
-
-        A connection alone proves nothing: a frozen process accepts connections too, and its port
-        may belong to another process by now.
-        """
-        try:
-            address, secret = read_json(self.paths.address), self.paths.secret.read_text().strip()
-            return asyncio.run(_greets(address["hosts"], address["port"], secret))
-        except (OSError, ValueError):
-            return False
+        return left_to_do and not supervisor_answers(self.paths)
 
     def lost_nodes(self) -> tuple[str, ...]:
         """Return the supervisor's node, which is lost with it or no longer usable."""
@@ -141,6 +129,19 @@ def _wanted_again(told: Iterable[events.Event]) -> bool:
     """
     rounds = [event for event in told if isinstance(event, events.RoundEnded)]
     return bool(rounds) and rounds[-1].action is RoundAction.new_attempt
+
+
+def supervisor_answers(paths: AttemptPaths) -> bool:
+    """Return whether an attempt's supervisor answers, and proves that it knows the secret.
+
+    A connection alone proves nothing: a frozen process accepts connections too, and its port may
+    belong to another process by now.
+    """
+    try:
+        address, secret = read_json(paths.address), paths.secret.read_text().strip()
+        return asyncio.run(_greets(address["hosts"], address["port"], secret))
+    except (OSError, ValueError):
+        return False
 
 
 async def _greets(hosts: Sequence[str], port: int, secret: str) -> bool:

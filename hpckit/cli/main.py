@@ -57,6 +57,8 @@ VERB_GROUPS = {
     },
     "act": {
         "cancel": "stop runs, waiting or running",
+        "grow": "give a running run more replicas: a job brings the nodes, the run continues",
+        "shrink": "have a running run continue with fewer replicas",
         "shell": "a shell, or a command, inside the allocation of a running run",
         "chaos": "inject faults into a running run, to see it survive",
     },
@@ -75,6 +77,7 @@ HIDDEN_VERBS = {
     "local": "work through a launch on this machine (launch calls this)",
     "supervisor-lost": "rescue a run whose supervisor is gone (agents call this)",
     "auto-resume": "resume what can be of a launch, once (auto-resume jobs call this)",
+    "satellite": "bring this job's nodes to a running run (satellite jobs call this)",
 }
 VERBS = {verb: line for group in VERB_GROUPS.values() for verb, line in group.items()}
 

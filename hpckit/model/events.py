@@ -143,13 +143,27 @@ class AttemptStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentJoined(Event):
-    """The agent of a node reported to the supervisor. `switches` are those above the node."""
+    """The agent of a node reported to the supervisor.
+
+    `switches` are those above the node, `satellite` is the job that brings it.
+    """
 
     kind: ClassVar[str] = "agent_joined"
     node: str
     node_rank: int
     pid: int
     switches: tuple[str, ...] = ()
+    satellite: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SatelliteLeft(Event):
+    """The node of a satellite job left, as announced; `reason` says why."""
+
+    kind: ClassVar[str] = "satellite_left"
+    node: str
+    satellite: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,8 @@ class Cause(RecordedEnum):
 
     A `signal` came from another process (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
     `left`: a rank was asked to leave, but its attempt was not. `unsaved`: registered state is not
-    saved. `straggler`: a node was so slow that a spare took its place.
+    saved. `straggler`: a node was so slow that a spare took its place. `resized`: the run
+    continues with more or fewer replicas.
     """
 
     exception = "exception"
@@ -50,6 +51,7 @@ class Cause(RecordedEnum):
     preempted = "preempted"
     drained = "drained"
     straggler = "straggler"
+    resized = "resized"
     left = "left"
     time_limit = "time_limit"
     notice = "notice"
@@ -73,6 +75,7 @@ _PLANNED = frozenset(
         Cause.preempted,
         Cause.drained,
         Cause.straggler,
+        Cause.resized,
         Cause.time_limit,
         Cause.notice,
         Cause.left,

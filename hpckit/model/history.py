@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hpckit.model import events
+from hpckit.model.elastic.satellite import SatelliteSpec
 from hpckit.model.ids import JobId, is_job
 from hpckit.model.plan import JobSpec
 
@@ -33,7 +34,8 @@ class LaunchHistory:
     is the index of the latest auto-resume job, `backlog` that of the latest backlog job.
     `untouched` are frozen jobs whose submission was never tried, or was deferred. `known` are runs
     of other launches that replace requested ones, by launch. `layout_changes` are the layouts that
-    resumes gave a run, the present one last.
+    resumes gave a run, the present one last. `satellites` are the indices of the jobs that bring
+    nodes to a run.
     """
 
     jobs: list[JobSpec]
@@ -52,6 +54,7 @@ class LaunchHistory:
     untouched: set[int] = field(default_factory=set)
     known: dict[str, tuple[int, ...]] = field(default_factory=dict)
     layout_changes: dict[int, tuple[events.LayoutChanged, ...]] = field(default_factory=dict)
+    satellites: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def waiting(self) -> tuple[JobSpec, ...]:
         """Return the frozen jobs that are still to be submitted, in their order."""
@@ -79,6 +82,15 @@ class LaunchHistory:
         """Return Slurm's id of the successor of a run's present job, or None."""
         successor = self.successors.get(run)
         return None if successor is None else self.accepted.get(successor.job_index)
+
+    def satellite_jobs(self, run: int) -> dict[str, SatelliteSpec]:
+        """Return the jobs that were to bring nodes to a run, by Slurm's id."""
+        found = (self.jobs[index] for index in self.satellites.get(run, ()))
+        return {
+            self.accepted[job.index]: job.satellite
+            for job in found
+            if job.satellite is not None and job.index in self.accepted
+        }
 
     @property
     def backlog_job(self) -> str | None:
@@ -123,7 +135,10 @@ class LaunchHistory:
         if job.index > len(self.jobs) or self.jobs[job.index] != job:
             return
         self.untouched.discard(job.index)
-        if event.backlog:
+        if job.satellite is not None:
+            known = self.satellites.get(job.satellite.run, ())
+            self.satellites[job.satellite.run] = (*known, job.index)
+        elif event.backlog:
             self.backlog = job.index
             self.backlog_jobs.add(job.index)
         elif not job.runs:

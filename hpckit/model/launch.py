@@ -238,6 +238,9 @@ class Recovery:
     """What a run does when a node it runs on is being drained."""
     on_straggler: StragglerPolicy = StragglerPolicy.warn
     """What a run does when a rank is slower than its peers."""
+    regrow: bool = False
+    """Submit a satellite job for each replica that a run lost, once, when that is worth a restart.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -425,8 +428,9 @@ SLURM_ONLY = (
     ),
     *("resources.dependency", "resources.mail_type", "resources.additional_parameters"),
     *("resources.mail_user", "resources.comment", "resources.min_nodes", "recovery.requeue"),
-    *("recovery.queue_successor", "recovery.on_drain", "runtime.save_before_timeout_s"),
-    *("runtime.drain_poll_interval_s", "sweep.runs_per_job", "sweep.runs_per_gpu"),
+    *("recovery.queue_successor", "recovery.on_drain", "recovery.regrow"),
+    *("runtime.save_before_timeout_s", "runtime.drain_poll_interval_s"),
+    *("sweep.runs_per_job", "sweep.runs_per_gpu"),
     *("sweep.job_timeout_min", "sweep.mps", "budget.gpu_hours"),
 )
 """Keys that the local executor ignores: the reference and `check` say so."""

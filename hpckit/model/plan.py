@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from hpckit.model.elastic.satellite import SatelliteSpec
 from hpckit.model.ids import run_id
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.search import Search
@@ -151,6 +152,7 @@ class JobSpec:
 
     With `shared_job`, its elements work through the runs together, in their order, and `resources`
     are those of an element. `after` are the jobs of the previous stage that it waits for.
+    `satellite` is set if the job has no run of its own, and brings nodes to a running one.
     """
 
     index: int
@@ -160,6 +162,7 @@ class JobSpec:
     requeue: bool
     shared_job: SharedJobSpec | None = None
     after: tuple[StageDependency, ...] = ()
+    satellite: SatelliteSpec | None = None
 
     @property
     def elements(self) -> int:

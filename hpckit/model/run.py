@@ -9,6 +9,7 @@ from typing import Any
 
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
+from hpckit.model.elastic.satellite import Satellite
 from hpckit.model.failure import Failure
 from hpckit.model.parallel.report import LayoutReport
 from hpckit.model.states import BaseState, RunState, SlurmState
@@ -174,7 +175,7 @@ class RunView:
     Slurm no longer knows the job. `alive` is whether the process that carries the run exists, if
     that can be determined (same host): its supervisor, or the local executor while the run waits
     for it. `blocked` says why the run will not begin, if a run of the previous stage did not
-    complete.
+    complete. `satellites` are the jobs that bring it nodes, as long as Slurm has them.
     """
 
     record: RunRecord
@@ -182,6 +183,7 @@ class RunView:
     asked: bool = False
     alive: bool | None = None
     blocked: str = ""
+    satellites: tuple[Satellite, ...] = ()
 
     @property
     def state(self) -> RunState:

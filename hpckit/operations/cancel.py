@@ -98,9 +98,10 @@ def _noted(errors: list[HpckitError]) -> Iterator[None]:
 
 
 def _behind(asked: Cancellation) -> list[str]:
-    """Return the jobs that wait for others: successors of these runs, and auto-resume jobs."""
+    """Return the jobs beside those of the runs: successors, satellites, and auto-resume jobs."""
     history = read_launch_history(asked.launch)
     jobs = [history.auto_resume_job] if asked.whole else []
+    jobs += [job for one in asked.views for job in history.satellite_jobs(one.record.index)]
     jobs += [history.successor_of(one.record.index) for one in asked.views]
     return [job for job in jobs if job is not None]
 

@@ -157,6 +157,20 @@ class AttemptPaths:
         return self.profiles / f"{name}.json"
 
     @property
+    def resize_requests(self) -> Path:
+        """The requests to grow or shrink, one per line."""
+        return self.folder / "resize.requests.jsonl"
+
+    @property
+    def resizes(self) -> Path:
+        """The folder of the supervisor's answers to these requests."""
+        return self.folder / "resizes"
+
+    def resize_answer(self, name: str) -> Path:
+        """Return the answer to the request with this name."""
+        return self.resizes / f"{name}.json"
+
+    @property
     def reserve(self) -> Path:
         """Disk space reserved for the final event until it is written."""
         return self.folder / "reserve"

@@ -57,7 +57,11 @@ def run_object(row: RunRow) -> dict[str, Any]:
     own = {name: to_plain(getattr(row, name)) for name in _RUN_FIELDS}
     account = None if row.goodput is None else goodput_object(row.goodput)
     later = {"stage": row.stage, "blocked": row.blocked or None, "reason": row.early}
-    given = {"overrides": assigned(row.overrides), "total_steps": row.total}
+    given = {
+        "overrides": assigned(row.overrides),
+        "total_steps": row.total,
+        "satellites": to_plain(row.satellites),
+    }
     found = findings_object(row.findings)
     return {**own, "goodput": account, **later, **given, **found, **layout_object(row.layout)}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hpckit.model.cluster.nodes import expand_nodes
 from hpckit.model.diagnosis.findings import RunFindings
+from hpckit.model.elastic.satellite import Satellite
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import span_words
@@ -50,6 +51,7 @@ class RunRow:
     `goodput` and `findings` are null if they were not requested. `blocked` says why the run never
     began, if an earlier stage did not complete. `early` says why it completed early. `step` counts
     from 0, to one less than `total`. `layout` is what the ranks reported of it, null until then.
+    `satellites` are the jobs that bring it nodes.
     """
 
     run: str
@@ -77,6 +79,7 @@ class RunRow:
     total: int | None = None
     findings: RunFindings | None = None
     layout: LayoutReport | None = None
+    satellites: tuple[Satellite, ...] = ()
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None if it has no start, or no known end."""
@@ -115,6 +118,7 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         early=record.reason,
         total=record.total,
         layout=record.layout,
+        satellites=view.satellites,
     )
 
 

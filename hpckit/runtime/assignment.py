@@ -64,7 +64,8 @@ class Allocation:
     attempt is being ended. `requeue` also gets a function that returns whether the attempt still
     owns its run. `draining` returns which nodes are being drained, and why; None if that is
     unknown. A successor waits in the queue for the end of this attempt; `hand_to_successor` passes
-    on which nodes it must leave out, `drop_successor` removes it from the queue.
+    on which nodes it must leave out, `drop_successor` removes it from the queue. `regrow` submits a
+    job that brings so many replicas and returns its id; None if it fails.
     """
 
     limits: Callable[[], AttemptLimits | None]
@@ -74,6 +75,7 @@ class Allocation:
     queue_successor: Callable[[], None] | None = None
     hand_to_successor: Callable[[AttemptRequest], RequeueResult] | None = None
     drop_successor: Callable[[], None] | None = None
+    regrow: Callable[[int], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

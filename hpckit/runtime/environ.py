@@ -17,6 +17,9 @@ from hpckit.model.rank import RankInfo, RankSource
 ON_SUPERVISOR_LOST = "HPCKIT_ON_SUPERVISOR_LOST"
 """For agents: the words to run when their supervisor is gone, as JSON."""
 
+SATELLITE = "HPCKIT_SATELLITE"
+"""The Slurm job of an agent that joined a run from another job than the run's own."""
+
 TERMINAL = "HPCKIT_TERMINAL"
 """For agents: the terminal device for the one rank of a run in the foreground."""
 
@@ -61,6 +64,7 @@ _IDENTITY = frozenset(
             "HPCKIT_ATTEMPT_DIR",
         ),
         *("HPCKIT_RUN_INDEX", "HPCKIT_ROUND", "HPCKIT_PROJECT"),
+        SATELLITE,
     }
 )
 _IDENTITY_PREFIXES = (
@@ -285,5 +289,5 @@ def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
 
 def without_agent(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what is true of the agent only."""
-    left_out = {*_OF_THE_AGENT, ON_SUPERVISOR_LOST}
+    left_out = {*_OF_THE_AGENT, ON_SUPERVISOR_LOST, SATELLITE}
     return {name: value for name, value in environ.items() if name not in left_out}

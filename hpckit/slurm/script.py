@@ -25,6 +25,9 @@ SHIPPED = "hpckit"
 AUTO_RESUME = "auto_resume.sbatch.j2"
 """The template of jobs without runs; it extends the template of the launch's jobs."""
 
+SATELLITE = "satellite.sbatch.j2"
+"""The template of jobs that bring nodes to a running run; it extends the same template."""
+
 _STATED = {
     "array": "sweep to get an array; resources.array_parallelism bounds it",
     "cluster-constraint": HINT,
@@ -84,7 +87,7 @@ def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Pat
     """Return the batch script of a job; raises TemplateError.
 
     `template_folders` are searched in order for `cluster.template`, or for the template of
-    auto-resume jobs; the last is the shipped one.
+    auto-resume jobs and satellites; the last is the shipped one.
     """
     name = plan.cluster.template
     folders = list(template_folders)
@@ -92,9 +95,7 @@ def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Pat
         folders.insert(0, Path(name).parent)
         name = Path(name).name
     fields = script_fields(plan, job)
-    text = (
-        _render(name, folders, fields) if job.runs else _render_auto_resume(name, folders, fields)
-    )
+    text = _text(name, folders, fields, job)
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -111,12 +112,23 @@ def stated_variables(text: str) -> tuple[str, ...]:
     return tuple(f"SBATCH_{name.upper()}" for name in _PLACED.findall(text))
 
 
-def _render_auto_resume(name: str, folders: Sequence[Path], fields: ScriptFields) -> str:
-    text = _render(AUTO_RESUME, folders, fields, job_template=name)
-    if "hpckit auto-resume" not in text:
+def _text(name: str, folders: Sequence[Path], fields: ScriptFields, job: JobSpec) -> str:
+    if job.runs:
+        return _render(name, folders, fields)
+    if job.satellite is not None:
+        return _render_below(name, folders, fields, template=SATELLITE, verb="satellite")
+    return _render_below(name, folders, fields, template=AUTO_RESUME, verb="auto-resume")
+
+
+def _render_below(
+    name: str, folders: Sequence[Path], fields: ScriptFields, *, template: str, verb: str
+) -> str:
+    """Return the script of a job that runs another verb, by a template that extends the job's."""
+    text = _render(template, folders, fields, job_template=name)
+    if f"hpckit {verb}" not in text:
         raise TemplateError(
-            f"template {name} has no block `run` for the command of auto-resume jobs",
-            hint=f"extend {SHIPPED}/job.sbatch.j2, or put your own {AUTO_RESUME} next to it",
+            f"template {name} has no block `run` for the command of {verb} jobs",
+            hint=f"extend {SHIPPED}/job.sbatch.j2, or put your own {template} next to it",
         )
     return text
 

@@ -7,13 +7,15 @@ ended in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from hpckit.context import Context
 from hpckit.model.blocked import blocked_runs
+from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.elastic.satellite import Satellite, SatelliteSpec
 from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
 from hpckit.model.history import LaunchHistory, read_history
 from hpckit.model.launch import ClusterKind
@@ -175,6 +177,7 @@ class _Reading:
             living=_living(self.executors, self.records),
             successors={run: job for run, job in given if job},
             pools=self.pools,
+            satellites={run: self.history.satellite_jobs(run) for run in self.history.satellites},
         )
 
 
@@ -263,6 +266,7 @@ class _World:
     living: Mapping[RecordedProcess, bool | None]
     successors: Mapping[int, str]
     pools: Mapping[int, JobPool]
+    satellites: Mapping[int, Mapping[str, SatelliteSpec]]
 
     def view(self, record: RunRecord) -> RunView:
         carrier = _carrier(record, self.executors)
@@ -274,12 +278,24 @@ class _World:
             observation=None if early else seen,
             asked=record.job in self.asked and not early,
             alive=None if carrier is None else self.living.get(carrier),
+            satellites=tuple(self._living_satellites(record.index)),
         )
         pool = self.pools.get(record.index)
         if pool is not None:
             asked = any(job in self.asked for job in pool.jobs)
             return in_pool(present, pool, self.observations, asked=asked)
         return carried_on(present, self.observations.get(self.successors.get(record.index, "")))
+
+    def _living_satellites(self, run: int) -> Iterator[Satellite]:
+        for job, spec in self.satellites.get(run, {}).items():
+            seen = self.observations.get(job)
+            if seen is not None and not seen.state.ended:
+                yield Satellite(
+                    job=job,
+                    state=seen.state.text.lower(),
+                    replicas=spec.replicas,
+                    nodes=expand_nodes(seen.nodes) if seen.nodes else (),
+                )
 
 
 def _is_older(seen: Observation, record: RunRecord) -> bool:
@@ -312,7 +328,7 @@ def _living(
 def _jobs(
     records: Iterable[RunRecord], history: LaunchHistory, pools: Mapping[int, JobPool], ask: Ask
 ) -> tuple[str, ...]:
-    """Return the jobs to ask about: those of these runs, of their successors, and auto-resume."""
+    """Return the jobs to ask about: of these runs, their successors, satellites, auto-resume."""
     if ask is Ask.nothing:
         return ()
     asked = [one for one in records if ask is Ask.all_runs or one.state is not RunState.completed]
@@ -320,5 +336,6 @@ def _jobs(
     shared = {pools[one.index] for one in asked if one.index in pools}
     jobs += [job for pool in shared for job in pool.jobs]
     jobs += [history.successor_of(one.index) for one in asked]
+    jobs += [job for one in asked for job in history.satellite_jobs(one.index)]
     jobs += [history.auto_resume_job] if any(jobs) else []
     return tuple(dict.fromkeys(job for job in jobs if job is not None))

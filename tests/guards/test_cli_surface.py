@@ -49,6 +49,9 @@ SURFACE = {
     "stacks": {"LAUNCH|RUN", "--rank", "--json", "--output-dir"},
     "profile": {"LAUNCH|RUN", "--steps", "--ranks", "--tool", "--no-wait", "--last", "--json"}
     | {"--output-dir"},
+    "grow": {"LAUNCH|RUN", "--replicas", "--partition", "--qos", "--time", "--dry-run", "--json"}
+    | {"--output-dir"},
+    "shrink": {"LAUNCH|RUN", "--replicas", "--json", "--output-dir"},
     "shell": {"LAUNCH|RUN", "--node", "--output-dir"},
     "rm": {"LAUNCH", "--yes", "--dry-run", "--json", "--output-dir"},
     "completion": {"SHELL"},
@@ -89,7 +92,13 @@ def test_surface_of_a_reading_verb_holds_what_is_promised(verb: str) -> None:
 def test_surface_has_these_verbs() -> None:
     """The verbs that people type, and those only scripts do."""
     assert set(VERBS) == SURFACE.keys() | AT_LEAST.keys()
-    assert set(HIDDEN_VERBS) == {"supervise", "local", "auto-resume", "supervisor-lost"}
+    assert set(HIDDEN_VERBS) == {
+        "supervise",
+        "local",
+        "auto-resume",
+        "supervisor-lost",
+        "satellite",
+    }
 
 
 @pytest.mark.parametrize("verb", [*VERBS, *HIDDEN_VERBS])

@@ -169,7 +169,7 @@ class Training:
         """Return step and loss of every line, oldest first."""
         files = sorted(self.folder.glob("attempts/*/metrics.jsonl"))
         lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-        return [(line["step"], line["loss"]) for line in lines]
+        return [(line["step"], line["loss"]) for line in lines if "loss" in line]
 
     @property
     def steps(self) -> list[int]:

@@ -15,7 +15,7 @@ import pytest
 from hpckit.errors import TemplateError
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.stages import DependencyType, StageDependency
-from hpckit.planning.jobs.service_jobs import auto_resume_job
+from hpckit.planning.jobs.service_jobs import SatelliteOrder, auto_resume_job, satellite_job
 from hpckit.slurm.script import render_script
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
@@ -258,6 +258,18 @@ def test_auto_resume_job_s_script_is_the_golden_text(plan_of_one_job: PlanMaker)
     job = auto_resume_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7_0", "9"])
     text = render_script(plan, job, [SHIPPED])
     golden = GOLDEN / "auto_resume.sbatch"
+    if os.environ.get(UPDATE):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def test_satellite_s_script_is_the_golden_text(plan_of_one_job: PlanMaker) -> None:
+    """It prepares its nodes as the run's job does, holds no secret, and joins the run."""
+    plan = plan_of_one_job(FOLDER, modules=["cuda/12.4"], nodes=4, gpus_per_node=8)
+    order = SatelliteOrder(replicas=1, replica_nodes=2, taken=("n1", "n2", "n3", "n4"))
+    job = satellite_job(plan.id, 0, index=1, like=plan.jobs[0], order=order)
+    text = render_script(plan, job, [SHIPPED])
+    golden = GOLDEN / "satellite.sbatch"
     if os.environ.get(UPDATE):
         golden.write_text(text, encoding="utf-8")
     assert text == golden.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The jobs that hpckit itself adds after others: auto-resume, backlog, successors. Pure.
+"""The jobs that hpckit itself adds: auto-resume, backlog, successors, satellites. Pure.
 
 It defines what they ask of Slurm, not when they are needed.
 """
@@ -6,9 +6,11 @@ It defines what they ask of Slurm, not when they are needed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.elastic.satellite import SatelliteSpec
 from hpckit.model.ids import JobId
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, ResourceSpec
@@ -112,4 +114,63 @@ def successor_job(launch: str, run: int, *, index: int, like: JobSpec, after: st
         runs=(run,),
         resources=replace(like.resources, dependency=f"afterany:{JobId.parse(after)}"),
         requeue=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SatelliteOrder:
+    """What a satellite job is to bring: replicas of `replica_nodes` nodes, none of them `taken`.
+
+    `partition`, `qos` and `timeout` are those of the run's job if they are None. The job is told
+    `warn_s` seconds before its time limit.
+    """
+
+    replicas: int
+    replica_nodes: int = 1
+    taken: Sequence[str] = ()
+    partition: str | None = None
+    qos: str | None = None
+    timeout: timedelta | None = None
+    warn_s: float = 60.0
+
+
+def satellite_job(
+    launch: str, run: int, *, index: int, like: JobSpec, order: SatelliteOrder
+) -> JobSpec:
+    """Return a job without runs that brings nodes to a running run.
+
+    It asks for the same resources of each node as the run's own job, and is not requeued: a new
+    start would find another attempt of the run, or none.
+    """
+    asked = like.resources
+    elsewhere = order.partition is not None and order.partition != asked.partition
+    excluded = [asked.exclude] if asked.exclude else []
+    excluded += [compress_nodes(order.taken)] if order.taken else []
+    stated = dict(asked.additional_parameters)
+    resources = replace(
+        asked,
+        nodes=order.replicas * order.replica_nodes,
+        spare_nodes=0,
+        min_nodes=None,
+        nodelist=None,
+        exclude=",".join(excluded) or None,
+        reservation=None if elsewhere else asked.reservation,
+        switches=None,
+        segment=None,
+        dependency=None,
+        mail_type=None,
+        mail_user=None,
+        array_parallelism=1,
+        partition=order.partition or asked.partition,
+        qos=order.qos or asked.qos,
+        timeout=order.timeout or asked.timeout,
+        additional_parameters=tuple(({"signal": f"USR1@{order.warn_s:.0f}"} | stated).items()),
+    )
+    return JobSpec(
+        index=index,
+        name=f"{launch}-satellite-{index}",
+        runs=(),
+        resources=resources,
+        requeue=False,
+        satellite=SatelliteSpec(run=run, replicas=order.replicas),
     )

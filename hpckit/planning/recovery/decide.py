@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from hpckit.model import events
+from hpckit.model.counted import counted
 from hpckit.model.failure import Cause, Failure, RankExit, shell_code
 from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.parallel.layout import Layout
@@ -31,13 +32,20 @@ NOTICE_CODE = 143
 """Exit code of an attempt that was asked to stop: 128 + SIGTERM."""
 
 _COMPLETE = frozenset({RoundOutcome.completed, RoundOutcome.pruned})
-_SENT_AWAY = frozenset({Cause.preempted, Cause.drained, Cause.straggler, Cause.notice, Cause.left})
+_SENT_AWAY = frozenset(
+    {
+        *(Cause.preempted, Cause.drained, Cause.straggler, Cause.resized),
+        *(Cause.notice, Cause.left),
+    }
+)
 """Ends that reveal nothing about the run, even if they repeat."""
 
 
 _NOT_OF_A_LOAD = frozenset({Cause.node_lost, Cause.agents_missing, Cause.left})
 _LOADS = 2
 """How many failures are charged to a checkpoint; by then it is tried last."""
+
+_NOT_OF_GROWTH = _NOT_OF_A_LOAD | {Cause.launcher_lost}
 
 _NOTICES = {
     Cause.preempted: "preempted",
@@ -74,6 +82,8 @@ class RoundView:
     had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
     with the reasons, `slow` those with stragglers, and what is said of them. `wanted` and `fewest`
     are how many nodes a round has, and must have; a replica takes `replica_nodes` of them.
+    `resizing` is whether ranks were asked to leave because that number changed, `grown_from` are
+    the members of the round before, if this one has more.
     `requeues` is whether a new attempt can be requested. `layout` is that of the round.
     """
 
@@ -99,17 +109,23 @@ class RoundView:
     wanted: int = 1
     fewest: int = 1
     replica_nodes: int = 1
+    resizing: bool = False
+    grown_from: tuple[str, ...] = ()
     requeues: bool = False
     layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRound:
-    """Start all ranks again on these nodes, inside the same attempt, after a pause."""
+    """Start all ranks again on these nodes, inside the same attempt, after a pause.
+
+    `undone` is whether the run gives up growing, as its larger round failed at once.
+    """
 
     because: Failure
     nodes: tuple[str, ...]
     pause: timedelta = timedelta()
+    undone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +166,12 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         return _completed(view, end)
     if view.notice is not None:
         return _stopped(view, view.notice, policy, past)
-    if failure is None and view.dismissed is None and end is RoundOutcome.left and view.cut_short:
+    # Slurm tells the ranks of a satellite, too: they may leave before they are asked to.
+    asked = view.cut_short or view.resizing
+    if failure is None and view.dismissed is None and end is RoundOutcome.left and asked:
         return _left_for_others(view, policy, past)
+    if failure is not None and _fails_because_grown(view, failure):
+        return _undone(view, failure)
     failure = _with_checkpoint(view, failure or _failure_of(view, end), past)
     if failure.rank is not None:
         failure = replace(failure, place=rank_place((failure.rank,), view.layout))
@@ -162,6 +182,23 @@ def decide(view: RoundView, policy: Recovery, past: Ledger) -> Action:
         message = f"{failure.message}; {spent}" if spent else failure.message
         return _failed(view, replace(failure, message=message))
     return _restart(view, failure, policy, ledger, left_out)
+
+
+def _fails_because_grown(view: RoundView, failure: Failure) -> bool:
+    """Whether the first round of a larger size failed before its first step, on nodes that stand.
+
+    A batch has too few rows then, or the new nodes lack what the others have.
+    """
+    stands = bool(view.grown_from) and {*view.grown_from} <= {*view.standing}
+    return stands and view.first_step is None and failure.cause not in _NOT_OF_GROWTH
+
+
+def _undone(view: RoundView, failure: Failure) -> NewRound:
+    """Return the round that continues in the size that worked."""
+    before, after = (len(some) // view.replica_nodes for some in (view.members, view.grown_from))
+    words = f"{failure.message}; back from {before} to {counted(after, 'replica')}"
+    because = replace(failure, cause=Cause.resized, message=words, signature=Cause.resized)
+    return NewRound(because=because, nodes=view.grown_from, undone=True)
 
 
 def _completed(view: RoundView, end: RoundOutcome) -> EndAttempt:
@@ -275,17 +312,47 @@ def _slowness(view: RoundView) -> Failure:
     )
 
 
+def on_resize(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Stay:
+    """Return what to do when a round may have more or fewer replicas, or its nodes are leaving.
+
+    Replicas that keep all of their nodes are not touched, unless one of these is being drained. No
+    new node is one that failed too often, is slow or is being drained.
+    """
+    shy = past.excluded(policy) | view.draining.keys() | view.slow.keys()
+    good = [node for node in view.standing if node in view.members or node not in shy]
+    nodes = _placed(view, good, view.draining)
+    if nodes == view.members:
+        return Stay(because="its nodes are all that it can use")
+    if len(nodes) < view.fewest or not nodes:
+        return Stay(because=f"{len(nodes)} of its nodes would be left, and it needs {view.fewest}")
+    if not view.saved and {*view.members} <= {*view.standing}:
+        return Stay(because="nothing has been saved yet to continue from")
+    return NewRound(because=_resizing(view, nodes), nodes=nodes)
+
+
+def _resizing(view: RoundView, nodes: Sequence[str] = ()) -> Failure:
+    """Return the failure recorded when a round leaves to continue in another size."""
+    before, after = (len(some) // view.replica_nodes for some in (view.members, nodes))
+    gone = [node for node in view.members if node not in view.standing]
+    words = f"from {before} to {counted(after, 'replica')}" if nodes else "to change its size"
+    if gone:
+        words += f": {', '.join(gone)} left with their satellite job"
+    return Failure(cause=Cause.resized, message=words, step=view.step, signature=Cause.resized)
+
+
 def _left_for_others(view: RoundView, policy: Recovery, past: Ledger) -> Action:
     """Return what follows if ranks left their nodes for others.
 
     The drain may be over by now, or the spare node lost.
     """
-    for change in (on_drain, on_straggler):
+    for change in (on_drain, on_straggler, on_resize):
         action = change(view, policy, past)
         if not isinstance(action, Stay):
             return action
     slow = _slowness(view)
     failure = _drain(view) if slow.node is None else slow
+    if failure.node is None and view.resizing:
+        failure = _resizing(view)
     ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
     return _restart(view, failure, policy, ledger, _left_out(view, policy, ledger))
 

@@ -24,8 +24,9 @@ def placed(
     """Return up to `wanted` good nodes in whole replicas of `replica_nodes` nodes each.
 
     A replica that lost no node keeps its nodes and their order. A spare takes the place of a lost
-    node. If there are too few, the replica that lost most nodes is dropped, and its other nodes are
-    spares. `unwelcome` nodes are taken only if there are too few others.
+    node. If there are too few, or fewer are wanted, the replica that lost most nodes is dropped,
+    the last of several, and its other nodes are spares. `unwelcome` nodes are taken only if there
+    are too few others.
     """
     starts = range(0, len(members), replica_nodes)
     blocks = [tuple(members[at : at + replica_nodes]) for at in starts]
@@ -34,7 +35,11 @@ def placed(
         for block in blocks
         for node in block
     }
-    best = sorted(good, key=lambda one: (one in unwelcome, one not in gaps, gaps.get(one, 0)))
+    place = {node: at for at, node in enumerate(members)}
+    best = sorted(
+        good,
+        key=lambda one: (one in unwelcome, one not in gaps, gaps.get(one, 0), place.get(one, 0)),
+    )
     replicas = min(wanted, len(good)) // replica_nodes
     taken = best[: replicas * replica_nodes]
     kept = _kept(blocks, taken, replicas)

@@ -40,7 +40,7 @@ from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import messages, tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
 from hpckit.runtime.descriptors import allow_many_files
-from hpckit.runtime.environ import ON_SUPERVISOR_LOST, environment, rank_info
+from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, rank_info
 from hpckit.runtime.foreground import in_foreground
 from hpckit.runtime.signals import NOTICES
 
@@ -84,6 +84,7 @@ class Agent:
                 node_rank=self.info.rank,
                 pid=os.getpid(),
                 switches=switches_above(environment()),
+                satellite=environment().get(SATELLITE),
             )
         )
         beating = asyncio.create_task(self._beat())

@@ -27,12 +27,16 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello(Message):
-    """Agent → supervisor: this node is here, below these switches, if it knows them."""
+    """Agent → supervisor: this node is here, below these switches, if it knows them.
+
+    `satellite` is its job if that is not the run's.
+    """
 
     node: str
     node_rank: int
     pid: int
     switches: tuple[str, ...] = ()
+    satellite: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,9 @@ class Peer:
     """One agent that has come.
 
     `heard_at` is the time of its last message, `told_at` the time of the last sign of life sent to
-    it, both by the loop's clock. `switches` are those above its node.
+    it, both by the loop's clock. `switches` are those above its node. `satellite` is the job that
+    brings the node, if that is not the run's own; `leaving` says why this node takes part in no
+    further round.
     """
 
     node: str
@@ -65,6 +67,8 @@ class Peer:
     heard_at: float
     told_at: float = 0.0
     switches: tuple[str, ...] = ()
+    satellite: str | None = None
+    leaving: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,13 +77,14 @@ class Agents:
 
     `left` are the ranks, by node, of agents that are gone although their nodes were still sending
     messages. If agents left because they received nothing from this process, `given_up_s` is how
-    long that lasted.
+    long that lasted. `on_satellite` is called when a node of a satellite job joins, or is to leave.
     """
 
     settings: LaunchConfig
     secret: str
     on_notice: Callable[[str], None]
     record: Callable[[events.Event], None]
+    on_satellite: Callable[[], None] = lambda: None
     peers: dict[int, Peer] = field(default_factory=dict, init=False)
     inbox: asyncio.Queue[tuple[int, messages.Message]] = field(
         default_factory=asyncio.Queue, init=False
@@ -92,6 +97,7 @@ class Agents:
     _problem: str = field(default="", init=False)
     _closing: bool = field(default=False, init=False)
     _names: dict[int, str] = field(default_factory=dict, init=False)
+    _satellites: int = field(default=0, init=False)
 
     async def listen(self, paths: AttemptPaths, hosts: list[str]) -> None:
         """Bind first, then publish the address."""
@@ -109,7 +115,9 @@ class Agents:
             hello = await channel.receive()
         except (ChannelError, OSError):
             hello = None
-        if isinstance(hello, messages.Hello) and hello.node in self.left:
+        if isinstance(hello, messages.Hello) and hello.satellite is not None:
+            await self._welcome_satellite(channel, hello)
+        elif isinstance(hello, messages.Hello) and hello.node in self.left:
             # Its new step numbers its nodes from 0 again, but it takes its former place.
             hello = replace(hello, node_rank=self.left.pop(hello.node))
             await self._attend(channel, hello)
@@ -121,6 +129,19 @@ class Agents:
             self._arrived.set()
         await channel.close()
 
+    async def _welcome_satellite(self, channel: tcp.Channel, hello: messages.Hello) -> None:
+        """Take a node of another job in, behind all nodes of the run's own."""
+        if any(peer.node == hello.node for peer in self.peers.values()) or hello.node in self.left:
+            words = f"the run has {hello.node} already: satellite job {hello.satellite} cannot add "
+            self.record(events.Warned(at=now(), message=words + "ranks there, and was let go"))
+            with contextlib.suppress(OSError):
+                await channel.send(messages.Shutdown())
+            return
+        resources = self.settings.resources
+        self._satellites += 1
+        rank = resources.nodes + resources.spare_nodes - 1 + self._satellites
+        await self._attend(channel, replace(hello, node_rank=rank))
+
     async def _attend(self, channel: tcp.Channel, hello: messages.Hello) -> None:
         rank = hello.node_rank
         peer = Peer(
@@ -129,6 +150,7 @@ class Agents:
             channel=channel,
             heard_at=_clock(),
             switches=hello.switches,
+            satellite=hello.satellite,
         )
         self.peers[rank], self._names[rank] = peer, hello.node
         self._arrived.set()
@@ -140,12 +162,15 @@ class Agents:
                     node_rank=rank,
                     pid=hello.pid,
                     switches=hello.switches,
+                    satellite=hello.satellite,
                 )
             )
+            if peer.satellite is not None:
+                self.on_satellite()
             while (message := await channel.receive()) is not None:
                 peer.heard_at = _clock()
                 if isinstance(message, messages.Noticed):
-                    self.on_notice(message.signal)
+                    self._hear_notice(peer, message.signal)
                 elif isinstance(message, messages.SupervisorSilent):
                     self.given_up_s = max(self.given_up_s, message.silent_s)
                 elif not isinstance(message, messages.Beat):
@@ -155,13 +180,36 @@ class Agents:
         finally:
             self._lose(rank)
 
+    def _hear_notice(self, peer: Peer, signal: str) -> None:
+        """Pass a notice on; a satellite's concerns its own nodes only."""
+        if peer.satellite is None:
+            self.on_notice(signal)
+        else:
+            self.dismiss(peer.satellite, f"it was told to stop ({signal})")
+            self.on_satellite()
+
+    def dismiss(self, satellite: str, reason: str) -> None:
+        """Count the nodes of a satellite job as leaving: they take part in no further round."""
+        for peer in self.satellite_peers(satellite):
+            peer.leaving = peer.leaving or reason
+
+    def satellite_peers(self, satellite: str) -> tuple[Peer, ...]:
+        """Return the agents of a satellite job that are there."""
+        return tuple(peer for peer in self.peers.values() if peer.satellite == satellite)
+
     def _lose(self, rank: int) -> None:
         """Count an agent as gone, once."""
         peer = self.peers.pop(rank, None)
         if peer is None or self._closing:
             return
         silent_s = round(_clock() - peer.heard_at, 3)
-        if self.given_up_s or silent_s < _LEFT_S:
+        if peer.satellite is not None and peer.leaving:
+            self.record(
+                events.SatelliteLeft(
+                    at=now(), node=peer.node, satellite=peer.satellite, reason=peer.leaving
+                )
+            )
+        elif peer.satellite is None and (self.given_up_s or silent_s < _LEFT_S):
             self.left[peer.node] = rank
         else:
             self.record(events.NodeLost(at=now(), node=peer.node, silent_s=silent_s))
@@ -257,7 +305,7 @@ class Agents:
         ended = asyncio.ensure_future(step.wait())
         stopped = asyncio.ensure_future(noticed.wait())
         try:
-            while len(self.peers) < wanted and not self._problem:
+            while len(self._own) < wanted and not self._problem:
                 self._arrived.clear()
                 left = deadline - _clock()
                 arrival = asyncio.ensure_future(self._arrived.wait())
@@ -283,9 +331,9 @@ class Agents:
         left: float,
     ) -> None:
         """Raise AgentsError if waiting longer is pointless."""
-        if len(self.peers) >= wanted or self._problem:
+        if len(self._own) >= wanted or self._problem:
             return
-        came = {peer.node for peer in self.peers.values()}
+        came = {peer.node for peer in self._own}
         if ended.done():
             why = f"the agents ended with exit code {ended.result()} before all had come"
         elif stopped.done():
@@ -298,9 +346,15 @@ class Agents:
         raise AgentsError(missing_agents(names, came, wanted=wanted, why=why, told=told))
 
     @property
+    def _own(self) -> tuple[Peer, ...]:
+        """The agents of the run's own job that are there now."""
+        return tuple(peer for peer in self.peers.values() if peer.satellite is None)
+
+    @property
     def standing(self) -> tuple[Peer, ...]:
-        """The agents that are there now, in the allocation's order."""
-        return tuple(self.peers[rank] for rank in sorted(self.peers))
+        """The agents that are there now and stay, in the allocation's order, satellites last."""
+        there = (self.peers[rank] for rank in sorted(self.peers))
+        return tuple(peer for peer in there if not peer.leaving)
 
     async def broadcast(self, message: messages.Message) -> None:
         """Send to every agent without waiting; each connection's reader notices a lost agent."""
@@ -322,7 +376,7 @@ class Agents:
         for task in filter(None, (self._accepting, self._beating)):
             task.cancel()
         await self.broadcast(messages.Shutdown())
-        leaving = [asyncio.ensure_future(peer.channel.close()) for peer in self.standing]
+        leaving = [asyncio.ensure_future(peer.channel.close()) for peer in self.peers.values()]
         if leaving:
             await asyncio.wait(leaving, timeout=leave_s)
 

@@ -71,6 +71,8 @@ class Round:
     step: int | None = field(default=None, init=False)
     _total: int | None = field(default=None, init=False)
     usual_step: timedelta = field(default=timedelta(), init=False)
+    start_up: timedelta = field(default=timedelta(), init=False)
+    """How long it took from the beginning of the round to its first step."""
     _began_at: float = field(default_factory=time.monotonic, init=False)
     _exits: RankExits = field(init=False)
     _failed_at: float = field(default=math.inf, init=False)
@@ -132,6 +134,13 @@ class Round:
     def stepping(self) -> bool:
         """Whether ranks loop over steps, and nothing is known that would end the round."""
         return self._watching and self.step is not None and not self.noticed.is_set()
+
+    @property
+    def remaining(self) -> timedelta | None:
+        """How long the steps that are left take in this size; None if that is not known."""
+        if self._total is None or self.step is None or not self.usual_step:
+            return None
+        return (self._total - self.step) * self.usual_step
 
     async def leave(self) -> None:
         """Have all ranks save and leave at their next boundary, however long that takes.
@@ -362,6 +371,7 @@ class Round:
         self._total = total or self._total
         if self.first_step is None:
             self.first_step = step
+            self.start_up = timedelta(seconds=time.monotonic() - self._began_at)
             self.record(events.StepReached(at=now(), round=self.number, step=step))
         if self.step is None or step > self.step:
             self.step = step

@@ -34,6 +34,7 @@ from hpckit.planning.recovery.decide import (
     attempt_ended,
     decide,
     on_drain,
+    on_resize,
     on_straggler,
     round_ended,
 )
@@ -53,6 +54,8 @@ from hpckit.runtime.supervisor.agents_log import explained
 from hpckit.runtime.supervisor.attempt import Attempt, open_attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, DrainNews, DrainPoll
+from hpckit.runtime.supervisor.elastic.regrowth import Regrowth
+from hpckit.runtime.supervisor.elastic.resizing import Resizing
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
@@ -106,6 +109,9 @@ class _Supervisor:
     stragglers: StragglerWatch = field(init=False)
     profiles: Profiles = field(init=False)
     replica_nodes: int = field(init=False)
+    resizing: Resizing = field(init=False)
+    regrowth: Regrowth = field(init=False)
+    regrowing: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.replica_nodes = replica_nodes_of(self.assignment.settings)
@@ -142,7 +148,21 @@ class _Supervisor:
             on_notice=self.notices.hear,
             record=self.journal.record,
         )
-        works = (self._keep_time(), self._ask_drains(), self._answer_requests())
+        self.resizing = Resizing(
+            paths=self.attempt.paths,
+            files=self.journal.files,
+            agents=agents,
+            round=lambda: self.round,
+            judge=self._resized,
+            record=self.journal.record,
+        )
+        allocation = self.assignment.allocation
+        order = None if allocation is None else allocation.regrow
+        self.regrowth = Regrowth(resizing=self.resizing, order=order)
+        works = (
+            *(self._keep_time(), self._ask_drains(), self._answer_requests()),
+            self.resizing.watch(),
+        )
         beside = [asyncio.create_task(work) for work in works]
         end = await self._work(agents)
         for task in beside:
@@ -219,7 +239,7 @@ class _Supervisor:
         """Answer requests of users: for the stacks of all ranks, and for profiles."""
         files = self.journal.files
         stacks = StackAnswers(paths=self.attempt.paths, files=files, round=self._latest)
-        await RequestPoll(answering=(stacks, self.profiles)).run()
+        await RequestPoll(answering=(stacks, self.profiles, self.resizing)).run()
 
     def _latest(self) -> RoundRequests | None:
         return None if self.round is None else self.round.requests
@@ -254,6 +274,10 @@ class _Supervisor:
             self._warn(f"{told}; the run continues there: {action.because}")
         else:
             await self.round.leave()
+
+    def _resized(self, view: RoundView) -> NewRound | Stay:
+        """Return what follows if a round left now because it may have another size."""
+        return on_resize(self._known(view), self.assignment.settings.recovery, self.past)
 
     def _warn(self, message: str) -> None:
         self.journal.record(events.Warned(at=now(), message=message))
@@ -331,6 +355,7 @@ class _Supervisor:
             self.stragglers,
             self.profiles,
         )
+        await self.resizing.began(tuple(peer.node for peer in members))
         ran = await self.round.run()
         self.profiles.over(number)
         view = await self._with_agents_back(ran, agents)
@@ -367,6 +392,8 @@ class _Supervisor:
         stall, took = timedelta(seconds=message.stall_s), timedelta(seconds=message.duration_s)
         self.deadline.saved(took)
         self.past = replace(self.past, save_cost=SaveCost(stall=stall, duration=took))
+        if self.regrowing is None or self.regrowing.done():
+            self.regrowing = asyncio.create_task(self.regrowth.saved(took))
 
     async def _decided(self, view: RoundView) -> Action:
         """Decide what follows an ended round, and record it."""
@@ -379,6 +406,8 @@ class _Supervisor:
         ended = round_ended(view, _failure(action), _word(action))
         self.journal.record(ended)
         self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
+        if isinstance(action, NewRound) and action.undone:
+            self.resizing.undo(action.because.message)
         return action
 
     def _known(self, view: RoundView) -> RoundView:
@@ -396,9 +425,11 @@ class _Supervisor:
             cancelled=bool(notice and (by_keyboard or self.notices.cancelled)),
             draining=self.drains.nodes,
             slow=self.slow if settings.recovery.on_straggler is StragglerPolicy.move else {},
-            wanted=settings.resources.nodes,
-            fewest=settings.resources.min_nodes or settings.resources.nodes,
+            wanted=self.resizing.wanted_nodes,
+            fewest=self.resizing.fewest_nodes,
             replica_nodes=self.replica_nodes,
+            resizing=self.resizing.asked,
+            grown_from=self.resizing.grown_from,
             requeues=allocation is not None and settings.recovery.requeue,
         )
 

@@ -39,6 +39,7 @@ FIELDS = [
     "reason",
     "overrides",
     "total_steps",
+    "satellites",
     "telemetry",
     "energy",
     "verdicts",
@@ -131,6 +132,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "reason": "",
         "overrides": {"model.lr": "0.1", "seed": "1"},
         "total_steps": None,
+        "satellites": [],
         "telemetry": {
             "gpu_utilization": None,
             "gpu_memory_bytes": None,

@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 
+from hpckit.model.elastic.satellite import SatelliteSpec
 from hpckit.model.launch import Cluster
-from hpckit.planning.jobs.service_jobs import auto_resume_job, backlog_job, successor_job
+from hpckit.planning.jobs.service_jobs import (
+    SatelliteOrder,
+    auto_resume_job,
+    backlog_job,
+    satellite_job,
+    successor_job,
+)
 
 
 def test_auto_resume_job_asks_for_little_where_the_launch_runs(
@@ -92,3 +99,55 @@ def test_successor_is_one_run_s_job_behind_its_element(
     job = successor_job("demo", 4, index=6, like=like, after="123_4")
     assert (job.index, job.name, job.runs, job.requeue) == (6, "demo-6", (4,), False)
     assert (job.resources.dependency, job.resources.nodes) == ("afterany:123_4", 2)
+
+
+def test_satellite_job_asks_for_the_same_of_other_nodes(
+    plan_of_one_job: Callable[..., Any],
+) -> None:
+    """Each node as the run's own, but none of these; it is told of its end ahead of time."""
+    plan = plan_of_one_job(
+        Path("/f"),
+        nodes=4,
+        spare_nodes=1,
+        min_nodes=2,
+        gpus_per_node=8,
+        mem_gb=500,
+        partition="gpu",
+        account="physics",
+        qos="long",
+        reservation="ours",
+        nodelist="n[1-5]",
+        exclude="bad1",
+        mail_type="ALL",
+        additional_parameters=(("licenses", "scratch"),),
+    )
+    like = plan.jobs[0]
+    order = SatelliteOrder(replicas=3, replica_nodes=2, taken=("n1", "n2"), warn_s=90)
+    job = satellite_job("demo", 0, index=5, like=like, order=order)
+    asked = job.resources
+    assert (job.runs, job.requeue, job.is_array) == ((), False, False)
+    assert job.satellite == SatelliteSpec(run=0, replicas=3)
+    assert (asked.allocated_nodes, asked.outlives_a_node) == (6, False)
+    assert (asked.gpus_per_node, asked.mem_gb) == (8, 500)
+    assert (asked.partition, asked.account, asked.qos) == ("gpu", "physics", "long")
+    assert asked.timeout == like.resources.timeout
+    assert (asked.nodelist, asked.exclude, asked.mail_type) == (None, "bad1,n[1-2]", None)
+    assert asked.reservation == "ours"
+    assert dict(asked.additional_parameters) == {"signal": "USR1@90", "licenses": "scratch"}
+
+
+def test_satellite_job_goes_where_the_user_wants(plan_of_one_job: Callable[..., Any]) -> None:
+    """On another partition no reservation of the run's is meant; a signal that is stated stays."""
+    plan = plan_of_one_job(
+        Path("/f"),
+        partition="gpu",
+        reservation="ours",
+        additional_parameters=(("signal", "USR2@300"),),
+    )
+    order = SatelliteOrder(
+        replicas=1, partition="spot", qos="low", timeout=timedelta(minutes=30), taken=()
+    )
+    asked = satellite_job("demo", 0, index=1, like=plan.jobs[0], order=order).resources
+    assert (asked.partition, asked.qos, asked.reservation) == ("spot", "low", None)
+    assert (asked.timeout, asked.exclude) == (timedelta(minutes=30), None)
+    assert asked.additional_parameters == (("signal", "USR2@300"),)

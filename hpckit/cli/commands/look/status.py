@@ -44,6 +44,7 @@ from hpckit.report.diagnosis import (
     usage_lines,
     verdict_lines,
 )
+from hpckit.report.elastic.lines import satellite_lines
 from hpckit.report.machine import foreign_object, status_document
 from hpckit.report.rows import RunRow, run_row, with_standstill
 from hpckit.report.selection import sort_key, sort_rows
@@ -183,6 +184,7 @@ def _show(view: LaunchView, arguments: argparse.Namespace, context: Context) -> 
             page.append(f"of all {count_line([one.state for one in view.runs])}")
         if auto_resume is not None:
             page += [f"auto-resume job {auto_resume} resumes interrupted runs"]
+        page += satellite_lines(shown)
         page += _goodput(shown, kept, single=single, whole=arguments.goodput)
         page += unmeasured_lines(shown)
         if single and shown:

@@ -1,0 +1,46 @@
+"""`hpckit shrink`: a running run continues with fewer replicas."""
+
+from __future__ import annotations
+
+import argparse
+
+from hpckit.cli.options import add_json, add_output_dir, add_reference, output_dir
+from hpckit.context import Context
+from hpckit.model.counted import counted
+from hpckit.operations.next_step import reference
+from hpckit.operations.running.resize import shrink_run
+from hpckit.record.lookup import find
+
+EPILOG = """\
+examples:
+  hpckit shrink charlm.0 --replicas 1
+
+The run saves at its next step boundary and continues on fewer nodes, with the same batches. Nodes
+of a satellite job are free again; the others stand as spares, and `hpckit grow` takes them back.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `shrink`."""
+    add_reference(parser)
+    parser.add_argument(
+        "--replicas", metavar="N", type=int, required=True, help="how many replicas to keep"
+    )
+    add_json(parser)
+    add_output_dir(parser)
+
+
+def run(arguments: argparse.Namespace, context: Context) -> int:
+    """Have a run shrink; returns 0. Raises HpckitError."""
+    selection = find(arguments.reference, output_dir(arguments, context), cwd=context.cwd)
+    record, answer = shrink_run(selection, arguments.replicas, context)
+    if arguments.json:
+        wanted = arguments.replicas
+        context.say_json({"run": record.id, "replicas": answer.replicas, "wanted": wanted})
+        return 0
+    count = counted(arguments.replicas, "replica")
+    context.say(
+        f"run {record.id} shrinks from {answer.replicas} to {count} at its next step boundary"
+    )
+    context.say(f"  next    hpckit status {reference(selection.launch, context)}")
+    return 0

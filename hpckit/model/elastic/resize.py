@@ -1,0 +1,50 @@
+"""Requests that a running run has more or fewer replicas, and the supervisor's answers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-zA-Z]{1,32}", re.ASCII)
+
+
+class Resize(StrEnum):
+    """What a run is asked to do."""
+
+    grow = "grow"
+    """have so many replicas more"""
+    shrink = "shrink"
+    """have at most so many replicas"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeRequest:
+    """A user's request: grow by `replicas`, or shrink to `replicas`."""
+
+    id: str
+    at: datetime
+    host: str
+    resize: Resize
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeAnswer:
+    """The supervisor's answer to the request `id`.
+
+    `refused` says why nothing changes; null if the run follows. `replicas` is how many it has now.
+    `standing` is how many of those asked for stand ready: nodes that an earlier shrink left idle.
+    """
+
+    id: str
+    at: datetime
+    replicas: int
+    standing: int = 0
+    refused: str | None = None
+
+
+def is_resize_id(text: str) -> bool:
+    """Return whether a text can name a request: paths are made of it."""
+    return _ID.fullmatch(text) is not None

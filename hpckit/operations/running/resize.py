@@ -1,0 +1,133 @@
+"""Asks a running run to grow or shrink; what it grows by comes in a satellite job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from hpckit.context import Context
+from hpckit.errors import RunError, UsageError
+from hpckit.model.counted import counted
+from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
+from hpckit.model.launch import ClusterKind
+from hpckit.model.plain import to_plain
+from hpckit.model.run import RunRecord
+from hpckit.operations.running.satellites import (
+    GrowOrder,
+    SatellitePlan,
+    plan_satellite,
+    submit_satellite,
+)
+from hpckit.record.elastic.answers import read_resize_answer
+from hpckit.record.launches import Launch, read_launch_history
+from hpckit.record.lookup import Selection
+from hpckit.record.process import this_host
+from hpckit.runtime.requests import ask
+from hpckit.views.awaited_answer import await_answer
+from hpckit.views.running_run import running_run
+
+_DIGITS = re.compile(r"[^0-9a-zA-Z]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """What comes of growing a run.
+
+    `answer` is the supervisor's. `satellite` brings the nodes; None if all replicas asked for stand
+    ready. `slurm_job` is None until it is submitted.
+    """
+
+    record: RunRecord
+    answer: ResizeAnswer | None
+    satellite: SatellitePlan | None
+    slurm_job: str | None = None
+
+
+def grow_run(selection: Selection, order: GrowOrder, context: Context) -> Growth:
+    """Give the selected run more replicas; nodes that do not stand ready come in a satellite job.
+
+    Raises UsageError if the run cannot grow, RunError if it ends meanwhile or its supervisor does
+    not answer, SchedulerError.
+    """
+    record = _growing(selection, order, context)
+    launch = selection.launch
+    answer = _asked(launch, record, Resize.grow, order.replicas, context)
+    left = order.replicas - answer.standing
+    if left <= 0:
+        return Growth(record=record, answer=answer, satellite=None)
+    rest = replace(order, replicas=left)
+    planned, slurm_job = submit_satellite(launch, record.index, rest, context)
+    return Growth(record=record, answer=answer, satellite=planned, slurm_job=slurm_job)
+
+
+def plan_growth(selection: Selection, order: GrowOrder, context: Context) -> Growth:
+    """Return what `grow_run` would submit if nothing stands ready; asks and changes nothing."""
+    record = _growing(selection, order, context)
+    planned = plan_satellite(selection.launch, record.index, order, context)
+    return Growth(record=record, answer=None, satellite=planned)
+
+
+def shrink_run(
+    selection: Selection, replicas: int, context: Context
+) -> tuple[RunRecord, ResizeAnswer]:
+    """Have the selected run continue with so many replicas at its next boundary.
+
+    Raises UsageError if it cannot, RunError if it ends meanwhile or its supervisor does not answer.
+    """
+    record = _resizable(selection, replicas, context, "shrunk")
+    return record, _asked(selection.launch, record, Resize.shrink, replicas, context)
+
+
+def _resizable(selection: Selection, replicas: int, context: Context, asked: str) -> RunRecord:
+    launch = selection.launch
+    if launch.cluster.kind is not ClusterKind.slurm:
+        raise UsageError(
+            f"launch {launch.id} runs on cluster {launch.cluster.kind}, which is one node: only a "
+            f"run on Slurm can be {asked}",
+            hint="a run in another size is another launch: hpckit rerun, with other resources",
+        )
+    if replicas < 1:
+        raise UsageError(f"--replicas is {replicas}; it is 1 or more")
+    return running_run(selection, context, asked).record
+
+
+def _growing(selection: Selection, order: GrowOrder, context: Context) -> RunRecord:
+    """Return the run that is to grow; raises UsageError if it cannot."""
+    record, launch = _resizable(selection, order.replicas, context, "grown"), selection.launch
+    if read_launch_history(launch).job_of(record.index).shared_job is not None:
+        raise UsageError(
+            f"run {record.id} shares its Slurm job with other runs, and has one node or less",
+            hint="only a run with a job of its own grows: launch without sweep.runs_per_job",
+        )
+    return record
+
+
+def _asked(
+    launch: Launch, record: RunRecord, resize: Resize, replicas: int, context: Context
+) -> ResizeAnswer:
+    """Return the supervisor's answer; raises UsageError if it refuses."""
+    paths = launch.paths.run(record.index).attempt(record.attempt)
+    token = _DIGITS.sub("", context.token())[:32] or "0"
+    request = ResizeRequest(
+        id=f"{context.now():%Y%m%dT%H%M%SZ}-{token}",
+        at=context.now(),
+        host=this_host(),
+        resize=resize,
+        replicas=replicas,
+    )
+    try:
+        ask(paths.resize_requests, to_plain(request))
+    except OSError as error:
+        raise RunError(f"cannot write {paths.resize_requests}: {error.strerror}") from error
+    answer = await_answer(lambda: read_resize_answer(paths, request.id), launch, record, context)
+    if answer.refused is not None:
+        raise UsageError(f"run {record.id} cannot {resize}: {answer.refused}")
+    return answer
+
+
+def growth_words(growth: Growth) -> str:
+    """Return in words where the replicas come from, such as `job 12 on 2 nodes`."""
+    if growth.satellite is None:
+        return "nodes that stand ready"
+    nodes = counted(growth.satellite.job.resources.nodes, "node")
+    return f"satellite job {growth.slurm_job} of {nodes}, once it starts"

@@ -1,0 +1,99 @@
+"""Submits satellites: jobs that bring nodes to a running run. It asks no supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from hpckit.context import Context
+from hpckit.errors import HpckitError
+from hpckit.model.events import AgentJoined, JobAdded, SatelliteLeft
+from hpckit.model.plan import JobSpec
+from hpckit.operations.add_job import alone
+from hpckit.operations.frozen_script import rendered
+from hpckit.operations.service_jobs import hand_in
+from hpckit.planning.jobs.service_jobs import SatelliteOrder, satellite_job
+from hpckit.planning.recovery.run_size import size_of
+from hpckit.record.attempts import latest_attempt
+from hpckit.record.launches import Launch, load_settings, read_launch_history
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import read_events
+
+PATIENCE = timedelta(seconds=60)
+"""How long to wait for other processes that add jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowOrder:
+    """How many replicas more, and where; None stands for what the run's own job has."""
+
+    replicas: int
+    partition: str | None = None
+    qos: str | None = None
+    timeout: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SatellitePlan:
+    """A satellite job, and the script that submits it."""
+
+    job: JobSpec
+    script: str
+
+
+def plan_satellite(launch: Launch, run: int, order: GrowOrder, context: Context) -> SatellitePlan:
+    """Return the job that brings a run so many replicas; raises TemplateError."""
+    settings, _ = load_settings(launch, run)
+    paths = launch.paths.run(run)
+    wanted = SatelliteOrder(
+        replicas=order.replicas,
+        replica_nodes=size_of(settings).replica_nodes,
+        taken=_taken(paths.attempt(latest_attempt(paths.attempts))),
+        partition=order.partition,
+        qos=order.qos,
+        timeout=order.timeout,
+        warn_s=settings.runtime.save_before_timeout_s or 60.0,
+    )
+    like = read_launch_history(launch).job_of(run)
+    job = satellite_job(launch.id, run, index=len(launch.jobs), like=like, order=wanted)
+    return SatellitePlan(job=job, script=rendered(launch, job, context))
+
+
+def submit_satellite(
+    launch: Launch, run: int, order: GrowOrder, context: Context
+) -> tuple[SatellitePlan, str]:
+    """Submit the job that brings a run so many replicas; return it, and Slurm's id.
+
+    Raises HeldError, SchedulerError, TemplateError.
+    """
+    with alone(launch, context, patience=PATIENCE) as fresh:
+        planned = plan_satellite(fresh, run, order, context)
+        added = JobAdded(at=context.now(), job=planned.job, after=())
+        return planned, hand_in(fresh, added, context)
+
+
+def regrow(launch: Launch, run: int, replicas: int, context: Context) -> str | None:
+    """Submit the satellite of a run that lost replicas; return Slurm's id.
+
+    For a supervisor, which continues whatever comes of it: None if it fails, and then the reason is
+    printed on standard error.
+    """
+    try:
+        _, job = submit_satellite(launch, run, GrowOrder(replicas=replicas), context)
+    except (HpckitError, OSError) as error:
+        said = error.message if isinstance(error, HpckitError) else str(error)
+        context.note(f"warning: run {launch.runs[run].id} gets no satellite: {said}")
+        return None
+    return job
+
+
+def _taken(paths: AttemptPaths) -> Sequence[str]:
+    """Return the nodes of an attempt: a satellite on one of them would bring nothing."""
+    nodes: dict[str, None] = {}
+    for event in read_events(paths.events):
+        if isinstance(event, AgentJoined):
+            nodes[event.node] = None
+        elif isinstance(event, SatelliteLeft):
+            nodes.pop(event.node, None)
+    return tuple(nodes)

@@ -1,0 +1,114 @@
+"""How many replicas a running run is to have, and whether growing is worth a restart. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from hpckit.model.counted import counted
+from hpckit.model.launch import LaunchConfig
+from hpckit.model.parallel.settings import SizeWord
+from hpckit.planning.layout import layout_of, replica_nodes
+
+_GAIN = 3.0
+"""Growing that nobody asked for has to save this many times its restart: both are estimates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSize:
+    """How many replicas a run is to have; one that has several on a node counts them by node.
+
+    `configured` is what the launch asked for, `most` what its layout allows (None: any number).
+    `bound` is what the user allows since the run was asked to shrink (None: any number). A replica
+    takes `replica_nodes` nodes.
+
+    Example: with `configured` 2 and a satellite of one replica, a run is to have 3.
+    """
+
+    configured: int
+    replica_nodes: int
+    most: int | None = None
+    bound: int | None = None
+
+    def wanted(self, satellite_nodes: int = 0) -> int:
+        """Return how many replicas the run is to have with so many nodes of satellites."""
+        found = self.configured + -(-satellite_nodes // self.replica_nodes)
+        return min([found, *(one for one in (self.most, self.bound) if one is not None)])
+
+    def wanted_nodes(self, satellite_nodes: int = 0) -> int:
+        """Return how many nodes that takes."""
+        return self.wanted(satellite_nodes) * self.replica_nodes
+
+    def standing(self, by: int, standing_nodes: int, satellite_nodes: int = 0) -> int:
+        """Return how many of `by` more replicas stand ready, held back by the bound alone.
+
+        `standing_nodes` are all nodes that are there, those of satellites included.
+        """
+        if self.bound is None:
+            return 0
+        free = replace(self, bound=None).wanted(satellite_nodes)
+        ready = min(free, standing_nodes // self.replica_nodes) - self.bound
+        return max(0, min(by, ready))
+
+    def grown(self, by: int) -> RunSize:
+        """Return the size with the bound raised by so many replicas."""
+        return self if self.bound is None else replace(self, bound=self.bound + by)
+
+    def shrunk(self, to: int) -> RunSize:
+        """Return the size with so many replicas at most."""
+        return replace(self, bound=to)
+
+    def not_grown(self, by: int, now: int) -> str | None:
+        """Return why a run of `now` replicas cannot have `by` more; None if it can."""
+        if self.most is None or now + by <= self.most:
+            return None
+        return (
+            f"it has {counted(now, 'replica')} and may have {self.most}: parallel.replicate is a "
+            "number, and only with parallel.replicate=rest a run may have more than at its launch"
+        )
+
+    def not_shrunk(self, to: int, now: int, least: int) -> str | None:
+        """Return why a run of `now` replicas cannot have only `to`; None if it can."""
+        if to >= now:
+            return f"it has {counted(now, 'replica')}: to shrink, name fewer"
+        if to < least:
+            return f"resources.min_nodes is {counted(least, 'replica')}, and {to} would be fewer"
+        return None
+
+
+def size_of(settings: LaunchConfig) -> RunSize:
+    """Return the size that a launch asks for; raises ConfigError."""
+    resources = settings.resources
+    whole = replica_nodes(layout_of(settings), resources.tasks_per_node)
+    configured = resources.nodes // whole
+    free = settings.parallel.replicate == SizeWord.rest
+    return RunSize(configured=configured, replica_nodes=whole, most=None if free else configured)
+
+
+def least_replicas(settings: LaunchConfig) -> int:
+    """Return to how many replicas a user may shrink a run; raises ConfigError."""
+    fewest = settings.resources.min_nodes
+    return 1 if fewest is None else max(1, -(-fewest // size_of(settings).replica_nodes))
+
+
+def worth_growing(before: int, after: int, remaining: timedelta, restart: timedelta) -> bool:
+    """Return whether growing saves more than three times its restart.
+
+    `remaining` is how long the run would still take with `before` replicas. With `after` it takes
+    `before / after` of that, at best.
+
+    Example: 2 to 3 replicas save a third of 60 minutes, which is worth a restart of 6 minutes.
+    """
+    if after <= before:
+        return False
+    return remaining * (1 - before / after) > _GAIN * restart
+
+
+def replicas_to_order(size: RunSize, held: int, ordered: int) -> int:
+    """Return how many replicas to bring for a run that lost some, each at most once.
+
+    `held` is how many it has, `ordered` how many were ever ordered for it in this attempt.
+
+    Example: of 4 replicas 2 are left, and 1 was ordered: 1 more.
+    """
+    return max(0, size.wanted() - held - ordered)

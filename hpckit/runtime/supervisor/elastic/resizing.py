@@ -1,0 +1,191 @@
+"""A running run that grows and shrinks: users' requests, and the nodes of satellite jobs.
+
+Notices when a round could have another size, and has its ranks leave at a boundary; the nodes of
+the next round are chosen in planning.recovery. It submits nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from hpckit.model import events
+from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest, is_resize_id
+from hpckit.model.plain import from_plain
+from hpckit.planning.recovery.decide import NewRound, RoundView, Stay
+from hpckit.planning.recovery.run_size import RunSize, least_replicas, size_of
+from hpckit.record.elastic.answers import write_resize_answer
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import read_rows
+from hpckit.runtime.channel import messages
+from hpckit.runtime.clock import now
+from hpckit.runtime.file_thread import FileThread
+from hpckit.runtime.supervisor.agents import Agents
+from hpckit.runtime.supervisor.round import Round
+from hpckit.runtime.threads import aside
+
+LOOK_S = 2.0
+"""How often it is looked whether a round can follow what it was asked."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Resizing:
+    """How large the run is to be, and who asked for it.
+
+    `round` returns the latest round, if any; `judge` what follows if it were asked to leave now.
+    `asked` is whether the run was asked to have another size, and may be restarted for it.
+    """
+
+    paths: AttemptPaths
+    files: FileThread
+    agents: Agents
+    round: Callable[[], Round | None]
+    judge: Callable[[RoundView], NewRound | Stay]
+    record: Callable[[events.Event], None]
+    size: RunSize = field(init=False)
+    asked: bool = field(default=False, init=False)
+    unasked: set[str] = field(default_factory=set, init=False)
+    """Satellites that no user asked for: they wait until growing is worth its restart."""
+    grown_from: tuple[str, ...] = field(default=(), init=False)
+    """The members of the round before, if the present one has these and more."""
+    _members: tuple[str, ...] = field(default=(), init=False)
+    _read: int = field(default=0, init=False)
+    _told: str = field(default="", init=False)
+    _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.size = size_of(self.agents.settings)
+        self.agents.on_satellite = self._hear_satellite
+
+    @property
+    def wanted_nodes(self) -> int:
+        """How many nodes a round is to have."""
+        return self.size.wanted_nodes(self._satellite_nodes)
+
+    @property
+    def fewest_nodes(self) -> int:
+        """How many nodes a round must have; fewer than configured if the user said so."""
+        resources = self.agents.settings.resources
+        return min(resources.min_nodes or resources.nodes, self.wanted_nodes)
+
+    @property
+    def requests(self) -> Path:
+        """The file of requests."""
+        return self.paths.resize_requests
+
+    @property
+    def _satellite_nodes(self) -> int:
+        return sum(peer.satellite is not None for peer in self.agents.standing)
+
+    def _hear_satellite(self) -> None:
+        peers = (peer for peer in self.agents.peers.values() if peer.satellite is not None)
+        if any(peer.leaving or peer.satellite not in self.unasked for peer in peers):
+            self.resize()
+
+    def resize(self) -> None:
+        """Have the run continue in another size as soon as it can."""
+        self.asked = True
+        self._news.set()
+
+    async def watch(self) -> None:
+        """Have a round leave once it can continue in the size it was asked for; until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), LOOK_S)
+            self._news.clear()
+            round_ = self.round()
+            if self.asked and round_ is not None and round_.stepping:
+                await self._consider(round_)
+
+    async def _consider(self, round_: Round) -> None:
+        view = round_.view()
+        action = self.judge(view)
+        gone = {*view.members} - {*view.standing}
+        if isinstance(action, NewRound) or gone:
+            # Nodes that leave take their ranks with them, whatever follows.
+            await round_.leave()
+            return
+        await self._let_go(view.members)
+        if action.because != self._told and len(view.members) != self.wanted_nodes:
+            self._told = action.because
+            words = f"asked for another number of replicas, and not there yet: {action.because}"
+            self.record(events.Warned(at=now(), message=words))
+
+    async def began(self, members: tuple[str, ...]) -> None:
+        """Note which nodes a new round has; let satellites go that are not needed any more."""
+        more = len(members) > len(self._members) and {*self._members} <= {*members}
+        self.grown_from = self._members if more else ()
+        self._members = members
+        await self._let_go(members)
+        waiting = (peer for peer in self.agents.standing if peer.node not in members)
+        self.asked = any(one.satellite not in {None, *self.unasked} for one in waiting)
+        self._told = ""
+
+    def undo(self, because: str) -> None:
+        """Have no more replicas than before the present round, which failed at once."""
+        self.size = self.size.shrunk(len(self.grown_from) // self.size.replica_nodes)
+        words = f"growing was undone, as the first round with more replicas failed: {because}"
+        self.record(events.Warned(at=now(), message=words))
+
+    async def _let_go(self, members: tuple[str, ...]) -> None:
+        """Let satellites go that no rank runs on, and that are leaving or not needed any more."""
+        there = {peer.satellite for peer in self.agents.peers.values()} - {None}
+        used = {peer.satellite for peer in self.agents.peers.values() if peer.node in members}
+        for satellite in filter(None, there - used):
+            peers = self.agents.satellite_peers(satellite)
+            if self._surplus(len(members)):
+                self.agents.dismiss(satellite, "the run has no use for it")
+            if any(peer.leaving for peer in peers):
+                for peer in peers:
+                    await self.agents.send(peer.node_rank, messages.Shutdown())
+
+    def _surplus(self, nodes: int) -> bool:
+        """Whether a round of so many nodes needs no satellite that it does not use."""
+        return self.size.bound is not None and nodes >= self.size.bound * self.size.replica_nodes
+
+    async def answer(self, request: int) -> None:
+        """Answer the requests that came since the last time, in their order."""
+        start, self._read = self._read, request
+        for one in await aside(lambda: self._requested(start)):
+            self.files.put_latest(f"resize {one.id}", partial(self._write, self._answer(one)))
+
+    def _requested(self, start: int) -> list[ResizeRequest]:
+        found: list[ResizeRequest] = []
+        with contextlib.suppress(OSError):
+            for row, _ in read_rows(self.requests, start=start):
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    found.append(from_plain(ResizeRequest, row))
+        return [one for one in found if is_resize_id(one.id)]
+
+    def _answer(self, request: ResizeRequest) -> ResizeAnswer:
+        """Take a request in; nothing changes if it is refused."""
+        round_ = self.round()
+        nodes = self.wanted_nodes if round_ is None else len(round_.members)
+        held = nodes // self.size.replica_nodes
+        answer = ResizeAnswer(id=request.id, at=now(), replicas=held)
+        refused = self._refusal(request, held)
+        if refused is not None:
+            return replace(answer, refused=refused)
+        if request.resize is Resize.shrink:
+            self.size, self.asked = self.size.shrunk(request.replicas), True
+            return answer
+        satellites, there = self._satellite_nodes, len(self.agents.standing)
+        standing = self.size.standing(request.replicas, there, satellites)
+        self.size, self.asked = self.size.grown(request.replicas), self.asked or standing > 0
+        return replace(answer, standing=standing)
+
+    def _refusal(self, request: ResizeRequest, held: int) -> str | None:
+        if request.replicas < 1:
+            return f"{request.replicas} is no number of replicas"
+        if request.resize is Resize.grow:
+            return self.size.not_grown(request.replicas, held)
+        least = least_replicas(self.agents.settings)
+        return self.size.not_shrunk(request.replicas, held, least)
+
+    def _write(self, answer: ResizeAnswer) -> None:
+        with contextlib.suppress(OSError):  # whoever asked is told that no answer came
+            write_resize_answer(self.paths, answer)

@@ -1,0 +1,55 @@
+"""`hpckit grow` and `hpckit shrink`, up to where a supervisor or Slurm would answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpckit.errors import RunError, UsageError
+from hpckit.model.elastic.satellite import Satellite
+from hpckit.model.run import RunRecord, RunView
+from hpckit.report.elastic.lines import satellite_lines
+from hpckit.report.machine import run_object
+from hpckit.report.rows import run_row
+
+
+@pytest.mark.parametrize("verb", ["grow", "shrink"])
+def test_run_on_this_machine_has_one_size(desk: Any, writer: Any, verb: str) -> None:
+    """One clear error, and nothing is asked."""
+    launch = desk.freeze()
+    writer(launch=launch).start()
+    with pytest.raises(UsageError, match="runs on cluster local, which is one node") as caught:
+        desk.say(verb, "--replicas", "1")
+    assert "hpckit rerun" in caught.value.hint
+    assert not launch.paths.run(0).attempt(1).resize_requests.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("grow", "--replicas", "1", "--time", "0"), "--time is 0; it is 1 minute or more"),
+        (("grow", "--replicas", "x"), "--replicas"),
+        (("shrink",), "--replicas"),
+    ],
+)
+def test_wrong_numbers_are_refused(desk: Any, words: tuple[str, ...], said: str) -> None:
+    """Before a launch is even looked for."""
+    with pytest.raises((UsageError, RunError), match=said):
+        desk.say(*words)
+
+
+def test_satellites_of_a_run_are_shown() -> None:
+    """As a line, and as fields of the run in --json."""
+    record = RunRecord(id="demo.0", index=0, overrides=(), folder="/f", job="7")
+    running = Satellite(job="8", state="running", replicas=1, nodes=("n3", "n4"))
+    waiting = Satellite(job="9", state="pending", replicas=2)
+    row = run_row(RunView(record=record, satellites=(running, waiting)))
+    assert list(satellite_lines([row])) == [
+        "satellite job 8 of demo.0 is running: 1 replica more on n[3-4]",
+        "satellite job 9 of demo.0 is pending: 2 replicas more",
+    ]
+    assert run_object(row)["satellites"] == [
+        {"job": "8", "state": "running", "replicas": 1, "nodes": ["n3", "n4"]},
+        {"job": "9", "state": "pending", "replicas": 2, "nodes": []},
+    ]

@@ -1,0 +1,171 @@
+"""Runs on a real Slurm that grow by satellite jobs, and shrink: they lose no step."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from integration.training import Training
+
+pytestmark = [pytest.mark.slurm, pytest.mark.faults]
+pytest_plugins = ["integration.training_fixtures"]
+
+STEPS = 400
+CHARLM = (
+    *("experiment=charlm", "cluster=sandbox", "resources=cpu_pair", "resources.tasks_per_node=1"),
+    *("parallel=layout", "parallel.shard=2", "parallel.replicate=rest", "resources.nodes=2"),
+    *(f"steps={STEPS}", "evaluate_every=1000", "training_kb=256", "log_every=1"),
+    *("layers=2", "width=48", "checkpoint.interval_steps=5"),
+)
+SLOW = ("+params.pause_s=0.25", "+params.steps=280")
+HOLD = ("--nodes=2", "--exclusive", "--time=5", "--output=/dev/null", "--wrap=sleep 300")
+SHORT = ("+params.pause_s=0.25", "+params.steps=100")
+
+
+def satellites(training: Training) -> list[dict[str, Any]]:
+    """Return what `status` says of the satellites of the run."""
+    return list(training.run["satellites"])
+
+
+def grow(training: Training, *words: str) -> str:
+    """Have the run grow by one replica; return the job that brings it."""
+    return str(training.project.json("grow", "--replicas", "1", *words)["job"])
+
+
+def wait_for_nodes(training: Training, count: int) -> None:
+    """Wait until the latest round has so many nodes, and has done a step."""
+    training.wait(lambda: len(training.nodes()) == count, f"the run has {count} nodes")
+    number = len(training.nodes_by_round()) - 1
+    training.wait(
+        lambda: any(one["round"] == number for one in training.events("step_reached")),
+        f"round {number} steps",
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(sandbox: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Return the losses of charlm on two nodes to which nothing happens."""
+    calm = Training.create(sandbox, tmp_path_factory.mktemp("calm"))
+    calm.project.json("launch", *CHARLM)
+    calm.completed()
+    return calm.losses
+
+
+@pytest.mark.main
+@pytest.mark.parametrize("end", ["scancel", "preempt"])
+def test_satellite_brings_a_replica_and_takes_it_away(
+    training: Training, undisturbed: dict[int, float], end: str
+) -> None:
+    """The run grows by a replica of two nodes, goes on without it, and learns the same."""
+    training.project.json("launch", *CHARLM)
+    training.wait_for_step(10)
+    own = training.nodes()
+    job = grow(training)
+    wait_for_nodes(training, 4)
+    assert training.nodes()[:2] == own
+    (shown,) = satellites(training)
+    assert (shown["job"], shown["state"], shown["replicas"]) == (job, "running", 1)
+    assert sorted(shown["nodes"]) == sorted(training.nodes()[2:])
+    if end == "scancel":
+        training.sandbox.slurm("scancel", job)
+    else:
+        where = f"--nodelist={','.join(shown['nodes'])}"
+        training.sandbox.slurm("sbatch", "--partition=urgent", where, *HOLD[:-1], "--wrap=sleep 1")
+    training.wait(lambda: training.nodes() == own, "the run continues on its own nodes")
+    training.completed()
+    assert training.causes() == ["resized", "resized", None]
+    assert training.steps == list(range(STEPS))
+    assert training.losses == pytest.approx(undisturbed, rel=1e-4)
+
+
+def test_satellite_ends_with_the_run(training: Training) -> None:
+    """Its job ends with exit code 0 once the run has completed on all nodes."""
+    training.launch(*SHORT)
+    training.wait_for_step(6)
+    job = grow(training, "--time", "5")
+    wait_for_nodes(training, 3)
+    training.completed()
+    training.wait(lambda: not training.sandbox.state_of_job(job), "the satellite has ended")
+    said = training.sandbox.slurm("scontrol", "show", "job", job)
+    assert "JobState=COMPLETED" in said
+    assert "ExitCode=0:0" in said
+    assert training.causes() == ["resized", None]
+    assert training.steps == list(range(100))
+
+
+def test_run_shrinks_and_lets_the_satellite_go(training: Training) -> None:
+    """Its own node stands as a spare then, and comes back without another job."""
+    training.launch(*SLOW)
+    training.wait_for_step(6)
+    job = grow(training)
+    wait_for_nodes(training, 3)
+    asked = training.project.json("shrink", "--replicas", "1")
+    assert (asked["replicas"], asked["wanted"]) == (3, 1)
+    wait_for_nodes(training, 1)
+    training.wait(lambda: not training.sandbox.state_of_job(job), "the satellite was let go")
+    again = training.project.json("grow", "--replicas", "1")
+    assert (again["standing"], again["job"]) == (1, None)
+    wait_for_nodes(training, 2)
+    training.completed()
+    assert training.causes() == ["resized", "resized", "resized", None]
+    assert training.steps == list(range(280))
+
+
+def test_lost_replica_comes_back_by_itself(training: Training) -> None:
+    """With recovery.regrow a satellite is submitted for it, and the run grows after a save."""
+    training.launch(
+        *("+params.pause_s=0.3", "+params.steps=400", "resources.min_nodes=1"),
+        "recovery.regrow=true",
+    )
+    training.wait_for_step(12)
+    first, lost = training.nodes()
+    training.strike(f"kill_node node={lost}")
+    wait_for_nodes(training, 1)
+    wait_for_nodes(training, 2)
+    assert training.nodes()[0] == first
+    assert lost not in training.nodes()
+    training.completed()
+    assert training.causes() == ["node_lost", "resized", None]
+    (added,) = [one for one in training.events("agent_joined") if one["satellite"]]
+    assert added["node"] == training.nodes()[1]
+
+
+def test_cancel_takes_a_waiting_satellite_along(training: Training) -> None:
+    """What waits in the queue for nodes is cancelled with its run."""
+    training.launch(*SLOW)
+    training.wait_for_step(6)
+    hold = training.sandbox.slurm("sbatch", "--parsable", *HOLD).strip()
+    job = grow(training)
+    assert satellites(training)[0]["state"] == "pending"
+    done = training.project.hpckit("rm", "--yes", training.run["run"].partition(".")[0])
+    assert done.returncode != 0
+    assert training.project.hpckit("cancel").returncode == 0
+    training.wait(lambda: not training.sandbox.state_of_job(job), "the satellite was cancelled")
+    training.sandbox.slurm("scancel", hold)
+
+
+def test_satellite_of_an_ended_run_leaves_at_once(training: Training) -> None:
+    """A satellite that starts too late says so, and ends with exit code 0."""
+    training.launch("+params.pause_s=0.2", "+params.steps=40")
+    training.wait_for_step(6)
+    hold = training.sandbox.slurm("sbatch", "--parsable", *HOLD).strip()
+    job = grow(training)
+    training.completed()
+    training.sandbox.slurm("scancel", hold)
+    training.wait(lambda: not training.sandbox.state_of_job(job), "the satellite has ended")
+    (log,) = training.project.launch_folder().glob(f"logs/job-*-{job}.log")
+    assert "has ended: there is nothing to join" in log.read_text()
+    assert "ExitCode=0:0" in training.sandbox.slurm("scontrol", "show", "job", job)
+
+
+def test_dry_run_prints_the_script_that_is_submitted(training: Training) -> None:
+    """The same text, byte for byte; and without --dry-run nothing else is handed in."""
+    training.launch(*SLOW)
+    training.wait_for_step(6)
+    words = ("--replicas", "1", "--dry-run", "--json")
+    done = training.project.hpckit("grow", *words)
+    (script,) = json.loads(done.stdout)["scripts"]
+    grow(training)
+    folder = training.project.launch_folder()
+    assert (folder / "job-1.sbatch").read_text() == script["text"]

@@ -1,0 +1,264 @@
+"""Promises of a supervisor whose run grows and shrinks: real agents on several "nodes" of this one.
+
+A stand-in for srun starts the run's own agents; a satellite's agent is started by the test, as the
+script of its job does it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpckit.model import events
+from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
+from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, Recovery, Resources
+from hpckit.model.plain import to_plain
+from hpckit.model.states import RunState
+from hpckit.record.elastic.answers import read_resize_answer
+from hpckit.record.launches import Launch, read_runs
+from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.store import read_events
+from hpckit.runtime.environ import SATELLITE
+from hpckit.runtime.requests import ask
+
+pytestmark = pytest.mark.training
+
+SRUN = f"""#!{sys.executable}
+import os, subprocess, sys
+words = sys.argv[1:]
+count = int(next(word for word in words if word.startswith("--nodes=")).partition("=")[2])
+command = words[next(at for at, word in enumerate(words) if not word.startswith("-")):]
+nodes = [os.environ | {{
+    "SLURMD_NODENAME": f"127.0.0.{{at + 1}}", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(at),
+    "SLURM_STEP_NUM_TASKS": str(count), "SLURM_LOCALID": "0", "SLURM_NODEID": str(at),
+    "SLURM_STEP_NUM_NODES": str(count), "SLURM_STEP_TASKS_PER_NODE": f"1(x{{count}})",
+}} for at in range(count)]
+agents = [subprocess.Popen(command, env=environ) for environ in nodes]
+sys.exit(max(agent.wait() for agent in agents))
+"""
+
+NODES = ("127.0.0.1", "127.0.0.2")
+"""Names that every machine resolves, without a network."""
+ONE, TWO = NODES
+THREE, FOUR = "127.0.0.3", "127.0.0.4"
+
+TRAIN = """
+import time, torch
+
+def main(config, run):
+    weight = torch.nn.Linear(1, 1)
+    run.state(model=weight)
+    done = run.folder / "done"
+    run.share(3)
+    for step in run.steps(100_000):
+        time.sleep(0.02)
+        if run.mean(float(done.exists())) > 0:
+            return
+"""
+
+
+def waited(ready: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
+    """Return what `ready` returns once that is true."""
+    deadline = time.monotonic() + limit_s
+    while not (found := ready()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+    return found
+
+
+@dataclass(slots=True)
+class Elastic:
+    """A running attempt of a run of one node for each replica, and its satellites."""
+
+    launch: Launch
+    process: subprocess.Popen[str]
+    satellites: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def paths(self) -> AttemptPaths:
+        """The attempt's folder."""
+        return LaunchPaths(self.launch.folder).run(0).attempt(1)
+
+    def events(self) -> list[events.Event]:
+        """Return what the supervisor recorded."""
+        return list(read_events(self.paths.events))
+
+    def rounds(self) -> list[tuple[str, ...]]:
+        """Return the nodes of each round."""
+        return [one.nodes for one in self.events() if isinstance(one, events.RoundStarted)]
+
+    def saved(self) -> None:
+        """Wait until the latest round has saved, so that it may leave."""
+        number = len(self.rounds()) - 1
+        waited(
+            lambda: any(
+                isinstance(one, events.CheckpointSaved) and one.round == number
+                for one in self.events()
+            ),
+            f"round {number} saved",
+        )
+
+    def wait_for(self, *nodes: str) -> None:
+        """Wait until the latest round is on these nodes, and has saved."""
+        waited(lambda: self.rounds()[-1] == nodes, f"a round on {nodes}: {self.rounds()}")
+        self.saved()
+
+    def satellite(self, job: str, node: str) -> subprocess.Popen[bytes]:
+        """Start the agent of a satellite job on a node."""
+        words = [sys.executable, "-P", "-m", "hpckit.runtime.agent", str(self.launch.folder)]
+        agent = subprocess.Popen(
+            [*words, "0", "1"],
+            env={
+                **os.environ,
+                SATELLITE: job,
+                "SLURMD_NODENAME": node,
+                "SLURM_STEP_ID": "0",
+                "SLURM_PROCID": "0",
+                "SLURM_STEP_NUM_TASKS": "1",
+                "SLURM_LOCALID": "0",
+                "SLURM_NODEID": "0",
+                "SLURM_STEP_NUM_NODES": "1",
+                "SLURM_STEP_TASKS_PER_NODE": "1",
+            },
+        )
+        self.satellites.append(agent)
+        return agent
+
+    def resize(self, resize: Resize, replicas: int) -> ResizeAnswer:
+        """Ask the supervisor, as the verbs do, and return its answer."""
+        at = datetime.now(UTC)
+        name = f"{at:%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}"
+        request = ResizeRequest(id=name, at=at, host="h", resize=resize, replicas=replicas)
+        ask(self.paths.resize_requests, to_plain(request))
+        answer: ResizeAnswer = waited(
+            lambda: read_resize_answer(self.paths, name), "the supervisor answers"
+        )
+        return answer
+
+    def end(self) -> None:
+        """Let the run complete."""
+        (LaunchPaths(self.launch.folder).run(0).folder / "done").touch()
+        output, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, output
+        assert read_runs(self.launch)[0].state is RunState.completed
+
+    def causes(self) -> list[str | None]:
+        """Return why each round ended."""
+        ended = [one for one in self.events() if isinstance(one, events.RoundEnded)]
+        return [None if one.failure is None else one.failure.cause for one in ended]
+
+
+@pytest.fixture
+def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
+    """Return what starts a run on some nodes; afterwards nothing of it is left."""
+    begun: list[Elastic] = []
+
+    def start(nodes: int, **resources: Any) -> Elastic:
+        fake = Path(workshop.project.parent / "bin")
+        fake.mkdir()
+        (fake / "srun").write_text(SRUN)
+        (fake / "srun").chmod(0o700)
+        cluster = Cluster(kind=ClusterKind.slurm, bin_dir=str(fake))
+        settings = ranks(1, cluster=cluster) | {
+            "resources": Resources(nodes=nodes, **resources),
+            "checkpoint": Checkpoint(interval_steps=10),
+            "recovery": Recovery(restarts={"node_lost": 3}),
+        }
+        launch = workshop.freeze(TRAIN, **settings)
+        names = ",".join(NODES[:nodes])
+        process = workshop.start(launch, SLURM_JOB_ID="9", SLURM_JOB_NODELIST=names)
+        run = Elastic(launch, process)
+        begun.append(run)
+        waited(lambda: run.paths.events.exists() and run.rounds(), "the first round")
+        run.saved()
+        return run
+
+    yield start
+    for run in begun:
+        for agent in run.satellites:
+            agent.kill()
+            agent.wait()
+        run.process.kill()
+        run.process.communicate()
+
+
+def test_run_grows_by_a_satellite_and_continues_without_it(
+    elastic: Callable[..., Elastic],
+) -> None:
+    """Its node is a member after a planned restart; told to stop, it leaves in the same way."""
+    run = elastic(2)
+    agent = run.satellite("77", THREE)
+    run.wait_for(ONE, TWO, THREE)
+    agent.send_signal(signal.SIGTERM)
+    run.wait_for(ONE, TWO)
+    assert agent.wait(20) == 0, "it was let go"
+    (gone,) = [one for one in run.events() if isinstance(one, events.SatelliteLeft)]
+    assert (gone.node, gone.satellite) == (THREE, "77")
+    assert gone.reason == "it was told to stop (SIGTERM)"
+    run.end()
+    assert run.causes() == ["resized", "resized", None]
+    assert not [one for one in run.events() if isinstance(one, events.NodeLost)]
+
+
+def test_satellite_that_dies_is_a_lost_node(elastic: Callable[..., Elastic]) -> None:
+    """The run continues on its own nodes, and the satellite that is left ends with the run."""
+    run = elastic(1)
+    run.satellite("77", THREE)
+    last = run.satellite("78", FOUR)
+    waited(lambda: {*run.rounds()[-1]} == {ONE, THREE, FOUR}, "a round of three")
+    run.saved()
+    run.satellites[0].kill()
+    run.wait_for(ONE, FOUR)
+    run.end()
+    assert last.wait(20) == 0
+    assert run.causes()[-2:] == ["node_lost", None]
+
+
+def test_node_that_the_run_has_already_is_let_go(elastic: Callable[..., Elastic]) -> None:
+    """Two agents on one node would share its devices: the second one is sent away, and told of."""
+    run = elastic(1)
+    agent = run.satellite("77", ONE)
+    assert agent.wait(20) == 0
+    said = [one.message for one in run.events() if isinstance(one, events.Warned)]
+    assert [one for one in said if f"the run has {ONE} already: satellite job 77" in one]
+    run.end()
+    assert run.rounds() == [(ONE,)]
+
+
+def test_run_shrinks_and_takes_its_nodes_back(elastic: Callable[..., Elastic]) -> None:
+    """A shrink is followed or refused in words; what stands ready comes back without a job."""
+    run = elastic(2)
+    assert run.resize(Resize.shrink, 2).refused == "it has 2 replicas: to shrink, name fewer"
+    answer = run.resize(Resize.shrink, 1)
+    assert (answer.refused, answer.replicas) == (None, 2)
+    run.wait_for(ONE)
+    assert run.resize(Resize.grow, 2).standing == 1
+    run.wait_for(ONE, TWO)
+    run.end()
+    assert run.causes() == ["resized", "resized", None]
+
+
+def test_growth_beyond_the_batch_is_undone(elastic: Callable[..., Elastic]) -> None:
+    """The larger round raises at once: the run continues as before, and lets the satellite go."""
+    run = elastic(2)
+    run.satellite("77", THREE)
+    run.wait_for(ONE, TWO, THREE)
+    agent = run.satellite("78", FOUR)
+    waited(lambda: len(run.rounds()) == 4, "a round after the one that failed")
+    run.wait_for(ONE, TWO, THREE)
+    assert agent.wait(20) == 0
+    run.end()
+    assert run.causes() == ["resized", "resized", "resized", None]
+    said = [one.message for one in run.events() if isinstance(one, events.Warned)]
+    (undone,) = [one for one in said if "growing was undone" in one]
+    assert "batch" in undone, undone
