@@ -11,7 +11,8 @@ from integration.training import Training
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 pytest_plugins = ["integration.training_fixtures"]
 
-STEPS = 400
+STEPS = 300
+PATIENCE_S = 240.0
 CHARLM = (
     *("experiment=charlm", "cluster=sandbox", "resources=cpu_pair", "resources.tasks_per_node=1"),
     *("parallel=layout", "parallel.shard=2", "parallel.replicate=rest", "resources.nodes=2"),
@@ -48,12 +49,12 @@ def undisturbed(sandbox: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[
     """Return the losses of charlm on two nodes to which nothing happens."""
     calm = Training.create(sandbox, tmp_path_factory.mktemp("calm"))
     calm.project.json("launch", *CHARLM)
-    calm.completed()
+    calm.completed(patience_s=PATIENCE_S)
     return calm.losses
 
 
-@pytest.mark.main
-@pytest.mark.parametrize("end", ["scancel", "preempt"])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("end", ["scancel", pytest.param("preempt", marks=pytest.mark.main)])
 def test_satellite_brings_a_replica_and_takes_it_away(
     training: Training, undisturbed: dict[int, float], end: str
 ) -> None:
@@ -73,7 +74,7 @@ def test_satellite_brings_a_replica_and_takes_it_away(
         where = f"--nodelist={','.join(shown['nodes'])}"
         training.sandbox.slurm("sbatch", "--partition=urgent", where, *HOLD[:-1], "--wrap=sleep 1")
     training.wait(lambda: training.nodes() == own, "the run continues on its own nodes")
-    training.completed()
+    training.completed(patience_s=PATIENCE_S)
     assert training.causes() == ["resized", "resized", None]
     assert training.steps == list(range(STEPS))
     assert training.losses == pytest.approx(undisturbed, rel=1e-4)

@@ -209,9 +209,9 @@ class Training:
         """Return the nodes of the latest round; the supervisor is on the allocation's first."""
         return self.nodes_by_round()[-1]
 
-    def completed(self, attempts: int = 1) -> dict[str, Any]:
+    def completed(self, attempts: int = 1, patience_s: float = 120.0) -> dict[str, Any]:
         """Return the run once it is over; it must have completed, in so many attempts."""
-        run = self.over()
+        run = self.over(patience_s)
         assert run["state"] == "completed", (run, self.rounds())
         assert run["attempt"] == attempts, (run, self.rounds())
         # 24.11 starts a job that was preempted before once more when it has completed; there is
