@@ -131,6 +131,25 @@ def test_page_commands_run_as_shown(page: str, folder: Path) -> None:
             PROMISES[page](folder)
 
 
+def test_layout_that_does_not_fit_is_refused_as_the_page_shows(tmp_path: Path) -> None:
+    """The command and what it says of the example's heads, line by line."""
+    folder = Path(shutil.copytree(example("parallel"), tmp_path / "project"))
+    (shown,) = [one for one in blocks("parallel", "text") if one.startswith("$ hpckit check")]
+    typed, *said = shown.splitlines()
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(typed.removeprefix("$ "))],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 2
+    printed = (done.stdout + done.stderr).splitlines()
+    assert [line for line in said if line.rstrip() not in printed] == []
+
+
 def test_fake_gpus_of_the_page_are_measured(tmp_path: Path) -> None:
     """The script and the commands of the page, as they stand but for a shorter run."""
     (tmp_path / "gpus.py").write_text(
