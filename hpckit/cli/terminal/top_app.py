@@ -232,8 +232,8 @@ class TopApp(App[None]):
 
     def show_frame(self) -> None:
         """Map the latest frame to the widgets."""
-        if self.frame is None:
-            return
+        if self.frame is None or not self.query("#right"):
+            return  # nothing to show yet, or the widgets are gone: the app is closing
         rows = arranged(self.frame.rows, self.words, self.order)
         self.table.show(rows, self.frame.metric, self.order)
         self._put("head", "\n".join([self.frame.head[0], self._second_line(len(rows))]))

@@ -44,6 +44,7 @@ def start_ranks(script: Path, world_size: int, *arguments: str) -> list[RankEnd]
     finally:
         for rank in ranks:
             rank.kill()
+            rank.wait()
     return [
         RankEnd(code=rank.returncode, output=output)
         for rank, output in zip(ranks, outputs, strict=True)

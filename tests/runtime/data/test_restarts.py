@@ -21,7 +21,9 @@ SIZES = ((4, 7), (3, 12), (2, 18), (4, STEPS))
 """Numbers of ranks, each with the step in which a rank is killed."""
 
 TRAIN = f"""
-import json, os, signal, sys, time
+import faulthandler, json, os, signal, sys, time
+
+faulthandler.dump_traceback_later(150, exit=True)
 from dataclasses import replace
 
 import torch
