@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hpckit.errors import ConfigError
+
+_MOST = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +41,11 @@ class TransformerShape:
 
     def __post_init__(self) -> None:
         """Check the numbers; raises ConfigError."""
-        for name in ("hidden", "layers", "heads", "vocab", "experts", "active_experts"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"model: {name}={getattr(self, name)} is no size",
-                    hint=f"{name} takes a whole number of 1 or more",
-                )
+        sizes = ("hidden", "layers", "heads", "vocab", "experts", "active_experts")
+        for name in sizes:
+            self._check(name, least=1)
         for name in ("kv_heads", "head_dim", "ffn", "positions"):
-            if getattr(self, name) < 0:
-                raise ConfigError(
-                    f"model: {name}={getattr(self, name)} is no size",
-                    hint=f"{name} takes a whole number of 0 or more",
-                )
+            self._check(name, least=0)
         if not self.head_dim and self.hidden % self.heads:
             raise ConfigError(
                 f"model: heads={self.heads} do not divide hidden={self.hidden}",
@@ -64,6 +60,15 @@ class TransformerShape:
             raise ConfigError(
                 f"model: active_experts={self.active_experts} are more than experts={self.experts}",
                 hint="a token takes as many experts as there are, or fewer",
+            )
+
+    def _check(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if not least <= value <= _MOST:
+            shown = value if abs(value) <= _MOST else f"about 1e{int(math.log10(abs(value)))}"
+            raise ConfigError(
+                f"model: {name}={shown} is no size",
+                hint=f"{name} takes a whole number from {least} to {_MOST}",
             )
 
     @property

@@ -43,3 +43,12 @@ def peak_flops(setup: TrainingSetup) -> float:
 def utilization(flops: float, setup: TrainingSetup, step_s: float) -> float:
     """Return the share of all GPUs' peak that a step of `step_s` seconds reaches."""
     return flops / (step_s * setup.gpus * peak_flops(setup))
+
+
+def shortest_step(setup: TrainingSetup) -> float:
+    """Return the seconds that a step takes at least: its operations, at the peak of all GPUs.
+
+    Attention is halved here: a kernel that knows the mask computes half of it.
+    """
+    masked = 1.5 * setup.global_batch * setup.sequence * _attention(setup)
+    return (model_flops(setup) - masked) / (setup.gpus * peak_flops(setup))

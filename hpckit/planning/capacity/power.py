@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.plan import PowerDraw, TrainingBill
+from hpckit.planning.capacity.words import check_range
 
 _LEAST_POWER = 0.4
+_MOST_PUE = 10.0
+_MOST_RATE = 1e6
 _S_PER_HOUR = 3600.0
 _S_PER_DAY = 86400.0
 _J_PER_KWH = 3.6e6
@@ -52,6 +55,12 @@ class SiteRates:
     gpu_failures_per_day: float = 419 / 54 / 16384
     restart_s: float = 120.0
     save_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Check what a user gives; raises ConfigError."""
+        check_range("--pue", self.pue, 1, _MOST_PUE)
+        check_range("--price-per-gpu-hour", self.price_per_gpu_hour, 0, _MOST_RATE)
+        check_range("--carbon-g-per-kwh", self.carbon_g_per_kwh, 0, _MOST_RATE)
 
 
 def power_draw(gpu: GpuSpec, gpus: int, pue: float) -> PowerDraw:

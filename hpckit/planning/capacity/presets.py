@@ -6,6 +6,7 @@ et al. 2020.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,6 +115,7 @@ def _number(config: Mapping[str, Any], key: str, default: int | None = None) -> 
 
 
 _NUMBERS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab", "positions")
+_WHOLE = re.compile(r"[0-9]{1,12}")
 _MORE_NUMBERS = ("experts", "active_experts")
 _SWITCHES = ("tied", "swiglu", "biases", "query_biases", "head_norms")
 
@@ -146,7 +148,7 @@ def from_numbers(text: str, positions: int | None = None) -> TransformerShape:
 def _value(name: str, value: str) -> int | bool:
     if name in _SWITCHES and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    if name in (*_NUMBERS, *_MORE_NUMBERS) and value.isascii() and value.isdecimal():
+    if name in (*_NUMBERS, *_MORE_NUMBERS) and _WHOLE.fullmatch(value):
         return int(value)
     if name in _SWITCHES:
         raise ConfigError(f"model: {name}={value!r}", hint=f"{name} takes true or false")

@@ -17,17 +17,26 @@ from hpckit.model.capacity.setup import (
     TrainingSetup,
 )
 from hpckit.model.capacity.transformer import TransformerShape
-from hpckit.model.parallel.layout import MOST_RANKS, Layout
+from hpckit.model.parallel.layout import MOST_RANKS
+from hpckit.planning.capacity.flops import shortest_step
 from hpckit.planning.capacity.memory import plan_memory, plan_states
 from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers
 from hpckit.planning.capacity.search import SearchSpace, search_layouts
 from hpckit.planning.capacity.step_time import predict_step, rates
+from hpckit.planning.capacity.words import (
+    ParallelWords,
+    check_range,
+    check_size,
+    read_count,
+)
 
 _TOKENS_PER_PARAMETER = 20
 """What a model is trained on if nothing is said (Hoffmann et al. 2022)."""
 _USUAL_SEQUENCE = 4096
-_SIZES = ("replicate", "shard", "tensor", "pipeline", "context", "stages_per_rank")
+_MOST_ROWS = 10**9
+_MOST_TOKENS = 10**9
+_LEAST_STEP_S, _MOST_STEP_S = 1e-6, 1e7
 _STATES = "parameters="
 _MICROBATCHES_PER_STAGE = 4
 
@@ -62,15 +71,23 @@ class CapacityRequest:
 
     def __post_init__(self) -> None:
         """Check single numbers; raises ConfigError."""
-        if not 1 <= self.gpus <= MOST_RANKS:
+        check_size("--gpus", self.gpus, MOST_RANKS)
+        check_size("--global-batch", self.global_batch, _MOST_ROWS)
+        check_size("--micro-batch", self.micro_batch, _MOST_ROWS)
+        check_size("--sequence", self.sequence, _MOST_TOKENS)
+        check_size("--vocab", self.vocab, _MOST_TOKENS)
+        check_range("--step-s", self.step_s, _LEAST_STEP_S, _MOST_STEP_S)
+        words = ParallelWords.of(self.parallel)
+        if self.zero is not None and words.sizes.get("shard", 1) > 1:
             raise ConfigError(
-                f"--gpus {self.gpus}", hint=f"it takes a whole number from 1 to {MOST_RANKS}"
+                f"--zero {self.zero} and --parallel shard={words.sizes['shard']} both shard states",
+                hint="give one of them: ZeRO shards over all data ranks",
             )
-        for name in ("step_s", "tokens"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                option = name.replace("_", "-")
-                raise ConfigError(f"--{option} {value}", hint="it takes a number above 0")
+
+    @property
+    def words(self) -> ParallelWords:
+        """What `parallel` says."""
+        return ParallelWords.of(self.parallel)
 
     @property
     def only_states(self) -> bool:
@@ -88,6 +105,7 @@ def plan_capacity(request: CapacityRequest) -> CapacityPlan:
 def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
     """Return what a setup needs, with its bill."""
     time = predict_step(setup)
+    _check_step(request, setup)
     step_s = request.step_s or time.total
     tokens = request.tokens or float(_TOKENS_PER_PARAMETER * setup.shape.parameters)
     steps = max(1, round(tokens / (setup.global_batch * setup.sequence)))
@@ -107,6 +125,17 @@ def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
     )
 
 
+def _check_step(request: CapacityRequest, setup: TrainingSetup) -> None:
+    """Raise ConfigError if a measured step is shorter than the peak of all GPUs allows."""
+    shortest = shortest_step(setup)
+    if request.step_s is not None and request.step_s < shortest:
+        raise ConfigError(
+            f"--step-s {request.step_s:g}: {request.gpus} x {request.gpu.name} need "
+            f"{shortest:.3g} s for this step, at the most that they are said to reach",
+            hint="check --global-batch, --sequence and --gpus: the step was of another size",
+        )
+
+
 def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
     """Return the layouts that fit, the fastest first; what the request says of one is kept.
 
@@ -117,21 +146,26 @@ def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
             f"a search needs the model's shape, and of {request.model} only its size is known",
             hint="name a model, or give hidden, layers and heads",
         )
-    sizes = _sizes(request.parallel)
+    if request.step_s is not None:
+        raise ConfigError(
+            f"--search predicts the step of each layout, and --step-s {request.step_s:g} says it",
+            hint="leave one of the two out",
+        )
+    words = request.words
     like = replace(
         setup_of(replace(request, parallel=(), micro_batch=1, global_batch=None)),
-        sequence_parallel=_sequence_parallel(request.parallel),
+        sequence_parallel=words.sequence,
     )
     space = SearchSpace(
         global_batch=request.global_batch or request.gpus,
         micro_batch=request.micro_batch,
         recompute=request.recompute,
-        stages_per_rank=sizes.pop("stages_per_rank", None),
+        stages_per_rank=words.stages_per_rank,
     )
     found = [
         one
         for one in search_layouts(like, space)
-        if all(getattr(one.setup.layout, axis) == size for axis, size in sizes.items())
+        if all(getattr(one.setup.layout, axis) == size for axis, size in words.sizes.items())
     ]
     if not found:
         raise ConfigError(
@@ -161,9 +195,8 @@ def shape_of(request: CapacityRequest) -> TransformerShape:
 def setup_of(request: CapacityRequest) -> TrainingSetup:
     """Return the setup that a request describes; raises ConfigError."""
     shape = shape_of(request)
-    sizes = _sizes(request.parallel)
-    stages = sizes.pop("stages_per_rank", 1)
-    layout = _layout(request, sizes)
+    words = request.words
+    layout = words.layout_on(request.gpus)
     micro_batch = request.micro_batch or 1
     more = _MICROBATCHES_PER_STAGE * layout.pipeline if layout.pipeline > 1 else 1
     eager = request.attention or (AttentionKind.eager if shape.biases else AttentionKind.flash)
@@ -174,8 +207,8 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
         sequence=request.sequence or shape.positions or _USUAL_SEQUENCE,
         micro_batch=micro_batch,
         global_batch=request.global_batch or layout.data_size * micro_batch * more,
-        stages_per_rank=stages,
-        sequence_parallel=_sequence_parallel(request.parallel),
+        stages_per_rank=words.stages_per_rank or 1,
+        sequence_parallel=words.sequence,
         precision=request.precision,
         optimizer=request.optimizer,
         recompute=request.recompute or Recomputation.none,
@@ -187,18 +220,8 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
 
 def _plan_states(request: CapacityRequest) -> CapacityPlan:
     text = request.model.removeprefix(_STATES)
-    try:
-        parameters = int(float(text))
-    except (ValueError, OverflowError):
-        parameters = 0
-    if parameters < 1:
-        raise ConfigError(
-            f"model: {request.model!r} is no number of parameters",
-            hint="for example --model parameters=7.5e9",
-        )
-    sizes = _sizes(request.parallel)
-    sizes.pop("stages_per_rank", None)
-    layout = _layout(request, sizes)
+    parameters = int(read_count(f"--model {_STATES}", text))
+    layout = request.words.layout_on(request.gpus)
     held = parameters // (layout.tensor * layout.pipeline)
     return CapacityPlan(
         gpu=request.gpu,
@@ -209,53 +232,3 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
         ),
         power=power_draw(request.gpu, request.gpus, request.site.pue),
     )
-
-
-def _sizes(words: Sequence[str]) -> dict[str, int]:
-    """Return the sizes by name; raises ConfigError."""
-    found: dict[str, int] = {}
-    for word in words:
-        name, _, value = word.removeprefix("parallel.").partition("=")
-        if name == "sequence":
-            continue
-        if name not in _SIZES:
-            raise ConfigError(
-                f"--parallel {word}",
-                hint=f"it takes {', '.join(f'{one}=N' for one in _SIZES)}, sequence=true|false",
-            )
-        if not (value.isascii() and value.isdecimal() and 1 <= int(value) <= MOST_RANKS):
-            raise ConfigError(
-                f"--parallel {word}", hint=f"{name} takes a whole number of 1 or more"
-            )
-        found[name] = int(value)
-    return found
-
-
-def _sequence_parallel(words: Sequence[str]) -> bool:
-    found = True
-    for word in words:
-        name, _, value = word.removeprefix("parallel.").partition("=")
-        if name == "sequence":
-            if value.lower() not in ("true", "false"):
-                raise ConfigError(f"--parallel {word}", hint="sequence takes true or false")
-            found = value.lower() == "true"
-    return found
-
-
-def _layout(request: CapacityRequest, sizes: Mapping[str, int]) -> Layout:
-    """Return the layout of these sizes on all GPUs; what they leave over replicates."""
-    if request.zero is not None and sizes.get("shard", 1) > 1:
-        raise ConfigError(
-            f"--zero {request.zero} and --parallel shard={sizes['shard']} both shard states",
-            hint="give one of them: ZeRO shards over all data ranks",
-        )
-    inner = Layout(**{name: size for name, size in sizes.items() if name != "replicate"})
-    replicas, left = divmod(request.gpus, inner.world_size)
-    wanted = sizes.get("replicate", replicas)
-    if left or not replicas or wanted != replicas:
-        raise ConfigError(
-            f"{inner.with_replicas(wanted)} is {inner.with_replicas(wanted).world_size} ranks, "
-            f"and there are {request.gpus} GPUs",
-            hint="choose sizes whose product divides the number of GPUs",
-        )
-    return inner.with_replicas(replicas)

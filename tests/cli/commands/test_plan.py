@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -114,33 +115,107 @@ def test_search_keeps_what_is_given() -> None:
     assert "layouts fit" in said(*words, "--search")
 
 
+V100 = ("--gpu", "V100")
+GPT = ("--model", "gpt2", *V100)
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--model", "gpt5", "--gpu", "V100"), "'gpt5' is not known"),
+        (("--model", "gpt5", *V100), "'gpt5' is not known"),
         (("--model", "gpt2", "--gpu", "RTX"), "not in the catalogue"),
-        (("--gpu", "V100"), "--model is missing"),
-        (("--model", "no/such.json", "--gpu", "V100"), "cannot be read"),
-        (("--model", "hidden=4 layers=x heads=2", "--gpu", "V100"), "layers='x'"),
-        (("--model", "hidden=4 layers=1", "--gpu", "V100"), "heads is missing"),
-        (("--model", "parameters=many", "--gpu", "V100"), "no number of parameters"),
-        (("--model", "gpt2", "--gpu", "V100", "--gpus", "0"), "--gpus 0"),
-        (("--model", "gpt2", "--gpu", "V100", "--parallel", "tensor=x"), "tensor=x"),
-        (("--model", "gpt2", "--gpu", "V100", "--parallel", "speed=2"), "speed=2"),
-        (("--model", "gpt2", "--gpu", "V100", "--gpus", "8", "--parallel", "tensor=3"), "3"),
-        (("--model", "gpt2", "--gpu", "V100", "--step-s", "0"), "--step-s"),
-        (
-            (
-                *("--model", "gpt2", "--gpu", "V100", "--gpus", "2", "--zero", "1"),
-                *("--parallel", "shard=2"),
-            ),
-            "both shard",
-        ),
-        (("--model", "llama3-405b", "--gpu", "V100", "--search"), "no layout"),
+        (V100, "--model is missing"),
+        (("--model", "no/such.json", *V100), "cannot be read"),
+        (("--model", "no\0/such.json", *V100), "is no path"),
+        (("--model", "hidden=4 layers=x heads=2", *V100), "layers='x'"),
+        (("--model", f"hidden={'9' * 5000} layers=1 heads=2", *V100), "hidden="),
+        (("--model", "hidden=4 layers=1", *V100), "heads is missing"),
+        (("--model", "parameters=many", *V100), "parameters=many is no count"),
+        ((*GPT, "--gpus", "0"), "--gpus 0"),
+        ((*GPT, "--gpus", "8", "--parallel", "tensor=x"), "tensor=x is no size"),
+        ((*GPT, "--gpus", "8", "--parallel", "speed=2"), "speed=2"),
+        ((*GPT, "--gpus", "8", "--parallel", "sequence=1"), "sequence=1"),
+        ((*GPT, "--gpus", "8", "--parallel", "tensor=3"), "in multiples of 3, and there are 8"),
+        ((*GPT, "--gpus", "8", "--parallel", "shard=16"), "needs 16 GPUs, and there are 8"),
+        ((*GPT, "--gpus", "8", "--parallel", "replicate=2", "shard=2"), "is 4 GPUs"),
+        ((*GPT, "--gpus", "8", "--parallel", "tensor=4", "tensor=2"), "tensor twice"),
+        ((*GPT, "--gpus", "8", "--parallel", "shard=2", "parallel.shard=4"), "shard twice"),
+        ((*GPT, "--gpus", "2", "--zero", "1", "--parallel", "shard=2"), "both shard"),
+        ((*GPT, "--step-s", "0"), "--step-s 0"),
+        ((*GPT, "--step-s", "nan"), "--step-s nan"),
+        ((*GPT, "--step-s", "1e-320"), "--step-s 9.99989e-321"),
+        ((*GPT, "--step-s", "0.001"), "need 0.0[0-9]+ s for this step"),
+        ((*GPT, "--step-s", "2", "--search"), "predicts the step"),
+        ((*GPT, "--pue", "nan"), "--pue nan"),
+        ((*GPT, "--pue", "0"), "--pue 0"),
+        ((*GPT, "--pue", "-3"), "--pue -3"),
+        ((*V100, "--power", "--pue", "0.5"), "--pue 0.5"),
+        ((*GPT, "--price-per-gpu-hour", "-3"), "--price-per-gpu-hour -3"),
+        ((*GPT, "--price-per-gpu-hour", "nan"), "--price-per-gpu-hour nan"),
+        ((*GPT, "--carbon-g-per-kwh", "-4"), "--carbon-g-per-kwh -4"),
+        ((*GPT, "--power-cap-w", "nan"), "a power cap of nan W"),
+        ((*GPT, "--sequence", "0"), "--sequence 0"),
+        ((*GPT, "--global-batch", "0"), "--global-batch 0"),
+        ((*GPT, "--micro-batch", "0"), "--micro-batch 0"),
+        ((*GPT, "--micro-batch", "9" * 400), "--micro-batch 99"),
+        ((*GPT, "--vocab", "0"), "--vocab 0"),
+        ((*GPT, "--tokens", "0"), "--tokens 0"),
+        ((*GPT, "--tokens", "1e300"), "--tokens 1e300"),
+        ((*GPT, "--tokens", "100 billion"), "--tokens 100 billion is no count"),
+        (("--model", "llama3-405b", *V100, "--search"), "no layout"),
     ],
 )
 def test_plan_refuses_what_it_does_not_understand(words: tuple[str, ...], error: str) -> None:
-    """One error that names the word, with what is allowed."""
+    """One error that names the word, with what is allowed, and exit code 2."""
     with pytest.raises(HpckitError, match=error) as refused:
         said(*words)
     assert refused.value.hint
+    assert refused.value.exit_code == 2
+
+
+def test_step_at_the_shortest_that_is_named_is_taken() -> None:
+    """What the error calls possible is: no utilisation above the peak is ever printed."""
+    with pytest.raises(HpckitError) as refused:
+        said(*GPT, "--step-s", "0.001")
+    shortest = float(refused.value.message.split(" need ")[1].split()[0])
+    assert planned(*GPT, "--step-s", str(1.01 * shortest))["hfu"] < 1.2
+    with pytest.raises(HpckitError):
+        said(*GPT, "--step-s", str(0.98 * shortest))
+
+
+@pytest.mark.parametrize("text", ["1e11", "100B", "100b", "0.1T", "100000M"])
+def test_tokens_are_counted_in_billions(text: str) -> None:
+    """A suffix is as good as an exponent."""
+    assert planned(*GPT, "--tokens", text)["tokens"] == pytest.approx(1e11)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a":' * 100_000, "nested too deeply"),
+        (" " * 4_000_001, "larger than 4 MB"),
+        ("[]", "no JSON object"),
+        ("\xff", "no JSON"),
+        (f'{{"model_type":"gpt2","n_embd":{"9" * 4000}}}', "n_layer=None"),
+    ],
+)
+def test_hostile_configuration_of_a_model_is_one_error(
+    tmp_path: Path, text: str, error: str
+) -> None:
+    """Depth, size, encoding and numbers of a file of others lead to no traceback."""
+    config = tmp_path / "config.json"
+    config.write_bytes(text.encode("latin-1"))
+    with pytest.raises(HpckitError, match=error) as refused:
+        said("--model", str(config), *V100)
+    assert refused.value.hint
+
+
+def test_model_that_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A pipe without a writer, a device and a folder are refused at once."""
+    pipe = tmp_path / "config.json"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), tmp_path):
+        with pytest.raises(HpckitError, match="cannot be read") as refused:
+            said("--model", f"{path}", *V100)
+        assert refused.value.hint

@@ -20,6 +20,8 @@ from hpckit.planning.capacity.request import (
     search_plans,
 )
 from hpckit.planning.capacity.search import pareto
+from hpckit.planning.capacity.words import read_count
+from hpckit.record.store import open_plain
 from hpckit.report.capacity.machine import plan_object, power_object, search_object
 from hpckit.report.capacity.text import plan_text, power_text, search_text
 
@@ -34,7 +36,7 @@ examples:
 Nothing is started, and no cluster is asked. The guide says what is modelled, and what is not.
 """
 
-_LARGEST_CONFIG = 10_000_000
+_LARGEST_CONFIG = 4_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step-s", metavar="S", type=float, help="a measured step, instead of a prediction"
     )
     parser.add_argument(
-        "--tokens", metavar="N", type=float, help="of the training (default: 20 per parameter)"
+        "--tokens",
+        metavar="N",
+        help="of the training: 1e11, or 100B (default: 20 per parameter)",
     )
     parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
     parser.add_argument("--power", action="store_true", help="power alone; needs no model")
@@ -172,26 +176,32 @@ def _request(arguments: argparse.Namespace, context: Context, site: SiteRates) -
         zero=arguments.zero,
         fused=arguments.kernels == "fused",
         step_s=arguments.step_s,
-        tokens=arguments.tokens,
+        tokens=None if arguments.tokens is None else read_count("--tokens ", arguments.tokens),
         site=site,
     )
 
 
 def _config(model: str, context: Context) -> dict[str, Any] | None:
     """Return what a model's configuration file says, if a file is meant; raises UsageError."""
-    path = context.cwd / Path(model)
     if not (model.endswith(".json") or "/" in model):
         return None
+    path = context.cwd / Path(model)
+    hint = "name a model's config.json"
     try:
-        if path.stat().st_size > _LARGEST_CONFIG:
-            raise UsageError(f"{path} is too large for a config.json", hint="name another file")
-        found = json.loads(path.read_text(encoding="utf-8"))
+        with open_plain(path) as file:
+            data = file.read(_LARGEST_CONFIG + 1)
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {error.strerror}", hint="name a model's config.json"
-        ) from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     except ValueError as error:
-        raise UsageError(f"{path} is no JSON", hint="name a model's config.json") from error
+        raise UsageError(f"{path!s:.200} is no path", hint=hint) from error
+    if len(data) > _LARGEST_CONFIG:
+        raise UsageError(f"{path} is larger than {_LARGEST_CONFIG // 1_000_000} MB", hint=hint)
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply", hint=hint) from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no JSON", hint=hint) from error
     if not isinstance(found, dict):
-        raise UsageError(f"{path} is no JSON object", hint="name a model's config.json")
+        raise UsageError(f"{path} is no JSON object", hint=hint)
     return found

@@ -1,0 +1,138 @@
+"""What a plan is asked for, in words: sizes of a layout, counts with a suffix, ranges. Pure.
+
+It knows no model and no GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpckit.errors import ConfigError
+from hpckit.model.counted import counted
+from hpckit.model.parallel.layout import MOST_RANKS, Layout
+
+_SIZES = ("replicate", "shard", "tensor", "pipeline", "context")
+_STAGES = "stages_per_rank"
+_SEQUENCE = "sequence"
+_SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_COUNT = re.compile(r"([0-9]+\.?[0-9]*(?:e\+?[0-9]{1,3})?)([KMBT]?)", re.IGNORECASE)
+_MOST = 1e18
+_WHOLE = re.compile(r"[0-9]{1,12}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelWords:
+    """What `--parallel` says: sizes by axis, and what is left as None where nothing was said."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    stages_per_rank: int | None = None
+    sequence: bool = True
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> ParallelWords:
+        """Return what words such as `tensor=8` say; raises ConfigError, also if one says it again.
+
+        Example: `ParallelWords.of(["tensor=8", "sequence=false"]).sizes` is `{"tensor": 8}`.
+        """
+        given: dict[str, str] = {}
+        for word in words:
+            name, _, value = word.removeprefix("parallel.").partition("=")
+            if name not in (*_SIZES, _STAGES, _SEQUENCE):
+                raise ConfigError(f"--parallel {word} is not known", hint=_allowed())
+            if name in given:
+                raise ConfigError(
+                    f"--parallel gives {name} twice: {name}={given[name]} and {name}={value}",
+                    hint="give each size once",
+                )
+            given[name] = value
+        sequence = _switch(given.pop(_SEQUENCE, "true"))
+        sizes = {name: _size(name, value) for name, value in given.items()}
+        return cls(stages_per_rank=sizes.pop(_STAGES, None), sizes=sizes, sequence=sequence)
+
+    def layout_on(self, gpus: int) -> Layout:
+        """Return the layout on so many GPUs; what the sizes leave over replicates.
+
+        Raises ConfigError if they do not fill these GPUs.
+        """
+        said = " ".join(f"{name}={size}" for name, size in self.sizes.items())
+        inner = Layout(**{name: size for name, size in self.sizes.items() if name != "replicate"})
+        replicas = self.sizes.get("replicate")
+        needed = inner.world_size * (replicas or 1)
+        if needed > gpus:
+            raise ConfigError(
+                f"--parallel {said} needs {counted(needed, 'GPU')}, and there "
+                f"{'is' if gpus == 1 else 'are'} {gpus}",
+                hint=f"give --gpus {needed}, or smaller sizes",
+            )
+        if replicas is not None and needed != gpus:
+            raise ConfigError(
+                f"--parallel {said} is {counted(needed, 'GPU')}, and there are {gpus}",
+                hint="leave replicate out: it takes what the other sizes leave over",
+            )
+        if gpus % needed:
+            raise ConfigError(
+                f"--parallel {said} needs GPUs in multiples of {needed}, and there are {gpus}",
+                hint=f"give --gpus {gpus - gpus % needed} or {gpus + needed - gpus % needed}, or "
+                "other sizes",
+            )
+        return inner.with_replicas(gpus // inner.world_size)
+
+
+def _allowed() -> str:
+    return f"it takes {', '.join(f'{one}=N' for one in (*_SIZES, _STAGES))}, sequence=true|false"
+
+
+def _size(name: str, value: str) -> int:
+    if _WHOLE.fullmatch(value) and 1 <= int(value) <= MOST_RANKS:
+        return int(value)
+    raise ConfigError(
+        f"--parallel {name}={value} is no size",
+        hint=f"{name} takes a whole number from 1 to {MOST_RANKS}",
+    )
+
+
+def _switch(value: str) -> bool:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ConfigError(
+        f"--parallel sequence={value} is no switch", hint="sequence takes true or false"
+    )
+
+
+def read_count(option: str, text: str) -> float:
+    """Return a count such as `1e11`, `100B` or `2.5T`; raises ConfigError. Capitals do not matter.
+
+    Example: `read_count("--tokens=", "100B")` is 1e11.
+    """
+    found = _COUNT.fullmatch(text.strip())
+    count = float(found[1]) * _SUFFIXES[found[2].upper()] if found else math.nan
+    if 1 <= count <= _MOST:
+        return count
+    raise ConfigError(
+        f"{option}{text} is no count",
+        hint="give a number of 1 or more, such as 1e11, or 100B: K, M, B and T are thousands, "
+        f"millions, billions and trillions; at most {_MOST:g}",
+    )
+
+
+def check_range(option: str, value: float | None, least: float, most: float) -> None:
+    """Check that a number lies within [least, most]; None does; raises ConfigError for NaN, too."""
+    if value is None or least <= value <= most:
+        return
+    raise ConfigError(
+        f"{option} {value:g} is not possible",
+        hint=f"{option} takes a number from {least:g} to {most:g}",
+    )
+
+
+def check_size(option: str, value: int | None, most: int) -> None:
+    """Check that a whole number lies within [1, most]; None does; raises ConfigError."""
+    if value is None or 1 <= value <= most:
+        return
+    raise ConfigError(
+        f"{option} {value} is not possible",
+        hint=f"{option} takes a whole number from 1 to {most}",
+    )
