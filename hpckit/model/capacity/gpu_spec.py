@@ -9,16 +9,17 @@ from dataclasses import dataclass
 class GpuSpec:
     """One GPU: bytes, FLOP/s of dense matrix products, bytes per second in one direction, watts.
 
-    `link` is the fabric within a domain of `domain` GPUs (NVLink, else PCIe), `network` this GPU's
-    part of the network between nodes. `node_w` is `power_w` with this GPU's part of its node.
-    `reachable` is the share of the peak that the best products reach, `clock` what a power cap
-    leaves.
+    `flops_bf16` of None: its tensor cores do not know bfloat16. `link` is the fabric within a
+    domain of `domain` GPUs (NVLink, else PCIe), `network` this GPU's part of the network between
+    nodes. `node_w` is `power_w` with this GPU's part of its node. `reachable` is the share of the
+    peak that the best products reach, `clock` what a power cap leaves.
     """
 
     name: str
     memory: float
-    flops16: float
-    flops32: float
+    flops_fp16: float
+    flops_bf16: float | None
+    flops_fp32: float
     bandwidth: float
     link: float
     network: float

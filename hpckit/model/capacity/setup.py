@@ -24,6 +24,18 @@ class NumberType(StrEnum):
     """all in 16 bits"""
 
 
+def check_precision(precision: NumberType, gpu: GpuSpec) -> None:
+    """Check that a GPU's tensor cores know this type of number; raises ConfigError.
+
+    Example: a V100 does not know bf16.
+    """
+    if precision in (NumberType.bf16, NumberType.bf16_pure) and gpu.flops_bf16 is None:
+        raise ConfigError(
+            f"{gpu.name} has no {precision}: its tensor cores do not know bfloat16",
+            hint="take --precision fp16 (with a scaled loss) or fp32, or another GPU",
+        )
+
+
 class OptimizerKind(StrEnum):
     """The optimizer, as far as its state differs."""
 
@@ -86,6 +98,7 @@ class TrainingSetup:
                     f"{name}={getattr(self, name)} is no size",
                     hint=f"{name} takes a whole number of 1 or more",
                 )
+        check_precision(self.precision, self.gpu)
         self._divides("tensor", self.layout.tensor, "heads", self.shape.heads)
         self._divides("context", self.layout.context, "the sequence", self.sequence)
         chunks = self.layout.pipeline * self.stages_per_rank
@@ -122,9 +135,19 @@ class TrainingSetup:
         return self.micro_batch * self.sequence // self.layout.context
 
     @property
-    def stage_layers(self) -> float:
-        """Layers of a rank."""
-        return self.shape.layers / self.layout.pipeline
+    def stage_layers(self) -> int:
+        """Layers of a rank of the first stage: no other one has more."""
+        return self.layers_of(0)
+
+    def layers_of(self, stage: int) -> int:
+        """Return the layers of a rank of a stage; of uneven groups the earlier ones have one more.
+
+        Example: 126 layers over 8 stages are 16 for each of the first 6, and 15 for the others.
+        """
+        stages = self.layout.pipeline
+        groups = range(stage, stages * self.stages_per_rank, stages)
+        even, more = divmod(self.shape.layers, stages * self.stages_per_rank)
+        return sum(even + (group < more) for group in groups)
 
     @property
     def number_bytes(self) -> int:

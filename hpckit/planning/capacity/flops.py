@@ -36,8 +36,9 @@ def _attention(setup: TrainingSetup) -> float:
 
 def peak_flops(setup: TrainingSetup) -> float:
     """Return the operations per second that one GPU is said to reach."""
-    narrow = setup.precision is not NumberType.fp32
-    return setup.gpu.flops16 if narrow else setup.gpu.flops32
+    if setup.precision is NumberType.fp32:
+        return setup.gpu.flops_fp32
+    return setup.gpu.flops_fp16
 
 
 def utilization(flops: float, setup: TrainingSetup, step_s: float) -> float:

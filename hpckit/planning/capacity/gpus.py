@@ -1,9 +1,10 @@
 """GPUs by name: what each can compute, hold and send, and what power it takes. Pure.
 
-Peaks are dense, without sparsity, from the vendors' data sheets. Memory is what the driver reports.
-`reachable` is the share of the peak that the best matrix product reaches, measured by others (Stas
-Bekman's list of "maximum achievable matmul FLOPS"); those without a measurement have that of their
-generation.
+Peaks are dense, without sparsity, from the vendors' data sheets; those of 32 bits are of plain
+fp32, as torch computes unless TF32 is allowed. None is of fp8, which is not planned with. Memory is
+what the driver reports. `reachable` is the share of the peak that the best matrix product reaches,
+measured by others (Stas Bekman's list of "maximum achievable matmul FLOPS"); those without a
+measurement have that of their generation.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ _ROWS = (
     ("RTX-4090", 24564, 165.2, 82.6, 1008, 31, 3.1, 450, 600, 4, 0.8),
     ("MI300X", 196592, 1307.4, 163.4, 5300, 448, 50, 750, 1400, 8, 0.514),
 )
+_WITHOUT_BF16 = ("V100",)
+"""Their tensor cores multiply fp16 alone; all others have the same peak in both."""
 
 GPUS: dict[str, GpuSpec] = {
     name: GpuSpec(
         name=name,
         memory=mib * 2**20,
-        flops16=tera16 * 1e12,
-        flops32=tera32 * 1e12,
+        flops_fp16=tera16 * 1e12,
+        flops_bf16=None if name in _WITHOUT_BF16 else tera16 * 1e12,
+        flops_fp32=tera32 * 1e12,
         bandwidth=memory * 1e9,
         link=link * 1e9,
         network=network * 1e9,

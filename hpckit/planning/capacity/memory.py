@@ -81,7 +81,7 @@ def stage_parameters(setup: TrainingSetup, stage: int) -> float:
     """Return the elements of a rank of a stage before they are sharded over data ranks."""
     shape, tensor = setup.shape, setup.layout.tensor
     first, last = stage == 0, stage == setup.layout.pipeline - 1
-    held = setup.stage_layers * layer_parameters(setup)
+    held = setup.layers_of(stage) * layer_parameters(setup)
     if first:
         held += shape.embedding_elements / tensor + shape.positions * shape.hidden
     if last:
@@ -124,8 +124,8 @@ def _stage(setup: TrainingSetup, stage: int) -> MemoryParts:
 
 def _layers_in_flight(setup: TrainingSetup, stage: int) -> float:
     """Return how many layers' activations a stage keeps at once, under 1F1B."""
-    stages, chunks = setup.layout.pipeline, setup.stage_layers
-    if setup.stage_layers and setup.stages_per_rank > 1:
+    stages, chunks = setup.layout.pipeline, setup.layers_of(stage)
+    if setup.stages_per_rank > 1:
         extra = 1 + (stages - 1) / (stages * setup.stages_per_rank) if stage == 0 else 1.0
         return chunks * min(setup.microbatches, stages * extra if stage == 0 else 1.0)
     return chunks * min(setup.microbatches, stages - stage)

@@ -15,6 +15,7 @@ from hpckit.model.capacity.setup import (
     OptimizerKind,
     Recomputation,
     TrainingSetup,
+    check_precision,
 )
 from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import MOST_RANKS
@@ -59,7 +60,7 @@ class CapacityRequest:
     micro_batch: int | None = None
     sequence: int | None = None
     vocab: int | None = None
-    precision: NumberType = NumberType.bf16
+    precision: NumberType | None = None
     optimizer: OptimizerKind = OptimizerKind.adam
     recompute: Recomputation | None = None
     attention: AttentionKind | None = None
@@ -88,6 +89,12 @@ class CapacityRequest:
     def words(self) -> ParallelWords:
         """What `parallel` says."""
         return ParallelWords.of(self.parallel)
+
+    @property
+    def number_type(self) -> NumberType:
+        """In which type of number is trained: bf16 unless said, or fp16 where a GPU has no bf16."""
+        usual = NumberType.fp16 if self.gpu.flops_bf16 is None else NumberType.bf16
+        return self.precision or usual
 
     @property
     def only_states(self) -> bool:
@@ -209,7 +216,7 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
         global_batch=request.global_batch or layout.data_size * micro_batch * more,
         stages_per_rank=words.stages_per_rank or 1,
         sequence_parallel=words.sequence,
-        precision=request.precision,
+        precision=request.number_type,
         optimizer=request.optimizer,
         recompute=request.recompute or Recomputation.none,
         attention=eager,
@@ -220,6 +227,7 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
 
 def _plan_states(request: CapacityRequest) -> CapacityPlan:
     text = request.model.removeprefix(_STATES)
+    check_precision(request.number_type, request.gpu)
     parameters = int(read_count(f"--model {_STATES}", text))
     layout = request.words.layout_on(request.gpus)
     held = parameters // (layout.tensor * layout.pipeline)
@@ -228,7 +236,12 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
         gpus=request.gpus,
         parameters=parameters,
         memory=plan_states(
-            held, request.precision, request.optimizer, request.zero, layout.shard, layout.data_size
+            held,
+            request.number_type,
+            request.optimizer,
+            request.zero,
+            layout.shard,
+            layout.data_size,
         ),
         power=power_draw(request.gpu, request.gpus, request.site.pue),
     )

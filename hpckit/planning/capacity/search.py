@@ -80,9 +80,10 @@ def _layouts(like: TrainingSetup, global_batch: int) -> Iterator[Layout]:
     domain = min(like.gpu.domain, like.gpus)
     for tensor in _divisors(like.shape.heads, domain):
         for context in _contexts(like, domain // tensor):
-            for pipeline in _divisors(like.shape.layers, like.gpus // (tensor * context)):
-                data, left = divmod(like.gpus, tensor * context * pipeline)
-                if left or global_batch % data:
+            beside, left = divmod(like.gpus, tensor * context)
+            for pipeline in () if left else _divisors(beside, like.shape.layers):
+                data = beside // pipeline
+                if global_batch % data:
                     continue
                 for shard in sorted(_shards(like, data, domain // (tensor * context))):
                     yield Layout(
@@ -115,7 +116,7 @@ def _stages_per_rank(like: TrainingSetup, layout: Layout, given: int | None) -> 
     if given is not None:
         return iter((given,))
     layers = like.shape.layers // layout.pipeline
-    return (one for one in (1, 2, 3, 4, 6, 8) if layers % one == 0)
+    return (one for one in (1, 2) if one <= layers)
 
 
 def _micro_batches(rows: int, given: int | None) -> Iterator[int]:

@@ -58,6 +58,7 @@ def rates(setup: TrainingSetup, step_s: float) -> StepRates:
 def predict_step(setup: TrainingSetup) -> StepTime:
     """Return how long a step takes."""
     layers, count, stages = setup.stage_layers, setup.microbatches, setup.layout.pipeline
+    others = setup.shape.layers - layers
     forward, backward = _layer_compute(setup)
     waits = _tensor_wait(setup) + _context_wait(setup)
     if setup.recompute is Recomputation.full:
@@ -66,7 +67,8 @@ def predict_step(setup: TrainingSetup) -> StepTime:
     one = layers * (forward + backward)
     sent = _sent_between_stages(setup)
     # One micro batch fills and drains the stages; the slowest stage computes all of them.
-    filling = (stages - 1) * (one + layers * waits + sent) / setup.stages_per_rank
+    filling = others * (forward + backward + waits) + (stages - 1) * sent
+    filling /= setup.stages_per_rank
     gathered = _sharding_wait(setup, layers * forward, layers * backward)
     if stages == 1:
         gathered *= count

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup, PowerDraw
-from hpckit.model.capacity.setup import TrainingSetup
+from hpckit.model.capacity.setup import NumberType, TrainingSetup
 from hpckit.report.capacity.machine import SHOWN
 
 _GIB = 2**30
@@ -17,6 +17,10 @@ def plan_text(plan: CapacityPlan) -> str:
     lines = [f"{_count(plan.parameters)} parameters on {plan.gpus} x {plan.gpu.name}"]
     if plan.setup is not None:
         lines.append(f"  {_setup_words(plan.setup)}")
+        if plan.setup.precision is NumberType.fp16 and plan.gpu.flops_bf16 is None:
+            lines.append(
+                f"  fp16: {plan.gpu.name} has no bfloat16; a loss in fp16 has to be scaled"
+            )
     lines += ["", *_memory_lines(plan)]
     if plan.setup is not None and plan.rates is not None:
         lines += ["", *_time_lines(plan)]

@@ -97,6 +97,14 @@ def test_only_states_are_known_of_a_number_of_parameters() -> None:
     assert found["gpu_hours"] is None
 
 
+def test_v100_is_planned_in_fp16_and_says_so() -> None:
+    """It has no bfloat16: without a word it is fp16, which is named; fp32 is slower."""
+    assert "fp16: V100 has no bfloat16" in said(*GPT)
+    assert planned(*GPT) == planned(*GPT, "--precision", "fp16")
+    assert planned(*GPT, "--precision", "fp32")["step_s"] > planned(*GPT)["step_s"]
+    assert "bfloat16" not in said("--model", "gpt2", "--gpu", "H200")
+
+
 def test_power_needs_no_model() -> None:
     """10,000 GPUs of 400 W are 4 MW, and more with nodes and cooling."""
     found = planned("--power", "--gpu", "A100-80", "--gpus", "10000")
@@ -154,6 +162,8 @@ GPT = ("--model", "gpt2", *V100)
         ((*GPT, "--price-per-gpu-hour", "nan"), "--price-per-gpu-hour nan"),
         ((*GPT, "--carbon-g-per-kwh", "-4"), "--carbon-g-per-kwh -4"),
         ((*GPT, "--power-cap-w", "nan"), "a power cap of nan W"),
+        ((*GPT, "--precision", "bf16"), "V100 has no bf16"),
+        (("--model", "parameters=1e9", *V100, "--precision", "bf16-pure"), "V100 has no bf16-pure"),
         ((*GPT, "--sequence", "0"), "--sequence 0"),
         ((*GPT, "--global-batch", "0"), "--global-batch 0"),
         ((*GPT, "--micro-batch", "0"), "--micro-batch 0"),

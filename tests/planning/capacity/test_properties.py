@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
+from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.setup import AttentionKind, NumberType, Recomputation, TrainingSetup
 from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import Layout
@@ -16,10 +17,17 @@ from hpckit.planning.capacity.flops import hardware_flops, model_flops
 from hpckit.planning.capacity.gpus import GPUS
 from hpckit.planning.capacity.memory import plan_memory, stage_parameters
 from hpckit.planning.capacity.power import SiteRates, capped, lost_share, training_bill
+from hpckit.planning.capacity.presets import MODELS
 from hpckit.planning.capacity.search import SearchSpace, pareto, search_layouts
 from hpckit.planning.capacity.step_time import predict_step
 
 SIZES = st.sampled_from([1, 2, 4])
+
+
+def _number_types(gpu: GpuSpec) -> list[NumberType]:
+    if gpu.flops_bf16 is None:
+        return [NumberType.fp16, NumberType.fp32]
+    return list(NumberType)
 
 
 @st.composite
@@ -34,6 +42,7 @@ def setups(draw: st.DrawFn) -> TrainingSetup:
         context=draw(SIZES),
     )
     micro_batch = draw(SIZES)
+    gpu = draw(st.sampled_from(list(GPUS.values())))
     return TrainingSetup(
         shape=TransformerShape(
             hidden=heads * draw(st.sampled_from([64, 128])),
@@ -45,12 +54,12 @@ def setups(draw: st.DrawFn) -> TrainingSetup:
             biases=draw(st.booleans()),
             tied=draw(st.booleans()),
         ),
-        gpu=draw(st.sampled_from(list(GPUS.values()))),
+        gpu=gpu,
         layout=layout,
         sequence=draw(st.sampled_from([1024, 2048, 8192])),
         micro_batch=micro_batch,
         global_batch=layout.data_size * micro_batch * draw(st.integers(1, 8)),
-        precision=draw(st.sampled_from(list(NumberType))),
+        precision=draw(st.sampled_from(_number_types(gpu))),
         recompute=draw(st.sampled_from(list(Recomputation))),
         attention=draw(st.sampled_from(list(AttentionKind))),
     )
@@ -135,7 +144,7 @@ def test_capped_gpus_are_slower_and_take_less_power(setup: TrainingSetup, share:
     assert before <= after * (1 + 1e-9)
     assert after <= before / share * (1 + 1e-9)
     assert slow.gpu.power_w == cap
-    assert slow.gpu.flops16 == setup.gpu.flops16
+    assert slow.gpu.flops_fp16 == setup.gpu.flops_fp16
 
 
 @given(setup=setups())
@@ -188,6 +197,7 @@ def test_search_keeps_what_is_given() -> None:
     ("changes", "words"),
     [
         ({"sequence": 0}, "sequence=0"),
+        ({"gpu": GPUS["V100"]}, "V100 has no bf16"),
         ({"layout": Layout(replicate=8, tensor=8), "global_batch": 8}, ""),
         ({"layout": Layout(tensor=64)}, "does not divide heads"),
         ({"layout": Layout(pipeline=64)}, "more than the 32 layers"),
@@ -203,3 +213,41 @@ def test_numbers_that_do_not_fit_together_are_refused(
         return
     with pytest.raises(ConfigError, match=words):
         replace(SEARCHED, **changes)  # type: ignore[arg-type]
+
+
+@given(setup=setups(), layers=st.integers(8, 130), stages=st.sampled_from([1, 2]))
+def test_uneven_stages_have_all_layers_and_the_first_the_most(
+    setup: TrainingSetup, layers: int, stages: int
+) -> None:
+    """Stages differ by one layer for each group at most; the fullest is planned for."""
+    shape = replace(setup.shape, layers=layers)
+    setup = replace(setup, shape=shape, stages_per_rank=stages)
+    held = [setup.layers_of(stage) for stage in range(setup.layout.pipeline)]
+    assert sum(held) == layers
+    assert held == sorted(held, reverse=True)
+    assert held[0] - held[-1] <= stages
+    more = replace(setup, shape=replace(shape, layers=layers + 1))
+    assert plan_memory(setup).expected <= plan_memory(more).expected
+    assert predict_step(setup).total < predict_step(more).total
+
+
+def test_search_finds_pipelines_that_do_not_divide_the_layers() -> None:
+    """126 layers over 8 stages are 16 or 15 each: that layout is among those that fit."""
+    wanted = Layout(tensor=8, pipeline=8, shard=8)
+    like = TrainingSetup(
+        shape=MODELS["llama3-405b"],
+        gpu=GPUS["H100-SXM"],
+        layout=wanted,
+        sequence=8192,
+        global_batch=512,
+        attention=AttentionKind.flash,
+    )
+    space = SearchSpace(global_batch=512, recompute=Recomputation.full)
+    assert wanted in {one.setup.layout for one in search_layouts(like, space)}
+
+
+def test_gpu_without_bfloat16_has_no_peak_in_it() -> None:
+    """Of the catalogue that is the V100 alone; every other peak is a positive number."""
+    assert [gpu.name for gpu in GPUS.values() if gpu.flops_bf16 is None] == ["V100"]
+    for gpu in GPUS.values():
+        assert min(gpu.flops_fp16, gpu.flops_fp32, gpu.flops_bf16 or 1) > 0

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("vocab", "how many tokens there are (default: the model's)"),
     ):
         parser.add_argument(f"--{name}", metavar="N", type=int, help=what)
-    _add_choice(parser, "precision", "type of number", NumberType, NumberType.bf16)
+    _add_choice(parser, "precision", "default: bf16, or fp16 where a GPU has no bf16", NumberType)
     _add_choice(parser, "optimizer", "whose state is kept", OptimizerKind, OptimizerKind.adam)
     _add_choice(parser, "recompute", "what the backward pass computes again", Recomputation)
     _add_choice(parser, "attention", "default: eager for a GPT, else flash", AttentionKind)
@@ -169,7 +169,7 @@ def _request(arguments: argparse.Namespace, context: Context, site: SiteRates) -
         micro_batch=arguments.micro_batch,
         sequence=arguments.sequence,
         vocab=arguments.vocab,
-        precision=NumberType(arguments.precision),
+        precision=arguments.precision and NumberType(arguments.precision),
         optimizer=OptimizerKind(arguments.optimizer),
         recompute=arguments.recompute and Recomputation(arguments.recompute),
         attention=arguments.attention and AttentionKind(arguments.attention),
