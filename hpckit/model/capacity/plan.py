@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.setup import TrainingSetup
 
 _CONTEXT_LOW, _CONTEXT_HIGH = 0.6, 1.6
@@ -103,11 +104,13 @@ class TrainingBill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSetup:
-    """A setup with what it needs."""
+    """A setup with what it needs, and how it is launched; `days` are those of the training."""
 
     setup: TrainingSetup
     memory: MemoryParts
     time: StepTime
+    launch: LaunchWords
+    days: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -129,6 +132,7 @@ class CapacityPlan:
     rates: StepRates | None = None
     bill: TrainingBill | None = None
     tokens: float | None = None
+    launch: LaunchWords | None = None
 
     @property
     def fits(self) -> bool:

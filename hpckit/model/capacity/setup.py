@@ -49,7 +49,9 @@ class Recomputation(StrEnum):
 
     none = "none"
     selective = "selective"
-    """attention between its matrices: scores, softmax, values"""
+    """what is cheap for the memory that it frees: with eager attention what lies between its
+    matrices (scores, softmax, values); with flash attention, which keeps no scores, all of a layer
+    but its products of matrices, as `parallel.recompute=selective` does"""
     full = "full"
     """whole layers"""
 

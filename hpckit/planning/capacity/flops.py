@@ -3,12 +3,12 @@
 Sources: Narayanan et al. 2021 (SC21), and Korthikanti et al. 2022, whose formulas these are for a
 plain GPT: 72BLsh²(1 + s/6h + V/12Lh) for the model; with full recomputation
 96BLsh²(1 + s/6h + V/16Lh), with selective 72BLsh²(1 + s/3h + V/12Lh). Attention is not halved for
-its mask.
+its mask. With flash attention, selective recomputation computes it forward once more.
 """
 
 from __future__ import annotations
 
-from hpckit.model.capacity.setup import NumberType, Recomputation, TrainingSetup
+from hpckit.model.capacity.setup import AttentionKind, NumberType, Recomputation, TrainingSetup
 
 
 def model_flops(setup: TrainingSetup) -> float:
@@ -21,9 +21,10 @@ def model_flops(setup: TrainingSetup) -> float:
 def hardware_flops(setup: TrainingSetup) -> float:
     """Return the operations that a step does on all GPUs, with what is computed again."""
     shape, tokens = setup.shape, setup.global_batch * setup.sequence
+    flash = setup.attention is AttentionKind.flash
     again = {
         Recomputation.none: 0.0,
-        Recomputation.selective: 3 * _attention(setup),
+        Recomputation.selective: (1 if flash else 3) * _attention(setup),
         Recomputation.full: 2 * shape.layers * shape.active_elements + _attention(setup),
     }
     return model_flops(setup) + tokens * again[setup.recompute]

@@ -146,6 +146,8 @@ def _all_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
     width = float(shape.hidden)
     if recompute is Recomputation.full:
         return setup.tokens * size * width / whole
+    if recompute is Recomputation.selective and setup.attention is AttentionKind.flash:
+        return setup.tokens * size * _products(setup)
     dropout = shape.biases
     masks = 2 * width if dropout else 0.0
     inputs = 4 * size * width
@@ -156,6 +158,18 @@ def _all_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
         scores = shape.heads * setup.sequence
         kept += scores * (2 * size + (1 if dropout else 0)) / cut
     return setup.tokens * kept
+
+
+def _products(setup: TrainingSetup) -> float:
+    """Return the elements per token of a layer's input and of the results of its products.
+
+    The last product's result is counted: it becomes part of the next layer's input.
+    """
+    shape, cut = setup.shape, setup.layout.tensor
+    whole = cut if setup.sequence_parallel else 1
+    heads = shape.query_width + 2 * shape.kv_width
+    grown = (shape.ffn_matrices - 1) * shape.ffn_width * shape.active_experts
+    return 3 * shape.hidden / whole + (heads + grown) / cut
 
 
 def _logits(setup: TrainingSetup) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.capacity.gpu_spec import GpuSpec
-from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup
+from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup, TrainingBill
 from hpckit.model.capacity.setup import (
     AttentionKind,
     NumberType,
@@ -21,6 +21,7 @@ from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.planning.capacity.flops import shortest_step
 from hpckit.planning.capacity.memory import plan_memory, plan_states
+from hpckit.planning.capacity.overrides import launch_words, layout_limits
 from hpckit.planning.capacity.power import SiteRates, power_draw, training_bill
 from hpckit.planning.capacity.presets import MODELS, from_config, from_numbers
 from hpckit.planning.capacity.search import SearchSpace, search_layouts
@@ -114,8 +115,7 @@ def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
     time = predict_step(setup)
     _check_step(request, setup)
     step_s = request.step_s or time.total
-    tokens = request.tokens or float(_TOKENS_PER_PARAMETER * setup.shape.parameters)
-    steps = max(1, round(tokens / (setup.global_batch * setup.sequence)))
+    tokens = _tokens(request, setup)
     return CapacityPlan(
         gpu=request.gpu,
         gpus=request.gpus,
@@ -125,11 +125,19 @@ def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
         setup=setup,
         time=None if request.step_s else time,
         rates=rates(setup, step_s),
-        bill=training_bill(
-            request.gpu, request.gpus, step_s=step_s, steps=steps, rates=request.site
-        ),
+        bill=_bill(request, setup, step_s),
         tokens=tokens,
+        launch=launch_words(setup),
     )
+
+
+def _tokens(request: CapacityRequest, setup: TrainingSetup) -> float:
+    return request.tokens or float(_TOKENS_PER_PARAMETER * setup.shape.parameters)
+
+
+def _bill(request: CapacityRequest, setup: TrainingSetup, step_s: float) -> TrainingBill:
+    steps = max(1, round(_tokens(request, setup) / (setup.global_batch * setup.sequence)))
+    return training_bill(request.gpu, request.gpus, step_s=step_s, steps=steps, rates=request.site)
 
 
 def _check_step(request: CapacityRequest, setup: TrainingSetup) -> None:
@@ -146,6 +154,7 @@ def _check_step(request: CapacityRequest, setup: TrainingSetup) -> None:
 def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
     """Return the layouts that fit, the fastest first; what the request says of one is kept.
 
+    Layouts that hpckit cannot run are left out, unless there are no others. `days` are given.
     Raises ConfigError if only the number of parameters is known, or none fits.
     """
     if request.only_states:
@@ -179,7 +188,11 @@ def search_plans(request: CapacityRequest) -> Sequence[PlannedSetup]:
             f"no layout of {request.gpus} x {request.gpu.name} fits in {request.gpu.name}'s memory",
             hint="take more GPUs, a GPU with more memory, or a global batch that more ranks divide",
         )
-    return found
+    runnable = [one for one in found if not layout_limits(one.setup)]
+    return [
+        replace(one, days=_bill(request, one.setup, one.time.total).days)
+        for one in runnable or found
+    ]
 
 
 def shape_of(request: CapacityRequest) -> TransformerShape:

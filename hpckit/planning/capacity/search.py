@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hpckit.model.capacity.plan import PlannedSetup
-from hpckit.model.capacity.setup import AttentionKind, Recomputation, TrainingSetup
+from hpckit.model.capacity.setup import Recomputation, TrainingSetup
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.memory import plan_memory
+from hpckit.planning.capacity.overrides import launch_words
 from hpckit.planning.capacity.step_time import predict_step
 
 _LONG = 8192
@@ -27,7 +28,12 @@ class SearchSpace:
 
 def plan_setup(setup: TrainingSetup) -> PlannedSetup:
     """Return what a setup needs."""
-    return PlannedSetup(setup=setup, memory=plan_memory(setup), time=predict_step(setup))
+    return PlannedSetup(
+        setup=setup,
+        memory=plan_memory(setup),
+        time=predict_step(setup),
+        launch=launch_words(setup),
+    )
 
 
 def search_layouts(like: TrainingSetup, space: SearchSpace) -> Sequence[PlannedSetup]:
@@ -52,7 +58,7 @@ def pareto(found: Sequence[PlannedSetup]) -> Sequence[PlannedSetup]:
 
 def candidates(like: TrainingSetup, space: SearchSpace) -> Iterator[TrainingSetup]:
     """Yield every setup that could be; not all of them fit in memory."""
-    recomputes = _recomputes(like) if space.recompute is None else [space.recompute]
+    recomputes = tuple(Recomputation) if space.recompute is None else (space.recompute,)
     for layout in _layouts(like, space.global_batch):
         rows = space.global_batch // layout.data_size
         for stages in _stages_per_rank(like, layout, space.stages_per_rank):
@@ -66,13 +72,6 @@ def candidates(like: TrainingSetup, space: SearchSpace) -> Iterator[TrainingSetu
                         micro_batch=micro_batch,
                         recompute=recompute,
                     )
-
-
-def _recomputes(like: TrainingSetup) -> Sequence[Recomputation]:
-    """Return what may be computed again; flash attention keeps no scores anyway."""
-    if like.attention is AttentionKind.flash:
-        return (Recomputation.none, Recomputation.full)
-    return tuple(Recomputation)
 
 
 def _layouts(like: TrainingSetup, global_batch: int) -> Iterator[Layout]:
@@ -113,10 +112,8 @@ def _shards(like: TrainingSetup, data: int, near: int) -> set[int]:
 def _stages_per_rank(like: TrainingSetup, layout: Layout, given: int | None) -> Iterator[int]:
     if layout.pipeline == 1:
         return iter((1,))
-    if given is not None:
-        return iter((given,))
-    layers = like.shape.layers // layout.pipeline
-    return (one for one in (1, 2) if one <= layers)
+    least = like.shape.layers // layout.pipeline
+    return (one for one in ((1, 2) if given is None else (given,)) if one <= least)
 
 
 def _micro_batches(rows: int, given: int | None) -> Iterator[int]:

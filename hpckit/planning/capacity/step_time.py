@@ -114,8 +114,8 @@ def _layer_compute(setup: TrainingSetup) -> tuple[float, float]:
     backward = max(2 * launches, 2 * products + core_backward + 2 * around)
     if setup.recompute is Recomputation.full:
         backward += forward
-    elif setup.recompute is Recomputation.selective and setup.attention is AttentionKind.eager:
-        backward += core_forward
+    elif setup.recompute is Recomputation.selective:
+        backward += core_forward + (around if setup.attention is AttentionKind.flash else 0.0)
     return forward, backward
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.plan import CapacityPlan, MemoryParts, PlannedSetup, PowerDraw
 from hpckit.model.capacity.setup import TrainingSetup
 
@@ -40,6 +41,7 @@ def plan_object(plan: CapacityPlan) -> dict[str, Any]:
         "cost": bill and bill.cost,
         "carbon_kg": bill and bill.carbon_kg,
         **power_object(plan.power),
+        **_launch_object(plan.launch),
     }
 
 
@@ -68,6 +70,7 @@ def layout_object(setup: TrainingSetup) -> dict[str, Any]:
         "microbatches": setup.microbatches,
         "global_batch": setup.global_batch,
         "sequence": setup.sequence,
+        "precision": setup.precision.value,
         "recompute": setup.recompute.value,
         "zero": setup.zero,
     }
@@ -87,4 +90,13 @@ def _found_object(one: PlannedSetup) -> dict[str, Any]:
         "layout": layout_object(one.setup),
         "step_s": one.time.total,
         "memory": memory_object(one.memory, whole=True),
+        "days": one.days,
+        **_launch_object(one.launch),
+    }
+
+
+def _launch_object(launch: LaunchWords | None) -> dict[str, Any]:
+    return {
+        "overrides": launch and list(launch.overrides),
+        "limits": launch and list(launch.limits),
     }

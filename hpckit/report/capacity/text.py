@@ -5,29 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.plan import CapacityPlan, PlannedSetup, PowerDraw
 from hpckit.model.capacity.setup import NumberType, TrainingSetup
 from hpckit.report.capacity.machine import SHOWN
 
 _GIB = 2**30
+_MANY_DAYS = 100
 
 
 def plan_text(plan: CapacityPlan) -> str:
     """Return a plan as text: what fits, how long it takes, what it comes to."""
     lines = [f"{_count(plan.parameters)} parameters on {plan.gpus} x {plan.gpu.name}"]
+    if not plan.fits:
+        lines.append(_too_large(plan))
     if plan.setup is not None:
         lines.append(f"  {_setup_words(plan.setup)}")
+        lines.append(f"  {_batch_words(plan.setup)}")
         if plan.setup.precision is NumberType.fp16 and plan.gpu.flops_bf16 is None:
             lines.append(
                 f"  fp16: {plan.gpu.name} has no bfloat16; a loss in fp16 has to be scaled"
             )
     lines += ["", *_memory_lines(plan)]
     if plan.setup is not None and plan.rates is not None:
-        lines += ["", *_time_lines(plan)]
+        lines += ["", *([] if plan.fits else ["if it did fit:"]), *_time_lines(plan)]
     if plan.bill is not None:
         lines += ["", *_bill_lines(plan)]
     lines += ["", power_text(plan.power)]
+    if plan.launch is not None and plan.fits:
+        lines += ["", *_launch_lines(plan.launch)]
     return "\n".join(lines)
+
+
+def _too_large(plan: CapacityPlan) -> str:
+    missing = (plan.memory.expected - plan.gpu.memory) / _GIB
+    found = "; --search looks for a layout that does" if plan.setup else ""
+    return f"  DOES NOT FIT: {missing:.1f} GiB too much on a GPU{found}"
+
+
+def _launch_lines(launch: LaunchWords) -> list[str]:
+    if launch.limits:
+        lines = [f"hpckit cannot run this: {launch.limits[0]}"]
+        return [*lines, *(f"                        {one}" for one in launch.limits[1:])]
+    lines = [f"launch    hpckit launch … {' '.join(launch.overrides)}"]
+    return [*lines, f"          your code has: {'; '.join(launch.own)}"]
 
 
 def power_text(power: PowerDraw) -> str:
@@ -40,17 +62,22 @@ def power_text(power: PowerDraw) -> str:
 
 def search_text(found: Sequence[PlannedSetup], smaller: Sequence[PlannedSetup]) -> str:
     """Return the fastest layouts as a table, and those that need less memory."""
-    lines = [f"{len(found)} layouts fit; the fastest:", *_table(found[:SHOWN])]
+    best, fits = found[0], "layout fits" if len(found) == 1 else "layouts fit"
+    words = f"batches of {best.setup.global_batch} sequences of {best.setup.sequence} tokens"
+    lines = [f"{len(found)} {fits}, with {words}; the fastest:", *_table(found[:SHOWN])]
     if len(smaller) > 1:
         lines += ["", "less memory for more time:", *_table(smaller[:SHOWN])]
+    lines += ["", _experience(best.setup.gpu), "", "the fastest one:", *_launch_lines(best.launch)]
     return "\n".join(lines)
 
 
 def _table(rows: Sequence[PlannedSetup]) -> list[str]:
-    lines = [f"  {'step':>9}  {'memory':>10}  layout"]
+    lines = [f"  {'step':>9}  {'days':>7}  {'memory':>10}  layout"]
     for one in rows:
         memory = f"{one.memory.expected / _GIB:.1f} GiB"
-        lines.append(f"  {one.time.total:>7.2f} s  {memory:>10}  {_setup_words(one.setup)}")
+        days = "" if one.days is None else _days(one.days)
+        words = _setup_words(one.setup)
+        lines.append(f"  {one.time.total:>7.2f} s  {days:>7}  {memory:>10}  {words}")
     return lines
 
 
@@ -63,6 +90,10 @@ def _setup_words(setup: TrainingSetup) -> str:
     if setup.zero is not None:
         words.append(f"ZeRO {setup.zero}")
     return ", ".join(words)
+
+
+def _batch_words(setup: TrainingSetup) -> str:
+    return f"global batch {setup.global_batch} sequences of {setup.sequence} tokens"
 
 
 def _memory_lines(plan: CapacityPlan) -> list[str]:
@@ -116,7 +147,8 @@ def _bill_lines(plan: CapacityPlan) -> list[str]:
     if bill is None or tokens is None:
         return []
     lines = [
-        f"training  {_count(tokens)} tokens, {bill.steps:,} steps: {bill.days:.3g} days",
+        f"training  {_count(tokens)} tokens, {bill.steps:,} steps: {_days(bill.days)} days",
+        *([] if plan.time is None else [f"          {_experience(plan.gpu)}"]),
         f"          {bill.gpu_hours:,.0f} GPU hours, {bill.lost_share:.1%} for failures and saves",
         f"energy    {bill.energy_j / 3.6e9:,.3g} MWh with nodes and cooling",
     ]
@@ -125,6 +157,22 @@ def _bill_lines(plan: CapacityPlan) -> list[str]:
     if bill.carbon_kg is not None:
         lines.append(f"carbon    {bill.carbon_kg / 1000:,.3g} t CO2")
     return lines
+
+
+_PUBLISHED = {
+    "A100": "published runs on A100 took up to 9 % longer than predicted",
+    "H100": "published runs on H100 took up to 30 % longer than predicted",
+}
+
+
+def _days(days: float) -> str:
+    return f"{days:,.0f}" if days >= _MANY_DAYS else f"{days:.3g}"
+
+
+def _experience(gpu: GpuSpec) -> str:
+    """Return how long published runs took, compared with what is predicted for them."""
+    unknown = "no published run on this GPU was compared; on H100 they took up to 30 % longer"
+    return _PUBLISHED.get(gpu.name.partition("-")[0], unknown)
 
 
 def _count(number: float) -> str:

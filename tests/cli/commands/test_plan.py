@@ -97,6 +97,46 @@ def test_only_states_are_known_of_a_number_of_parameters() -> None:
     assert found["gpu_hours"] is None
 
 
+def test_plan_says_how_its_layout_is_launched() -> None:
+    """The overrides are those of `parallel`; what hpckit cannot run is said, not printed."""
+    words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16")
+    text = said(*words, "--parallel", "shard=16", "--recompute", "full")
+    launch = "parallel=fsdp parallel.params=bf16 parallel.recompute=blocks parallel.compile=true"
+    assert f"hpckit launch … {launch}" in text
+    assert "global batch 16 sequences of 4096 tokens" in text
+    for more in (
+        ("--zero", "3"),
+        ("--precision", "bf16-pure", "--parallel", "shard=16"),
+        ("--parallel", "shard=8", "pipeline=2", "stages_per_rank=4"),
+        ("--parallel", "tensor=16"),
+    ):
+        text, found = said(*words, *more), planned(*words, *more)
+        assert found["fits"]
+        assert found["limits"]
+        assert "hpckit cannot run this" in text
+        assert "hpckit launch" not in text
+
+
+def test_plan_that_does_not_fit_says_so_first() -> None:
+    """Days and money of what cannot run come with that remark, and no words to launch it."""
+    words = ("--model", "llama3-70b", "--gpu", "H100-SXM", "--gpus", "8")
+    lines = said(*words).splitlines()
+    assert lines[1].startswith("  DOES NOT FIT")
+    assert "--search" in lines[1]
+    assert lines.index("if it did fit:") < next(
+        number for number, line in enumerate(lines) if " days" in line
+    )
+    assert "hpckit launch" not in "".join(lines)
+
+
+def test_days_come_with_how_long_published_runs_took() -> None:
+    """A prediction says how far off it was; a measured step needs no such remark."""
+    words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "64", "--parallel", "shard=64")
+    assert "published runs on H100 took up to 30 % longer" in said(*words)
+    assert "no published run on this GPU" in said("--model", "gpt2", *V100)
+    assert "published" not in said(*words, "--step-s", "2")
+
+
 def test_v100_is_planned_in_fp16_and_says_so() -> None:
     """It has no bfloat16: without a word it is fp16, which is named; fp32 is slower."""
     assert "fp16: V100 has no bfloat16" in said(*GPT)
@@ -120,7 +160,13 @@ def test_search_keeps_what_is_given() -> None:
     assert times == sorted(times)
     assert len(times) > 1
     assert {one["layout"]["tensor"] for one in found["fastest"]} == {8}
-    assert "layouts fit" in said(*words, "--search")
+    text = said(*words, "--search", "--tokens", "1T")
+    assert "layouts fit, with batches of 64 sequences of 4096 tokens" in text
+    longer = planned(*words, "--search", "--tokens", "2T")["fastest"][0]["days"]
+    assert longer == pytest.approx(
+        2 * planned(*words, "--search", "--tokens", "1T")["fastest"][0]["days"]
+    )
+    assert " days " in text
 
 
 V100 = ("--gpu", "V100")

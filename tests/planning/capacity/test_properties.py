@@ -15,7 +15,7 @@ from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import Layout
 from hpckit.planning.capacity.flops import hardware_flops, model_flops
 from hpckit.planning.capacity.gpus import GPUS
-from hpckit.planning.capacity.memory import plan_memory, stage_parameters
+from hpckit.planning.capacity.memory import kept_bytes, plan_memory, stage_parameters
 from hpckit.planning.capacity.power import SiteRates, capped, lost_share, training_bill
 from hpckit.planning.capacity.presets import MODELS
 from hpckit.planning.capacity.search import SearchSpace, pareto, search_layouts
@@ -151,6 +151,16 @@ def test_capped_gpus_are_slower_and_take_less_power(setup: TrainingSetup, share:
 def test_plain_kernels_take_longer(setup: TrainingSetup) -> None:
     """They move more bytes for the same products."""
     assert predict_step(replace(setup, fused=False)).total >= predict_step(setup).total
+
+
+@given(setup=setups())
+def test_selective_recomputation_costs_what_it_saves(setup: TrainingSetup) -> None:
+    """With flash attention, it is between all and nothing in memory, time and work."""
+    flash = replace(setup, attention=AttentionKind.flash)
+    none, some, full = (replace(flash, recompute=one) for one in Recomputation)
+    assert kept_bytes(full) < kept_bytes(some) < kept_bytes(none)
+    assert predict_step(none).total <= predict_step(some).total <= predict_step(full).total
+    assert hardware_flops(none) < hardware_flops(some) < hardware_flops(full)
 
 
 def test_gpu_that_never_fails_loses_nothing() -> None:

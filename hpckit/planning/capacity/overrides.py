@@ -1,0 +1,127 @@
+"""The overrides of `hpckit launch` for a planned setup, and what hpckit cannot run of it. Pure.
+
+The rules are those of `planning/layout.py` and of the runtime's pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpckit.model.capacity.launch_words import LaunchWords
+from hpckit.model.capacity.setup import (
+    AttentionKind,
+    NumberType,
+    OptimizerKind,
+    Recomputation,
+    TrainingSetup,
+)
+from hpckit.model.parallel.layout import MeshAxis
+from hpckit.model.parallel.settings import SCHEDULES
+
+_MOST_GROUPS = max(SCHEDULES.values())
+
+
+def launch_words(setup: TrainingSetup) -> LaunchWords:
+    """Return how a setup is launched.
+
+    Example: 8 GPUs that shard in bf16 are `parallel=fsdp parallel.params=bf16`.
+    """
+    return LaunchWords(
+        overrides=tuple(_overrides(setup)),
+        limits=(*layout_limits(setup), *_other_limits(setup)),
+        own=tuple(_own(setup)),
+    )
+
+
+def layout_limits(setup: TrainingSetup) -> tuple[str, ...]:
+    """Return why hpckit cannot run this layout of the model, if it cannot."""
+    return tuple(_layout_limits(setup))
+
+
+def _overrides(setup: TrainingSetup) -> Iterator[str]:
+    yield from _group(setup)
+    if setup.layout.pipeline > 1:
+        yield f"parallel.schedule={_schedule(setup)}"
+        yield f"parallel.microbatches={setup.microbatches}"
+    if setup.layout.tensor > 1 and not setup.sequence_parallel:
+        yield "parallel.sequence=false"
+    if setup.precision is NumberType.bf16:
+        yield "parallel.params=bf16"
+    if setup.recompute is not Recomputation.none:
+        full = setup.recompute is Recomputation.full
+        yield f"parallel.recompute={'blocks' if full else 'selective'}"
+    if setup.fused:
+        yield "parallel.compile=true"
+
+
+def _group(setup: TrainingSetup) -> Iterator[str]:
+    layout = setup.layout
+    cut = [axis for axis in MeshAxis if axis is not MeshAxis.replicate and layout.sizes[axis] > 1]
+    if not cut:
+        yield "parallel=none"
+    elif cut == [MeshAxis.shard] and layout.replicate == 1:
+        yield "parallel=fsdp"
+    else:
+        yield "parallel=layout"
+        yield from (f"parallel.{axis}={layout.sizes[axis]}" for axis in cut)
+
+
+def _schedule(setup: TrainingSetup) -> str:
+    """Return the schedule; with fewer micro batches than stages all of them run forward first."""
+    if setup.stages_per_rank > 1:
+        return "Interleaved1F1B"
+    return "1F1B" if setup.microbatches >= setup.layout.pipeline else "GPipe"
+
+
+def _layout_limits(setup: TrainingSetup) -> Iterator[str]:
+    layout, shape = setup.layout, setup.shape
+    joined = min(setup.gpu.domain, setup.gpus)
+    together = layout.tensor * layout.context
+    if joined % together:
+        yield (
+            f"tensor x context is {together}, which does not divide the {joined} GPUs that one "
+            "fast fabric joins"
+        )
+    if layout.replicate > 1 and layout.replica_size % joined and joined % layout.replica_size:
+        yield f"a replica of {layout.replica_size} GPUs is neither whole nodes nor divides one"
+    if (shape.kv_heads or shape.heads) % layout.tensor:
+        yield f"tensor {layout.tensor} does not divide the {shape.kv_heads} key-value heads"
+    if layout.context > 1 and setup.attention is AttentionKind.eager:
+        yield "context needs scaled_dot_product_attention: --attention flash"
+    if layout.pipeline > 1:
+        yield from _pipeline_limits(setup)
+
+
+def _pipeline_limits(setup: TrainingSetup) -> Iterator[str]:
+    size, groups, parts = setup.layout.pipeline, setup.stages_per_rank, setup.microbatches
+    if groups > _MOST_GROUPS:
+        yield f"{groups} groups of layers on a rank; its schedules know {_MOST_GROUPS} at most"
+    elif groups > 1 and (parts < size * groups or parts % size):
+        yield (
+            f"Interleaved1F1B takes a multiple of {size} micro batches, {size * groups} or more, "
+            f"and there are {parts}"
+        )
+    length, cut = setup.sequence // setup.layout.context, setup.layout.tensor
+    if length % cut:
+        yield f"tensor {cut} does not divide the {length} tokens that stages pass on"
+
+
+def _other_limits(setup: TrainingSetup) -> Iterator[str]:
+    if setup.zero is not None:
+        yield "ZeRO is DeepSpeed's; parallel.shard keeps states in 32 bits and shards all of them"
+    if setup.precision is NumberType.fp16:
+        yield "parallel.params has no fp16: it takes bf16 or fp32"
+    if setup.precision is NumberType.bf16_pure:
+        yield "parallel.params=bf16 keeps weights in 32 bits; states in 16 bits are your code's"
+    if setup.recompute is Recomputation.selective and setup.attention is AttentionKind.eager:
+        yield "parallel.recompute=selective keeps the scores of eager attention: they are products"
+
+
+def _own(setup: TrainingSetup) -> Iterator[str]:
+    yield f"batches of {setup.global_batch} sequences of {setup.sequence} tokens"
+    if setup.layout.pipeline == 1 and setup.microbatches > 1:
+        yield f"gradients of {setup.microbatches} micro batches a step, added up by backward()"
+    if setup.attention is AttentionKind.flash:
+        yield "scaled_dot_product_attention"
+    if setup.optimizer is not OptimizerKind.adam:
+        yield f"the optimizer {setup.optimizer}"
