@@ -24,17 +24,7 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         help="Hydra's overrides: key=value, group=choice, +key=value, ~key",
     )
     parser.add_argument("-m", "--multirun", action="store_true", help="sweep: x=1,2 y=range(0,3)")
-    parser.add_argument(
-        "--config-dir",
-        metavar="DIR",
-        type=Path,
-        help="your own conf/ (default: $HPCKIT_CONFIG_DIR, else ./conf if it exists)",
-    )
-    parser.add_argument(
-        "--config-name",
-        metavar="NAME",
-        help=f"the primary configuration (default: ${CONFIG_NAME}, else {PRIMARY})",
-    )
+    add_configuration(parser)
     parser.add_argument(
         "--cfg",
         nargs="?",
@@ -52,6 +42,21 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     parser.set_defaults(command=None)  # what follows `--`, which main removes
     parser.usage = f"{parser.prog} [OVERRIDE ...] [options] [-- COMMAND ...]"
+
+
+def add_configuration(parser: argparse.ArgumentParser) -> None:
+    """Add where the configuration comes from."""
+    parser.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        type=Path,
+        help="your own conf/ (default: $HPCKIT_CONFIG_DIR, else ./conf if it exists)",
+    )
+    parser.add_argument(
+        "--config-name",
+        metavar="NAME",
+        help=f"the primary configuration (default: ${CONFIG_NAME}, else {PRIMARY})",
+    )
 
 
 def show_instead(arguments: argparse.Namespace, context: Context) -> bool:

@@ -39,11 +39,15 @@ _LEAVE_OUT = "--no-model leaves this check out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChecks:
-    """Checks the models of a launch; afterwards `models` and `unchecked` hold what was learnt."""
+    """Checks the models of a launch; afterwards `models` and `unchecked` hold what was learnt.
+
+    With `whole_copies` also those of runs of which every rank has the whole model.
+    """
 
     plan: LaunchPlan
     snapshot: CodeSnapshot
     context: Context
+    whole_copies: bool = False
     models: list[CheckedModel] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
@@ -64,7 +68,8 @@ class ModelChecks:
         runs = [
             run
             for run in self.plan.runs
-            if run.settings.entry_point is not None and not layout_of(run.settings).is_data_parallel
+            if run.settings.entry_point is not None
+            and (self.whole_copies or not layout_of(run.settings).is_data_parallel)
         ]
         first = {_kind(run): run.index for run in reversed(runs)}
         return sorted(runs, key=lambda run: first[_kind(run)] != run.index)

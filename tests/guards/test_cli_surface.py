@@ -20,7 +20,8 @@ SURFACE = {
     "plan": {"--model", "--gpu", "--gpus", "--parallel", "--global-batch", "--micro-batch"}
     | {"--sequence", "--vocab", "--precision", "--optimizer", "--recompute", "--attention"}
     | {"--zero", "--step-s", "--tokens", "--search", "--power", "--pue", "--price-per-gpu-hour"}
-    | {"--carbon-g-per-kwh", "--power-cap-w", "--kernels", "--json"},
+    | {"--carbon-g-per-kwh", "--power-cap-w", "--kernels", "--json"}
+    | {"OVERRIDE", "--config-dir", "--config-name"},
     "render": COMPOSING,
     "doctor": {"LAUNCH", "--adopt", "--cancel", "--json", "--output-dir"},
     "status": {"LAUNCH|RUN", "--goodput", "--json", "--output-dir"}

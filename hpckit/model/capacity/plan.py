@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from hpckit.model.capacity.gpu_spec import GpuSpec
 from hpckit.model.capacity.launch_words import LaunchWords
 from hpckit.model.capacity.setup import TrainingSetup
+from hpckit.model.parallel.layout import Layout
 
 _CONTEXT_LOW, _CONTEXT_HIGH = 0.6, 1.6
 _FRAGMENTED_HIGH = 0.15
@@ -120,7 +121,10 @@ class PlannedSetup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPlan:
-    """What a training needs. Of a model of which only its size is known, most is None."""
+    """What a training needs. Of a model of which only its size is known, most is None.
+
+    `unknown` says then what would be needed. `layout` is that of a model that was counted.
+    """
 
     gpu: GpuSpec
     gpus: int
@@ -133,6 +137,8 @@ class CapacityPlan:
     bill: TrainingBill | None = None
     tokens: float | None = None
     launch: LaunchWords | None = None
+    layout: Layout | None = None
+    unknown: str = ""
 
     @property
     def fits(self) -> bool:

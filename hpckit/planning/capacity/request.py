@@ -19,6 +19,7 @@ from hpckit.model.capacity.setup import (
 )
 from hpckit.model.capacity.transformer import TransformerShape
 from hpckit.model.parallel.layout import MOST_RANKS
+from hpckit.planning.capacity.counted import UNKNOWN
 from hpckit.planning.capacity.flops import shortest_step
 from hpckit.planning.capacity.memory import plan_memory, plan_states
 from hpckit.planning.capacity.overrides import launch_words, layout_limits
@@ -257,4 +258,6 @@ def _plan_states(request: CapacityRequest) -> CapacityPlan:
             layout.data_size,
         ),
         power=power_draw(request.gpu, request.gpus, request.site.pue),
+        layout=layout,
+        unknown=UNKNOWN,
     )

@@ -23,7 +23,8 @@ def plan_object(plan: CapacityPlan) -> dict[str, Any]:
         "gpu": plan.gpu.name,
         "gpus": plan.gpus,
         "gpu_memory_bytes": plan.gpu.memory,
-        "layout": None if plan.setup is None else layout_object(plan.setup),
+        "layout": _layout(plan),
+        "unknown": plan.unknown or None,
         "memory": memory_object(plan.memory, whole=known),
         "fits": plan.fits,
         "step_s": rates and rates.step_s,
@@ -59,6 +60,14 @@ def memory_object(memory: MemoryParts, *, whole: bool) -> dict[str, Any]:
     }
     total = {"low": memory.low, "expected": memory.expected, "high": memory.high}
     return {**found, "total": total}
+
+
+def _layout(plan: CapacityPlan) -> dict[str, Any] | None:
+    if plan.setup is not None:
+        return layout_object(plan.setup)
+    if plan.layout is None:
+        return None
+    return {axis.value: size for axis, size in plan.layout.sizes.items()}
 
 
 def layout_object(setup: TrainingSetup) -> dict[str, Any]:

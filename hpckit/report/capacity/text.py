@@ -27,6 +27,8 @@ def plan_text(plan: CapacityPlan) -> str:
             lines.append(
                 f"  fp16: {plan.gpu.name} has no bfloat16; a loss in fp16 has to be scaled"
             )
+    elif plan.layout is not None:
+        lines.append(f"  {plan.layout}")
     lines += ["", *_memory_lines(plan)]
     if plan.setup is not None and plan.rates is not None:
         lines += ["", *([] if plan.fits else ["if it did fit:"]), *_time_lines(plan)]
@@ -98,21 +100,22 @@ def _batch_words(setup: TrainingSetup) -> str:
 
 def _memory_lines(plan: CapacityPlan) -> list[str]:
     memory, room = plan.memory, plan.gpu.memory
+    size, unit = (_GIB, "GiB") if memory.expected >= _GIB else (_GIB / 1024, "MiB")
     lines = ["memory per GPU, of the fullest stage"]
     for one in fields(memory):
         value = getattr(memory, one.name)
         if value:
-            lines.append(f"  {one.name:<14}{value / _GIB:>9.2f} GiB")
+            lines.append(f"  {one.name:<14}{value / size:>9.2f} {unit}")
     lines.append(
-        f"  {'total':<14}{memory.expected / _GIB:>9.2f} GiB"
-        f"  ({memory.low / _GIB:.1f} to {memory.high / _GIB:.1f}) of {room / _GIB:.1f}"
+        f"  {'total':<14}{memory.expected / size:>9.2f} {unit}"
+        f"  ({memory.low / size:.1f} to {memory.high / size:.1f}) of {room / _GIB:.1f} GiB"
     )
     left = (room - memory.expected) / _GIB
     lines.append(f"  fits, {left:.1f} GiB are left" if plan.fits else f"  {-left:.1f} GiB too much")
     if plan.fits and memory.high > room:
         lines[-1] += "; not if the code keeps more than it has to"
     if plan.setup is None:
-        lines.append("  without activations: the model's shape is not known")
+        lines.append(f"  states alone; {plan.unknown}")
     return lines
 
 

@@ -115,6 +115,8 @@ def _placed(model: nn.Module, device: torch.device) -> nn.Module:
 
 def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
     on_gpu = [mesh.device.index] if mesh.device.type == "cuda" else None
+    if any(one.is_meta for one in model.parameters()):
+        return model  # a check: DDP sends parameters as soon as it is made
     return DistributedDataParallel(model, device_ids=on_gpu)
 
 

@@ -7,11 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hpckit.cli.compose_options import add_configuration, compose_request
 from hpckit.cli.options import add_json
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.capacity.plan import CapacityPlan
 from hpckit.model.capacity.setup import AttentionKind, NumberType, OptimizerKind, Recomputation
+from hpckit.planning.capacity.counted import plan_counted, rank_overrides
 from hpckit.planning.capacity.gpus import GPUS, gpu_named
 from hpckit.planning.capacity.power import SiteRates, capped, power_draw
 from hpckit.planning.capacity.request import (
@@ -31,9 +34,10 @@ examples:
   hpckit plan --model llama3-70b --gpu H100-SXM --gpus 256 --global-batch 256 --search
   hpckit plan --model 'hidden=4096 layers=32 heads=32' --gpu A100-80 --gpus 8 --zero 3
   hpckit plan --model parameters=175e9 --gpu A100-80 --gpus 8 --zero 3   its states alone
+  hpckit plan experiment=charlm parallel=fsdp --gpu A100-80 --gpus 8   a model of your own code
   hpckit plan --power --gpu A100-80 --gpus 10000
 
-Nothing is started, and no cluster is asked. The guide says what is modelled, and what is not.
+Nothing is submitted, and no cluster is asked. The guide says what is modelled, and what is not.
 """
 
 _LARGEST_CONFIG = 4_000_000
@@ -42,12 +46,19 @@ _LARGEST_CONFIG = 4_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plan`."""
     parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help="instead of --model: an experiment, in the words of `launch`, whose model is counted",
+    )
+    add_configuration(parser)
+    parser.add_argument(
         "--model",
         metavar="NAME|FILE|NUMBERS",
         help="a published model, a config.json, or numbers: 'hidden=4096 layers=32 heads=32'",
     )
     parser.add_argument("--gpu", metavar="NAME", required=True, help=f"one of {', '.join(GPUS)}")
-    parser.add_argument("--gpus", metavar="N", type=int, default=1, help="how many (default: 1)")
+    parser.add_argument("--gpus", metavar="N", type=int, help="how many (default: 1)")
     parser.add_argument(
         "--power-cap-w", metavar="W", type=float, help="of each GPU: it computes slower"
     )
@@ -91,6 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of the training: 1e11, or 100B (default: 20 per parameter)",
     )
+    parser.set_defaults(cfg=None, info=None, multirun=False, command=None)
     parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
     parser.add_argument("--power", action="store_true", help="power alone; needs no model")
     _add_site(parser)
@@ -129,10 +141,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         price_per_gpu_hour=arguments.price_per_gpu_hour,
         carbon_g_per_kwh=arguments.carbon_g_per_kwh,
     )
+    if arguments.overrides:
+        plan = _counted(arguments, context, gpu, site)
+        _say(context, arguments, plan_object(plan), plan_text(plan))
+        return 0
     if arguments.model is None:
         if not arguments.power:
             raise UsageError("--model is missing", hint="name a model; --power alone needs none")
-        draw = power_draw(gpu, CapacityRequest(gpu=gpu, gpus=arguments.gpus).gpus, site.pue)
+        draw = power_draw(gpu, CapacityRequest(gpu=gpu, gpus=_gpus(arguments)).gpus, site.pue)
         _say(context, arguments, power_object(draw), power_text(draw))
         return 0
     request = _request(arguments, context, site)
@@ -151,6 +167,36 @@ def _gpu(arguments: argparse.Namespace) -> GpuSpec:
     return gpu if arguments.power_cap_w is None else capped(gpu, arguments.power_cap_w)
 
 
+def _gpus(arguments: argparse.Namespace) -> int:
+    return 1 if arguments.gpus is None else int(arguments.gpus)
+
+
+_OF_SHAPES = (
+    *("model", "parallel", "global_batch", "micro_batch", "sequence", "vocab", "precision"),
+    *("recompute", "attention", "zero", "step_s", "tokens", "search", "power"),
+)
+"""Options that need a transformer's shape, or that an experiment says itself."""
+
+
+def _counted(
+    arguments: argparse.Namespace, context: Context, gpu: GpuSpec, site: SiteRates
+) -> CapacityPlan:
+    """Return the plan of an experiment, whose model is counted; raises HpckitError."""
+    for name in _OF_SHAPES:
+        if getattr(arguments, name) not in (None, False, []):
+            raise UsageError(
+                f"--{name.replace('_', '-')} does not go with {arguments.overrides[0]}: the "
+                "experiment says what its model and its layout are",
+                hint="leave it out, or describe the model with --model instead of an experiment",
+            )
+    from hpckit.operations.capacity import count_model  # noqa: PLC0415  # it imports Hydra
+
+    ranks = () if arguments.gpus is None else rank_overrides(gpu, arguments.gpus)
+    request = compose_request(arguments, context, more=ranks)
+    found = count_model.count_model(request, context, quiet=arguments.json)
+    return plan_counted(found.model, found.layout, gpu, OptimizerKind(arguments.optimizer), site)
+
+
 def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any], text: str) -> None:
     if arguments.json:
         context.say_json(found)
@@ -161,7 +207,7 @@ def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any],
 def _request(arguments: argparse.Namespace, context: Context, site: SiteRates) -> CapacityRequest:
     return CapacityRequest(
         gpu=_gpu(arguments),
-        gpus=arguments.gpus,
+        gpus=_gpus(arguments),
         model=arguments.model,
         config=_config(arguments.model, context),
         parallel=arguments.parallel,

@@ -1,0 +1,1 @@
+"""What `hpckit plan` learns of the user's own code and runs."""

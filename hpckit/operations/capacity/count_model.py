@@ -1,0 +1,59 @@
+"""Counts the model of an experiment in its layout, without its memory and without its GPUs.
+
+It composes a launch of one run and writes nothing. The user's function runs in a process of its
+own, up to its first training step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpckit.config.request import ComposeRequest
+from hpckit.context import Context
+from hpckit.errors import ConfigError
+from hpckit.model.finding import Severity
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.model_check import CheckedModel
+from hpckit.operations.model_check import ModelChecks
+from hpckit.operations.prepare import prepare
+from hpckit.planning.layout import layout_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedModel:
+    """A model as its own code builds it, and the layout on all of its ranks."""
+
+    model: CheckedModel
+    layout: Layout
+
+
+def count_model(request: ComposeRequest, context: Context, *, quiet: bool = False) -> CountedModel:
+    """Return the model of the one run that is asked for; raises any kind of UsageError.
+
+    Also if its code does not come as far as `run.parallelize`.
+    """
+    prepared = prepare(request, ("plan", *request.overrides), context, quiet=quiet)
+    plan = prepared.plan
+    if len(plan.runs) != 1:
+        raise ConfigError(
+            f"this is {len(plan.runs)} runs, and a plan is of one",
+            hint="choose one value of each key, and one stage",
+        )
+    settings = plan.runs[0].settings
+    if settings.entry_point is None:
+        raise ConfigError(
+            "this runs a command, whose model only the command knows",
+            hint="describe the model: --model 'hidden=4096 layers=32 heads=32'",
+        )
+    checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context, whole_copies=True)
+    with context.progress("counting the model", quiet=quiet):
+        findings = list(checks.findings())
+    if refused := [one for one in findings if one.severity is Severity.error]:
+        raise ConfigError(refused[0].message, hint=refused[0].hint)
+    if not checks.models:
+        why = findings[0].message if findings else "it has no parameters"
+        raise ConfigError(
+            f"{settings.entry_point}: {why}",
+            hint="describe the model: --model 'hidden=4096 layers=32 heads=32'",
+        )
+    return CountedModel(model=checks.models[0], layout=layout_of(settings))

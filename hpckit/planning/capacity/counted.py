@@ -1,0 +1,59 @@
+"""A plan of a model that was counted on meta: its states are known, the rest is not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpckit.errors import ConfigError
+from hpckit.model.capacity.gpu_spec import GpuSpec
+from hpckit.model.capacity.plan import CapacityPlan, MemoryParts
+from hpckit.model.capacity.setup import OptimizerKind
+from hpckit.model.parallel.layout import MOST_RANKS, Layout
+from hpckit.model.parallel.model_check import CheckedModel, StageMemory
+from hpckit.planning.capacity.power import SiteRates, power_draw
+from hpckit.planning.capacity.words import check_size
+
+UNKNOWN = "activations, time and money follow from a transformer's shape: --model"
+_OF_ADAM = {OptimizerKind.adam: 1.0, OptimizerKind.adam8bit: 0.25, OptimizerKind.sgd: 0.5}
+"""The state of an optimizer per that of Adam, in 32 bits: two moments, two of a byte, one."""
+
+
+def plan_counted(
+    model: CheckedModel, layout: Layout, gpu: GpuSpec, optimizer: OptimizerKind, site: SiteRates
+) -> CapacityPlan:
+    """Return what a counted model needs: the states of the stage that has the most."""
+    return CapacityPlan(
+        gpu=gpu,
+        gpus=layout.world_size,
+        parameters=model.parameters,
+        memory=counted_states(model.stages, optimizer),
+        power=power_draw(gpu, layout.world_size, site.pue),
+        layout=layout,
+        unknown=UNKNOWN,
+    )
+
+
+def counted_states(stages: Sequence[StageMemory], optimizer: OptimizerKind) -> MemoryParts:
+    """Return the bytes of the states of the fullest of these stages."""
+    fullest = max(stages, key=lambda one: one.total_bytes)
+    return MemoryParts(
+        weights=fullest.parameter_bytes,
+        gradients=fullest.gradient_bytes,
+        optimizer=fullest.adam_bytes * _OF_ADAM[optimizer],
+    )
+
+
+def rank_overrides(gpu: GpuSpec, gpus: int) -> tuple[str, ...]:
+    """Return the overrides that ask for so many ranks; raises ConfigError.
+
+    Example: 16 GPUs of which a node has 8 are `resources.nodes=2 resources.tasks_per_node=8`.
+    """
+    check_size("--gpus", gpus, MOST_RANKS)
+    per_node = min(gpu.domain, gpus)
+    if gpus % per_node:
+        raise ConfigError(
+            f"--gpus {gpus} are no whole nodes: {per_node} x {gpu.name} are joined",
+            hint=f"give a multiple of {per_node}, or leave --gpus out, and set resources.nodes and "
+            "resources.tasks_per_node",
+        )
+    return (f"resources.nodes={gpus // per_node}", f"resources.tasks_per_node={per_node}")

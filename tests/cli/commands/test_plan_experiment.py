@@ -1,0 +1,96 @@
+"""Promises of `hpckit plan` for an experiment: its own model is counted, in its own layout."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.training
+
+MODEL = """
+from torch import nn
+from hpckit import Plan
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+def train(config, run):
+    model = run.parallelize(Model, Plan(units="blocks.*"))
+    raise SystemExit
+
+def without(config, run):
+    pass
+"""
+PARAMETERS = 4 * (64 * 64 + 64)
+OF = ("experiment=function", "cluster=slurm", "--gpu", "A100-80")
+
+
+@pytest.fixture
+def planned(shell: Any) -> Any:
+    """Return a runner of `plan --json` in a folder with a model."""
+    (shell.cwd / "model.py").write_text(MODEL)
+
+    def run(*words: str) -> Any:
+        said = shell("plan", *OF, "entry_point=model:train", *words, "--json")
+        assert said.code == 0, said.err
+        return json.loads(said.out)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("parallel", "gpus", "shards"), [("none", 2, 1), ("fsdp", 8, 8), ("pipeline", 4, 4)]
+)
+def test_states_are_those_of_the_models_own_parameters(
+    planned: Any, parallel: str, gpus: int, shards: int
+) -> None:
+    """Parameters, gradients and Adam's state are counted in 32 bits, in whole or cut."""
+    found = planned(f"parallel={parallel}", "--gpus", str(gpus))
+    assert (found["parameters"], found["gpus"]) == (PARAMETERS, gpus)
+    assert found["memory"]["weights"] == 4 * PARAMETERS // shards
+    assert found["memory"]["gradients"] == 4 * PARAMETERS // shards
+    assert found["memory"]["optimizer"] == 8 * PARAMETERS // shards
+    assert found["layout"]["shard" if parallel == "fsdp" else "pipeline"] in (1, shards)
+    assert found["memory"]["activations"] is None
+    assert found["step_s"] is None
+    assert "--model" in found["unknown"]
+
+
+def test_optimizer_of_less_state_needs_less(planned: Any) -> None:
+    """SGD keeps one number for each of Adam's two."""
+    adam, sgd = planned("--gpus", "1"), planned("--gpus", "1", "--optimizer", "sgd")
+    assert 2 * sgd["memory"]["optimizer"] == adam["memory"]["optimizer"]
+
+
+def test_plan_of_an_experiment_leaves_nothing(planned: Any, shell: Any) -> None:
+    """No launch is made, and no file."""
+    before = sorted(shell.cwd.iterdir())
+    planned("parallel=fsdp", "--gpus", "8")
+    assert sorted(shell.cwd.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("entry_point=model:without",), "before run.parallelize"),
+        (("entry_point=model:train", "--model", "gpt2"), "--model does not go with"),
+        (("entry_point=model:train", "--search"), "--search does not go with"),
+        (("entry_point=model:train", "--gpus", "12"), "--gpus 12 are no whole nodes"),
+        (("entry_point=model:train", "--gpus", "0"), "--gpus 0"),
+        (("entry_point=model:train", "parallel=pipeline", "--gpus", "8"), "8 stages"),
+        (("experiment=command", "command=[true]"), "only the command knows"),
+    ],
+)
+def test_experiment_that_cannot_be_planned_is_one_error(
+    shell: Any, words: tuple[str, ...], error: str
+) -> None:
+    """The error names the reason, and there is no traceback."""
+    (shell.cwd / "model.py").write_text(MODEL)
+    said = shell("plan", *OF[2:], *OF[:2], *words)
+    assert said.code == 2
+    assert error in said.err
+    assert "Traceback" not in said.err
