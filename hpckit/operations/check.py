@@ -21,6 +21,7 @@ from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
 from hpckit.planning.checks.cluster import chosen_of, preflight
 from hpckit.planning.checks.cost import estimate_cost, over_budget
+from hpckit.planning.checks.gpu_memory import gpu_memory_findings
 from hpckit.planning.checks.limits import partition_names
 from hpckit.planning.checks.node_shape import asks_of_nodes
 from hpckit.planning.checks.slips import plan_slips
@@ -54,6 +55,7 @@ def check_launch(prepared: Prepared, context: Context, *, models: bool = False) 
     if models and not any(one.severity is Severity.error for one in findings):
         with context.progress("checking models", quiet=prepared.quiet):
             findings += checks.findings()
+        findings += gpu_memory_findings(plan, checks.models, asked.site)
     return CheckReport(
         findings=tuple(findings),
         starts=tuple(asked.starts),

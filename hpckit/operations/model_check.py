@@ -97,7 +97,12 @@ class ModelChecks:
             )
         if answer.stages:
             checked = CheckedModel(
-                run=run.index, layout=layout, parameters=answer.parameters, stages=answer.stages
+                run=run.index,
+                layout=layout,
+                parameters=answer.parameters,
+                stages=answer.stages,
+                trains=not answer.batch_unchecked,
+                adam=answer.adam,
             )
             self.models.append(checked)
 

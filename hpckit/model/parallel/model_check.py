@@ -53,21 +53,29 @@ class LayoutProblem:
 class ModelAnswer:
     """The result for one run. `parameters` is the number of those of the whole model.
 
-    `model_unchecked` and `batch_unchecked` say why the model, or its first batch, was not checked.
+    `adam` is whether Adam updates all that is trained: its optimizer was registered before the
+    first step. `model_unchecked` and `batch_unchecked` say why the model, or its first batch, was
+    not checked.
     """
 
     problems: tuple[LayoutProblem, ...] = ()
     parameters: int = 0
     stages: tuple[StageMemory, ...] = ()
+    adam: bool = False
     model_unchecked: str = ""
     batch_unchecked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModel:
-    """The model of one run, by its index, which was checked in its layout."""
+    """The model of one run, by its index, which was checked in its layout.
+
+    `trains` is whether a batch came as far as a training step, `adam` as in `ModelAnswer`.
+    """
 
     run: int
     layout: str
     parameters: int
     stages: tuple[StageMemory, ...]
+    trains: bool = False
+    adam: bool = False

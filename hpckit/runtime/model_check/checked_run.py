@@ -34,7 +34,8 @@ class CheckedRun(Run):
     """A run without a life: what it learns of the user's models is in `fitted` and `problems`.
 
     `parts` are what rank 0 has of them. `batch_seen` says that a batch came as far as a training
-    step, `unknown` what the function asked for that is not there before a launch.
+    step, `adam` that Adam updates all that is trained, `unknown` what the function asked for that
+    is not there before a launch.
     """
 
     stage_name: str | None = None
@@ -42,6 +43,7 @@ class CheckedRun(Run):
     parts: list[nn.Module] = field(default_factory=list)
     problems: list[LayoutProblem] = field(default_factory=list)
     batch_seen: bool = False
+    adam: bool = False
     unknown: str = ""
 
     @property
@@ -118,7 +120,16 @@ class CheckedRun(Run):
         return 0.0 if isinstance(value, Tensor) and value.is_meta else float(value)
 
     def state(self, **objects: Any) -> None:
-        """Keep nothing."""
+        """Keep nothing; look whether Adam updates all that is trained."""
+        updated = {
+            id(parameter)
+            for one in objects.values()
+            if isinstance(one, torch.optim.Adam | torch.optim.AdamW)
+            for group in one.param_groups
+            for parameter in group["params"]
+        }
+        trained = {id(one) for one in nn.ModuleList(self.parts).parameters() if one.requires_grad}
+        self.adam = bool(trained) and trained <= updated
 
     def steps(self, total: int, *, start: int = 0, samples_per_step: int = 0) -> Iterator[int]:
         """Yield one step."""

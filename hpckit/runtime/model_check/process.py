@@ -51,6 +51,7 @@ def check_model(question: ModelQuestion) -> ModelAnswer:
     return ModelAnswer(
         parameters=sum(one.parameters for one in run.fitted),
         stages=stages,
+        adam=run.adam,
         batch_unchecked=unseen,
     )
 

@@ -216,3 +216,45 @@ def test_each_layout_of_a_sweep_is_checked_first(
     assert code == 0, messages(found)
     assert [one["layout"] for one in found["models"]] == ["shard 4", "pipeline 4"]
     assert found["unchecked"] == ["the models of 2 more runs, 2-3: those of 2 are checked at most"]
+
+
+HUGE = """
+import torch
+from torch import nn
+from hpckit import Plan
+
+class Huge(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(65536, 65536) for _ in range(4))
+
+    def forward(self, x):
+        return self.blocks[0](x)
+
+def train(config, run):
+    model = run.parallelize(Huge, Plan(units="blocks.*"))
+    optimizer = getattr(torch.optim, config.optimizer)(model.parameters(), lr=0.1)
+    run.state(model=model, optimizer=optimizer)
+    batch = torch.zeros(8, 65536)[run.share(8).rows]
+    for step in run.steps(1):
+        run.train_step(model, batch, batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "gpu", "refused"),
+    [("AdamW", "v100", True), ("SGD", "v100", False), ("AdamW", "a100", False)],
+)
+def test_states_that_no_such_gpu_holds_are_an_error(
+    shell: Any, optimizer: str, gpu: str, *, refused: bool
+) -> None:
+    """A rank of 8 holds 32 GiB and some with AdamW: too much for 32, but not for 80 or with SGD."""
+    (shell.cwd / "huge.py").write_text(HUGE)
+    words = ("experiment=function", "entry_point=huge:train", "cluster=slurm", *NODES)
+    asked = (f"resources.gres=gpu:{gpu}:8", f"+optimizer={optimizer}", "parallel=fsdp")
+    said = shell("check", "--json", *words, *asked)
+    found = json.loads(said.out)
+    assert found["models"], found
+    wrong = "GiB for parameters, gradients and Adam's state alone, and a GPU of type v100"
+    assert (wrong in messages(found)) is refused
+    assert said.code == (2 if refused else 0)

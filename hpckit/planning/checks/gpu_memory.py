@@ -1,0 +1,119 @@
+"""Whether the states of a model surely do not fit on the GPUs that a job gets. Pure.
+
+Only what is sure counts: parameters and gradients, and Adam's state where the run registers Adam.
+Activations and buffers come on top. Of a GPU type that comes with several sizes of memory, the
+largest is assumed; a type that is not known here says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpckit.model.cluster.gres import read_gres
+from hpckit.model.cluster.site import NodeGroup, Site
+from hpckit.model.finding import Finding, error
+from hpckit.model.parallel.model_check import CheckedModel, StageMemory
+from hpckit.model.plan import LaunchPlan, ResourceSpec
+from hpckit.planning.checks.cluster import chosen_of
+from hpckit.planning.checks.limits import partition_names
+
+_GIB = 2**30
+_LARGEST_GIB = {
+    "p100": 16,
+    "t4": 16,
+    "v100": 32,
+    "a10": 24,
+    "a30": 24,
+    "l4": 24,
+    "a40": 48,
+    "l40": 48,
+    "l40s": 48,
+    "a100": 80,
+    "h100": 96,
+    "h200": 144,
+    "b200": 192,
+    "mi250": 64,
+    "mi250x": 64,
+    "mi300x": 192,
+}
+"""GiB of the largest GPU that is sold under a name; of an MI250, of one of its two devices."""
+_TYPE = re.compile(
+    r"(?:nvidia[_-]|amd[_-]|tesla[_-])*([a-z]+[0-9]+[a-z]*)(?:[_.-].*)?", re.IGNORECASE
+)
+
+
+def largest_memory(gpu_type: str) -> int | None:
+    """Return the most bytes that a GPU of this type may have; None if the type is not known.
+
+    Example: `largest_memory("nvidia_a100_3g.20gb")` is 80 GiB, which is an upper bound.
+    """
+    named = _TYPE.fullmatch(gpu_type)
+    size = _LARGEST_GIB.get(named[1].lower()) if named else None
+    return None if size is None else size * _GIB
+
+
+def gpu_memory_findings(
+    plan: LaunchPlan, models: Sequence[CheckedModel], site: Site
+) -> Iterator[Finding]:
+    """Yield an error for each run whose states are larger than its GPUs."""
+    resources = {index: job.resources for job in plan.jobs for index in job.runs}
+    for model in models:
+        asked = resources.get(model.run)
+        gpu = None if asked is None else _gpu_of(asked, site)
+        if gpu is None or not model.trains:
+            continue
+        kind, room = gpu
+        stage = max(model.stages, key=lambda one: _needed(one, model))
+        if _needed(stage, model) > room:
+            yield _finding(plan, model, stage, kind, room)
+
+
+def _needed(stage: StageMemory, model: CheckedModel) -> int:
+    return stage.total_bytes if model.adam else stage.parameter_bytes + stage.gradient_bytes
+
+
+def _finding(
+    plan: LaunchPlan, model: CheckedModel, stage: StageMemory, kind: str, room: int
+) -> Finding:
+    of = f"run {model.run}: " if len(plan.runs) > 1 else ""
+    what = "parameters, gradients and Adam's state" if model.adam else "parameters and gradients"
+    return error(
+        "parallel",
+        model.layout,
+        f"{of}a rank needs {_needed(stage, model) / _GIB:.1f} GiB for {what} alone, and a GPU of "
+        f"type {kind} has {room // _GIB} GiB at most",
+        "shard over more ranks (parallel=fsdp, more nodes), or take a GPU with more memory; "
+        "`hpckit plan` counts with other layouts",
+    )
+
+
+def _gpu_of(resources: ResourceSpec, site: Site) -> tuple[str, int] | None:
+    """Return the type with the most memory that a job may get, and its bytes; None if unknown."""
+    asked = _types(read_gres(resources.gres or ""))
+    if asked:
+        return _largest([asked])
+    if not resources.gpus_per_node or site.nodes is None:
+        return None
+    names = partition_names(site, chosen_of(resources))
+    return _largest([_types(one.gres) for one in _with_gpus(site.nodes, names)])
+
+
+def _with_gpus(nodes: Sequence[NodeGroup], names: Sequence[str]) -> Iterator[NodeGroup]:
+    return (one for one in nodes if one.partition in names and one.gres.get("gpu", 0))
+
+
+def _types(gres: Mapping[str, int]) -> list[str]:
+    """Return the types of the GPUs of a node; an empty one for GPUs whose type is not told."""
+    named = {name.removeprefix("gpu:"): count for name, count in gres.items() if ":" in name}
+    named = {name: count for name, count in named.items() if f"gpu:{name}" in gres}
+    rest = gres.get("gpu", 0) > sum(named.values())
+    return [*named, *([""] if rest else [])]
+
+
+def _largest(nodes: Sequence[Sequence[str]]) -> tuple[str, int] | None:
+    found = {kind: largest_memory(kind) for types in nodes for kind in types}
+    known = {kind: size for kind, size in found.items() if size is not None}
+    if not known or len(known) < len(found):
+        return None
+    return max(known.items(), key=lambda one: one[1])
