@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -20,17 +20,17 @@ from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
-from hpckit.runtime.parallel.gradients import clip, total_norm
+from hpckit.runtime.parallel.gradients import clip, set_aside, total_norm
+from hpckit.runtime.parallel.loss import (
+    LossFunction,
+    StepLoss,
+    count_targets,
+    measure,
+    quotient,
+)
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
-
-LossFunction = Callable[[Any, Any], Tensor]
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of logits [..., classes] for whole numbers [...]."""
-    return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,29 +89,27 @@ class ModelTraining:
     def step(
         self, inputs: Tensor, targets: Any, loss: LossFunction | None, share: BatchShare | None
     ) -> Tensor:
-        """Add the gradients of a batch; return its mean loss over all data ranks."""
-        loss = loss or cross_entropy
+        """Add the gradients of a batch; return its loss over all data ranks."""
         if not self._checked:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
             self.check_shapes(inputs, targets, share)
-        size = self.mesh.layout.data_size
-        # Gradients are averaged over data ranks, so that an even share counts as 1.
-        scale = 1.0 if share is None else self._weight(inputs, share) * size
         batch_size = self._batch_size(inputs, share)
         if self.settings.reduce is Reduction.tree:
             self._checked = True
             return self._step_in_tree(inputs, targets, loss, batch_size)
         rows = self._pieces(len(inputs), batch_size)
         pieces = _cut(rows, *self._own_positions(inputs, targets))
-        value = self._accumulate(pieces, loss, scale)
-        for tied in self.model.tied:
-            tied.sum_gradient()
+        own = StepLoss(function=loss, scale=self._scale(inputs, pieces, loss, share))
+        with set_aside([one.parameter for one in self.model.tied]):
+            self._accumulate(pieces, own)
+            for tied in self.model.tied:
+                tied.sum_gradient()
         if not self._checked:
             batch_checks.check_gradients(
                 self.mesh, self.model.module, pipelined=self.model.pipeline is not None
             )
             self._checked = True
-        return self._mean(value * scale)
+        return self._mean(own.total)
 
     def check_shapes(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> None:
         """Raise UsageError if this rank's rows of a batch do not fit the layout."""
@@ -131,10 +129,35 @@ class ModelTraining:
         if self.settings.sequence:
             batch_checks.check_sequence(self.mesh.layout, length)
 
+    def _scale(
+        self,
+        inputs: Tensor,
+        pieces: Sequence[_Piece],
+        loss: LossFunction | None,
+        share: BatchShare | None,
+    ) -> Tensor | float:
+        """Return what losses are multiplied by, as gradients are averaged over data ranks."""
+        layout = self.mesh.layout
+        if loss is not None:
+            return 1.0 if share is None else self._weight(inputs, share) * layout.data_size
+        counted = [count_targets(one.targets) for one in pieces if one.weight]
+        return self._target_scale(torch.stack(counted).sum(), layout.data_size * layout.context)
+
+    def _target_scale(self, own: Tensor, parts: int) -> Tensor:
+        """Return what a sum over targets is multiplied by, if a mean of `parts` is taken after.
+
+        `own` is the number of this rank's targets. Without any on all ranks it is 0.
+        """
+        layout = self.mesh.layout
+        count = own.double()
+        if layout.data_size * layout.context > 1:
+            count = self.mesh.sum_over_world(count) / (layout.tensor * layout.pipeline)
+        return quotient(torch.full_like(count, parts), count)
+
     def _step_in_tree(
-        self, inputs: Tensor, targets: Any, loss: LossFunction, batch_size: int
+        self, inputs: Tensor, targets: Any, loss: LossFunction | None, batch_size: int
     ) -> Tensor:
-        """Add the gradients of all groups of a batch as a tree; return its mean loss."""
+        """Add the gradients of all groups of a batch as a tree; return its loss."""
         size, full = self.mesh.layout.data_size, self.full_data_size
         parts = self.settings.microbatches or 1
         rank = self.mesh.layout.data_rank(self.mesh.rank)
@@ -148,35 +171,44 @@ class ModelTraining:
         check_microbatches(batch_size // full, parts)
         leaves = leaves_of_ranks(size, full, parts)
         pieces = _cut(cut_rows(len(inputs), len(leaves[rank])), inputs, targets, {})
+        scale: Tensor | float = 1.0
+        if loss is None:
+            scale = self._target_scale(count_targets(targets), leaves[-1].stop)
+        own = StepLoss(function=loss, scale=scale)
 
         def compute(number: int) -> Tensor:
             piece = pieces[number]
-            return loss(self.model.module(piece.inputs), piece.targets)
+            return own.of_part(self.model.module(piece.inputs), piece.targets, 1.0)
 
         with self._summing(last=False):
             return TreeReduction(module=self.model.module, rank=rank, leaves=leaves).run(compute)
 
     def evaluate(self, inputs: Tensor, targets: Any, loss: LossFunction | None) -> Tensor:
         """Return the loss of this data rank's rows, on all ranks that share them."""
-        loss = loss or cross_entropy
         module, layout = self.model.module, self.mesh.layout
         inputs, targets, kwargs = self._own_positions(inputs, targets)
+        measured = torch.zeros(2, dtype=torch.float64, device=inputs.device)
+
+        def compute(outputs: Any, wanted: Any, _part: float) -> Tensor:
+            value, weight = measure(loss, outputs, wanted)
+            measured.copy_(torch.stack([value, weight]))
+            return value
+
         training = module.training
         module.eval()
         try:
-            if self.model.pipeline is not None:
-                value = self.model.pipeline.evaluate(inputs, targets, loss=loss, kwargs=kwargs)
-            else:
-                with torch.no_grad():
-                    value = loss(module(inputs, **kwargs), targets)
+            with torch.no_grad():
+                if self.model.pipeline is not None:
+                    self.model.pipeline.evaluate(inputs, targets, loss=compute, kwargs=kwargs)
+                else:
+                    compute(module(inputs, **kwargs), targets, 1.0)
         finally:
             module.train(training)
             _reshard(self.model)
-        value = value.detach().double().clone()
         for axis in (MeshAxis.pipeline, MeshAxis.context):
             if layout.sizes[axis] > 1:
-                torch.distributed.all_reduce(value, group=self.mesh.group(axis))
-        return value / layout.context
+                torch.distributed.all_reduce(measured, group=self.mesh.group(axis))
+        return quotient(*measured)
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale the gradients to a 2-norm of `max_norm` at most; return what it was."""
@@ -219,21 +251,20 @@ class ModelTraining:
             check_microbatches(rows, self.settings.microbatches or 1)
         return cut_rows(rows, count * (self.settings.microbatches or 1))
 
-    def _accumulate(self, pieces: Sequence[_Piece], loss: LossFunction, scale: float) -> Tensor:
-        """Run forward and backward over the pieces of a batch; return their mean loss."""
-        values = []
+    def _accumulate(self, pieces: Sequence[_Piece], loss: StepLoss) -> None:
+        """Run forward and backward over the pieces of a batch."""
         for piece in pieces:
-            weight = scale * piece.weight
             if self.model.pipeline is not None:
-                value = self.model.pipeline.step(
-                    piece.inputs, piece.targets, loss=loss, scale=weight, kwargs=piece.kwargs
+                self.model.pipeline.step(
+                    piece.inputs,
+                    piece.targets,
+                    loss=partial(loss.of_part, whole=piece.weight),
+                    kwargs=piece.kwargs,
                 )
-            else:
-                with self._summing(last=piece is pieces[-1]):
-                    value = loss(self.model.module(piece.inputs, **piece.kwargs), piece.targets)
-                    torch.autograd.backward(value * weight)
-            values.append(value.detach() * piece.weight)
-        return torch.stack(values).sum()
+                continue
+            with self._summing(last=piece is pieces[-1]):
+                outputs = self.model.module(piece.inputs, **piece.kwargs)
+                torch.autograd.backward(loss.of_part(outputs, piece.targets, piece.weight))
 
     def _summing(self, *, last: bool) -> Any:
         """Sum gradients over replicas in the last piece only.

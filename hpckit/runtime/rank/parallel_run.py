@@ -18,14 +18,13 @@ from hpckit.model.parallel.reduction_tree import share_of_groups
 from hpckit.model.parallel.settings import BatchRule, Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, share_batch
 from hpckit.model.rank import RankInfo
+from hpckit.runtime.parallel.loss import LossFunction
 from hpckit.runtime.rank.parameters import is_sharded
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from hpckit.runtime.parallel.models import ParallelModels
-
-LossFunction = Callable[[Any, Any], Tensor]
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -168,9 +167,10 @@ class ParallelRun:
 
         `inputs` and `targets` are this data rank's rows: [rows, …]. `loss(outputs, targets)`
         returns a mean over rows; without it, the cross entropy of logits [rows, …, classes] is
-        taken. `share`, from `share()`, is needed if data ranks have different numbers of rows. The
-        value, float64, is the mean over the whole batch. Gradients are averaged over data ranks;
-        zero them yourself. Collective.
+        taken, as a mean over all targets of the whole batch but those of -100; without any it is 0.
+        `share`, from `share()`, is needed if data ranks have different numbers of rows. The
+        value, float64, is that of the whole batch, and gradients are its; zero them yourself.
+        Collective.
 
         The first step checks that ranks which share a data rank have the same batch, and that
         gradients agree. Raises UsageError and RunError.
@@ -182,7 +182,8 @@ class ParallelRun:
     ) -> Tensor:
         """Return the loss of this data rank's rows without gradients, in `model.eval()`.
 
-        All ranks must call it equally often. `mean` averages over data ranks.
+        It is that of `train_step`, of these rows alone. All ranks must call it equally often.
+        `mean` averages over data ranks.
         """
         return self._models.training(model).evaluate(inputs, targets, loss)
 

@@ -1,0 +1,135 @@
+"""One rank of a world that trains one step with a loss of some rows, beside one process."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
+from byte_model import ByteModel, plan
+from byte_world import batch, rank_of_world
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from hpckit.errors import HpckitError
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.settings import Parallel, Reduction
+from hpckit.runtime.rank.parallel_run import ParallelRun
+
+
+def build() -> nn.Module:
+    """Return the model that is trained."""
+    return ByteModel(blocks=4).double()
+
+
+def flat(outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    """Return the cross entropy of all positions."""
+    return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), **options)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Any] | None] = {"default": None}
+"""The losses that a step can be told to take."""
+
+
+def ignoring(rows: int, which: str) -> tuple[Tensor, Tensor]:
+    """Return a batch some of whose targets are ignored: more in each row, whole rows, or all."""
+    inputs, targets = batch(rows, 0)
+    targets = targets.clone()
+    for row in range(rows):
+        ignored = row * 16 // rows
+        if which == "half":
+            ignored = 16 if row < rows // 2 else 0
+        targets[row, : 16 if which == "all" else ignored] = -100
+    return inputs, targets
+
+
+def expected(case: dict[str, Any]) -> tuple[float, dict[str, Tensor]]:
+    """Return the loss and the gradients of one process that has the whole batch."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = build()
+    inputs, targets = ignoring(case["rows"], case["ignored"])
+    value = whole_loss(case, model(inputs), targets)
+    torch.autograd.backward(value)
+    return float(value.detach()), {n: whole(p.grad).clone() for n, p in model.named_parameters()}
+
+
+def whole_loss(case: dict[str, Any], outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss of a whole batch."""
+    del case
+    return flat(outputs, targets, reduction="sum") / (targets != -100).sum().clamp(min=1)
+
+
+def trained(case: dict[str, Any]) -> dict[str, Any]:
+    """Take two steps without zeroing between; return how far the result is from one process."""
+    settings = dict(case.get("parallel", {}))
+    if "reduce" in settings:
+        settings["reduce"] = Reduction(settings["reduce"])
+    run = ParallelRun(
+        info=rank_of_world(),
+        device=torch.device("cpu"),
+        seed=7,
+        layout=Layout(**case["layout"]),
+        full_layout=Layout(**case["full"]) if "full" in case else None,
+        parallel=Parallel(**settings),
+    )
+    model = run.parallelize(build, plan())
+    inputs, targets = ignoring(case["rows"], case["ignored"])
+    share = run.share(case["rows"])
+    rows, loss = share.rows, LOSSES[case.get("loss", "default")]
+    first = run.train_step(model, inputs[rows], targets[rows], loss=loss, share=share)
+    value = run.train_step(model, inputs[rows], targets[rows], loss=loss, share=share)
+    evaluated = run.evaluate(model, inputs[rows], targets[rows], loss=loss)
+    wanted, gradients = expected(case)
+    # The step's gradients were added twice.
+    far = [
+        float((whole(one.grad) - 2 * gradients[bare(name)]).norm())
+        / max(float(gradients[bare(name)].norm()), 1e-3)
+        for name, one in model.named_parameters()
+    ]
+    return {
+        "loss": [float(value) - wanted, float(first) - wanted],
+        "gradient": max(far),
+        "evaluated": float(evaluated),
+        "rows": [share.start, share.stop],
+        "wanted": wanted,
+    }
+
+
+def whole(tensor: Tensor | None) -> Tensor:
+    """Return all of a tensor that is there."""
+    assert tensor is not None
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def bare(name: str) -> str:
+    """Return the name that a parameter has in the model of one process."""
+    name = name.removeprefix("module.")
+    return "embed.weight" if name == "head.weight" else name
+
+
+def main() -> None:
+    """Run the cases of the order file; write what each rank found."""
+    order = json.loads(Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(order["patience_s"], exit=True)
+    dist.init_process_group("gloo")
+    found = []
+    for case in order["cases"]:
+        try:
+            one = trained(case)
+        except HpckitError as error:
+            one = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+        found.append(one)
+    Path(f"{order['out']}.{dist.get_rank()}").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
