@@ -58,6 +58,28 @@ def check_batches(mesh: RankMesh, inputs: Tensor, targets: Any, *, weighted: boo
         )
 
 
+def check_losses(known: Sequence[tuple[bool | None, str]]) -> bool:
+    """Return whether a loss is a sum with its weight; raises UsageError on all ranks.
+
+    `known` has for each rank whether it is, None where it was not called, and what is wrong.
+    """
+    kinds = {pair for pair, _ in known if pair is not None}
+    if len(kinds) > 1:
+        raise UsageError(
+            "loss(outputs, targets) returned a sum with its weight on some ranks only",
+            hint="return a mean over rows, or a pair, on all ranks",
+        )
+    for _, problem in known:
+        if problem:
+            raise UsageError(
+                f"loss(outputs, targets) is no mean over rows: {problem}; the layout would change "
+                "what is trained",
+                hint="return a pair: the sum of what counts, and its weight, such as the number of "
+                "targets that count: (losses.sum(), counted.sum())",
+            )
+    return kinds == {True}
+
+
 def check_targets(inputs: Tensor, targets: Any) -> None:
     """Raise UsageError if targets are a tensor of another number of rows than the inputs."""
     if isinstance(targets, Tensor) and targets.shape[:1] != inputs.shape[:1]:

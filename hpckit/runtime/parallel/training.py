@@ -20,7 +20,7 @@ from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.build import LaidOutModel
-from hpckit.runtime.parallel.gradients import clip, set_aside, total_norm
+from hpckit.runtime.parallel.gradients import clip, local_part, set_aside, total_norm
 from hpckit.runtime.parallel.loss import (
     LossFunction,
     StepLoss,
@@ -28,6 +28,7 @@ from hpckit.runtime.parallel.loss import (
     measure,
     quotient,
 )
+from hpckit.runtime.parallel.loss_check import RowMeanCheck
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.pipeline import check_microbatches
 from hpckit.runtime.parallel.tree_reduction import TreeReduction, refuse_other_reductions
@@ -80,6 +81,8 @@ class ModelTraining:
     settings: Parallel
     full_data_size: int
     _checked: bool = field(default=False)
+    _takes_pairs: bool | None = None
+    """Whether functions return a sum and its weight; None until one was called."""
 
     def __post_init__(self) -> None:
         """Prepare the model; raises UsageError if its gradients cannot be summed as asked for."""
@@ -93,23 +96,69 @@ class ModelTraining:
         if not self._checked:
             batch_checks.check_batches(self.mesh, inputs, targets, weighted=share is not None)
             self.check_shapes(inputs, targets, share)
+        own = StepLoss(function=loss, scale=1.0)
+        if loss is not None and self._takes_pairs is None:
+            own.check = RowMeanCheck()
+        with set_aside(self._unfinished(loss)):
+            value = self._compute(inputs, targets, own, share)
+        self._checked = True
+        return value
+
+    def _unfinished(self, loss: LossFunction | None) -> list[nn.Parameter]:
+        """Return the parameters whose gradients are changed after the backward pass of a step."""
+        if loss is None or self._takes_pairs is False:
+            return [one.parameter for one in self.model.tied]
+        return list(self.model.module.parameters())
+
+    def _compute(
+        self, inputs: Tensor, targets: Any, own: StepLoss, share: BatchShare | None
+    ) -> Tensor:
+        """Make the gradients of a batch; return its loss over all data ranks."""
         batch_size = self._batch_size(inputs, share)
         if self.settings.reduce is Reduction.tree:
-            self._checked = True
-            return self._step_in_tree(inputs, targets, loss, batch_size)
+            return self._step_in_tree(inputs, targets, own, batch_size)
         rows = self._pieces(len(inputs), batch_size)
         pieces = _cut(rows, *self._own_positions(inputs, targets))
-        own = StepLoss(function=loss, scale=self._scale(inputs, pieces, loss, share))
-        with set_aside([one.parameter for one in self.model.tied]):
-            self._accumulate(pieces, own)
-            for tied in self.model.tied:
-                tied.sum_gradient()
+        own.scale = self._scale(inputs, pieces, own.function, share)
+        self._accumulate(pieces, own)
+        for tied in self.model.tied:
+            tied.sum_gradient()
         if not self._checked:
             batch_checks.check_gradients(
                 self.mesh, self.model.module, pipelined=self.model.pipeline is not None
             )
-            self._checked = True
-        return self._mean(own.total)
+        if not self._are_pairs(own):
+            return self._mean(own.total)
+        layout = self.mesh.layout
+        totals = torch.stack([own.total, own.weight]).to(self.mesh.device)
+        totals = self.mesh.sum_over_world(totals) / layout.tensor
+        return self._divide(totals, layout.data_size * layout.context)
+
+    def _are_pairs(self, own: StepLoss) -> bool:
+        """Return whether losses of this step are sums with weights; the first time collective.
+
+        Raises UsageError on all ranks if a function returns anything else than it should.
+        """
+        if own.function is None:
+            return False
+        if self._takes_pairs is None:
+            known = self.mesh.gather_all((own.pair, own.problem()))
+            self._takes_pairs = batch_checks.check_losses(known)
+        if own.pair not in {None, self._takes_pairs}:
+            raise UsageError(
+                "a loss returned a sum with its weight, and another one of this model a mean",
+                hint="return the pair, or the mean, in all steps",
+            )
+        return self._takes_pairs
+
+    def _divide(self, totals: Tensor, parts: int) -> Tensor:
+        """Divide gradients, each a mean of `parts` sums, by the weight of all; return the loss."""
+        value, weight = totals
+        factor = quotient(torch.full_like(weight, parts), weight)
+        for one in self.model.module.parameters():
+            if one.grad is not None:
+                local_part(one.grad).mul_(factor)
+        return quotient(value, weight)
 
     def check_shapes(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> None:
         """Raise UsageError if this rank's rows of a batch do not fit the layout."""
@@ -154,9 +203,7 @@ class ModelTraining:
             count = self.mesh.sum_over_world(count) / (layout.tensor * layout.pipeline)
         return quotient(torch.full_like(count, parts), count)
 
-    def _step_in_tree(
-        self, inputs: Tensor, targets: Any, loss: LossFunction | None, batch_size: int
-    ) -> Tensor:
+    def _step_in_tree(self, inputs: Tensor, targets: Any, own: StepLoss, batch_size: int) -> Tensor:
         """Add the gradients of all groups of a batch as a tree; return its loss."""
         size, full = self.mesh.layout.data_size, self.full_data_size
         parts = self.settings.microbatches or 1
@@ -171,17 +218,20 @@ class ModelTraining:
         check_microbatches(batch_size // full, parts)
         leaves = leaves_of_ranks(size, full, parts)
         pieces = _cut(cut_rows(len(inputs), len(leaves[rank])), inputs, targets, {})
-        scale: Tensor | float = 1.0
-        if loss is None:
-            scale = self._target_scale(count_targets(targets), leaves[-1].stop)
-        own = StepLoss(function=loss, scale=scale)
+        if own.function is None:
+            own.scale = self._target_scale(count_targets(targets), leaves[-1].stop)
 
         def compute(number: int) -> Tensor:
             piece = pieces[number]
             return own.of_part(self.model.module(piece.inputs), piece.targets, 1.0)
 
+        tree = TreeReduction(module=self.model.module, rank=rank, leaves=leaves)
         with self._summing(last=False):
-            return TreeReduction(module=self.model.module, rank=rank, leaves=leaves).run(compute)
+            value = tree.run(compute)
+        if not self._are_pairs(own):
+            return value
+        weight = tree.in_order(own.weights).sum()
+        return self._divide(torch.stack([value * tree.count, weight]), tree.count)
 
     def evaluate(self, inputs: Tensor, targets: Any, loss: LossFunction | None) -> Tensor:
         """Return the loss of this data rank's rows, on all ranks that share them."""
@@ -190,9 +240,9 @@ class ModelTraining:
         measured = torch.zeros(2, dtype=torch.float64, device=inputs.device)
 
         def compute(outputs: Any, wanted: Any, _part: float) -> Tensor:
-            value, weight = measure(loss, outputs, wanted)
-            measured.copy_(torch.stack([value, weight]))
-            return value
+            found = measure(loss, outputs, wanted)
+            measured.copy_(torch.stack([found.value, found.weight]))
+            return found.value
 
         training = module.training
         module.eval()

@@ -158,9 +158,13 @@ class TreeReduction:
 
     def _mean_loss(self) -> Tensor:
         """Return the mean loss of all leaves, added in their order."""
-        first = self._losses[0]
-        losses = torch.zeros(self.count, dtype=torch.float64, device=first.device)
-        losses[self.own.start : self.own.stop] = torch.stack(self._losses)
+        losses = self.in_order(self._losses)
         self._losses.clear()
-        dist.all_reduce(losses)  # each place is of one rank, so that nothing is rounded
         return losses.mean()
+
+    def in_order(self, own: Sequence[Tensor]) -> Tensor:
+        """Return a number of each leaf, of all ranks, float64; `own` are those of this rank's."""
+        numbers = torch.zeros(self.count, dtype=torch.float64, device=own[0].device)
+        numbers[self.own.start : self.own.stop] = torch.stack(list(own))
+        dist.all_reduce(numbers)  # each place is of one rank, so that nothing is rounded
+        return numbers

@@ -33,7 +33,32 @@ def flat(outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
     return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), **options)
 
 
-LOSSES: dict[str, Callable[[Tensor, Tensor], Any] | None] = {"default": None}
+def each(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross entropy of each position that is not ignored."""
+    return flat(outputs, targets, reduction="none")
+
+
+def weights(targets: Tensor) -> Tensor:
+    """Return what each position counts: 0 where it is ignored, else 0.5 to 1.5."""
+    return (targets.flatten() != -100) * (0.5 + targets.flatten().remainder(3) / 2).double()
+
+
+def weighted(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a weighted sum and its weight."""
+    own = weights(targets)
+    return (each(outputs, targets) * own).sum(), own.sum()
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Any] | None] = {
+    "default": None,
+    "pair": weighted,
+    "no mean of a mask": flat,
+    "mean": lambda o, t: each(o, t).mean(),
+    "sum": lambda o, t: each(o, t).sum(),
+    "max": lambda o, t: each(o, t).max(),
+    "vector": each,
+    "drawn": lambda o, t: each(o, t).mean() * torch.rand(()),
+}
 """The losses that a step can be told to take."""
 
 
@@ -62,7 +87,11 @@ def expected(case: dict[str, Any]) -> tuple[float, dict[str, Tensor]]:
 
 def whole_loss(case: dict[str, Any], outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the loss of a whole batch."""
-    del case
+    if case.get("loss") == "pair":
+        value, weight = weighted(outputs, targets)
+        return value / (weight or 1)
+    if case.get("loss") == "mean":
+        return each(outputs, targets).mean()
     return flat(outputs, targets, reduction="sum") / (targets != -100).sum().clamp(min=1)
 
 

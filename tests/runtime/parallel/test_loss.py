@@ -58,7 +58,24 @@ DEFAULT = (
     | ignoring({name: LAYOUTS[name] for name in LAYOUTS if name != "interleaved"}, "all")
     | ignoring({"tree": PARTS["tree"]}, "all")
 )
-CASES = DEFAULT
+FEW = {name: LAYOUTS[name] for name in ("ddp", "tensor", "context x pipeline", "pipeline x fsdp")}
+PAIRS = {f"pair, {name}": {**one, "loss": "pair"} for name, one in DEFAULT.items()}
+MEANS = {
+    f"mean, {name}": {**one, "loss": "mean"} for name, one in ignoring(LAYOUTS, "more").items()
+}
+REFUSED = {
+    f"{loss}, {name}": {**one, "loss": loss}
+    for loss in ("sum", "max", "no mean of a mask")
+    for name, one in ignoring(FEW, "more").items()
+} | ignoring({"one row": {"layout": {"replicate": 4}, "rows": 4, "loss": "sum"}}, "more")
+OTHER = ignoring(
+    {
+        "vector": {"layout": {"replicate": 4}, "loss": "vector"},
+        "drawn": {"layout": {"replicate": 4}, "loss": "drawn"},
+    },
+    "more",
+)
+CASES = DEFAULT | PAIRS | MEANS | REFUSED | OTHER
 
 
 @pytest.fixture(scope="module", name="found")
@@ -79,6 +96,39 @@ def test_loss_is_the_mean_over_all_valid_targets(found: list[dict[str, Any]], na
         assert one[name]["gradient"] <= 1e-12
     if name.endswith("all ignored"):
         assert found[0][name]["wanted"] == 0.0
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", [*PAIRS, *MEANS])
+def test_sums_are_divided_by_the_weight_of_the_whole_batch(
+    found: list[dict[str, Any]], name: str
+) -> None:
+    """A loss that returns a sum and its weight is exact in every layout, as is a mean of rows."""
+    for one in found:
+        assert "error" not in one[name], one[name]
+        assert max(map(abs, one[name]["loss"])) <= 1e-12
+        assert one[name]["gradient"] <= 1e-12
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", REFUSED)
+def test_loss_that_is_no_mean_over_rows_is_refused(found: list[dict[str, Any]], name: str) -> None:
+    """On all ranks, also on those that have no loss; it would scale with the layout."""
+    for one in found:
+        assert "is no mean over rows: it is" in one[name]["message"], one[name]
+        assert "return a pair" in one[name]["hint"]
+
+
+@pytest.mark.training
+def test_loss_that_is_no_number_is_refused(found: list[dict[str, Any]]) -> None:
+    """The error says what was returned."""
+    assert "returned [32]" in found[0]["vector, more ignored"]["message"]
+
+
+@pytest.mark.training
+def test_loss_that_draws_numbers_is_taken(found: list[dict[str, Any]]) -> None:
+    """Nothing can be said of it."""
+    assert "error" not in found[0]["drawn, more ignored"], found[0]["drawn, more ignored"]
 
 
 @pytest.mark.training
