@@ -51,8 +51,8 @@ def measure(function: LossFunction | None, outputs: Any, targets: Any) -> Measur
     Raises UsageError if a function returns neither a number nor a sum and its weight.
     """
     if function is None:
-        value, weight = summed_cross_entropy(outputs, targets)
-        return MeasuredLoss(value=value.double(), weight=weight.double(), pair=False)
+        summed, count = summed_cross_entropy(outputs, targets)
+        return MeasuredLoss(value=summed.double(), weight=count.double(), pair=False)
     found = function(outputs, targets)
     pair = isinstance(found, tuple) and len(found) == len(("sum", "weight"))
     given: Any = found[0] if pair else found

@@ -96,6 +96,33 @@ def test_weights_that_do_not_fit_are_refused_by_name(
     assert [json.loads(one.read_text()) for one in tmp_path.glob("*/changed-*")] == [[], []]
 
 
+def test_two_tensors_for_one_parameter_are_refused(
+    world: Any, tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    """One of them would be dropped without a word; the same numbers twice are fine."""
+    orders = {"program": "weights", "do": "begin_unfit", "strict": False}
+    same = state | {"head.weight": state["embed.weight"].clone()}
+    other = state | {"head.weight": state["embed.weight"] + 1}
+    for seen in world(2, **orders, weights=str(write(tmp_path / "same.pt", same))):
+        assert "message" not in seen
+    for one in tmp_path.glob("*/changed-*"):
+        one.unlink()
+    for seen in world(2, **orders, weights=str(write(tmp_path / "other.pt", other))):
+        assert "embed.weight and head.weight are one parameter in the model" in seen["message"]
+        assert "take one out of the file" in seen["hint"]
+    assert [json.loads(one.read_text()) for one in tmp_path.glob("*/changed-*")] == [[], []]
+
+
+def test_complex_numbers_for_real_ones_are_refused(
+    world: Any, tmp_path: Path, state: dict[str, torch.Tensor]
+) -> None:
+    """Their imaginary parts would be dropped."""
+    path = write(tmp_path / "model.pt", state | {"norm.bias": state["norm.bias"] * 1j})
+    orders = {"program": "weights", "do": "begin_unfit", "strict": True}
+    for seen in world(2, **orders, weights=str(path)):
+        assert "norm.bias (complex64, not float32): of another shape or kind" in seen["message"]
+
+
 def test_weights_that_fit_in_part_may_be_loaded(
     world: Any, tmp_path: Path, state: dict[str, torch.Tensor]
 ) -> None:
