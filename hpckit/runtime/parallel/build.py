@@ -252,7 +252,7 @@ def _tied(
     found = []
     for pair in plan.tied:
         here = [name for name in pair if name in own]
-        if len(here) == 1:
+        if len(here) == 1 and own[here[0]].requires_grad:
             counts = here[0] == pair[0]
             parameter = own[here[0]]
             found.append(TiedWeight(parameter=parameter, peer=other, group=group, counts=counts))

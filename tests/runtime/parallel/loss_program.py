@@ -23,9 +23,12 @@ from hpckit.model.parallel.settings import Parallel, Reduction
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
 
-def build() -> nn.Module:
-    """Return the model that is trained."""
-    return ByteModel(blocks=4).double()
+def build(frozen: str = "") -> nn.Module:
+    """Return the model that is trained; parameters whose name has `frozen` learn nothing."""
+    model = ByteModel(blocks=4).double()
+    for name, one in model.named_parameters():
+        one.requires_grad_(not frozen or frozen not in name)
+    return model
 
 
 def flat(outputs: Tensor, targets: Tensor, **options: Any) -> Tensor:
@@ -78,11 +81,12 @@ def expected(case: dict[str, Any]) -> tuple[float, dict[str, Tensor]]:
     """Return the loss and the gradients of one process that has the whole batch."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        model = build()
+        model = build(case.get("frozen", ""))
     inputs, targets = ignoring(case["rows"], case["ignored"])
     value = whole_loss(case, model(inputs), targets)
     torch.autograd.backward(value)
-    return float(value.detach()), {n: whole(p.grad).clone() for n, p in model.named_parameters()}
+    learning = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    return float(value.detach()), {name: whole(one.grad) for name, one in learning.items()}
 
 
 def whole_loss(case: dict[str, Any], outputs: Tensor, targets: Tensor) -> Tensor:
@@ -108,7 +112,7 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         full_layout=Layout(**case["full"]) if "full" in case else None,
         parallel=Parallel(**settings),
     )
-    model = run.parallelize(build, plan())
+    model = run.parallelize(lambda: build(case.get("frozen", "")), plan())
     inputs, targets = ignoring(case["rows"], case["ignored"])
     share = run.share(case["rows"])
     rows, loss = share.rows, LOSSES[case.get("loss", "default")]
@@ -121,12 +125,13 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         float((whole(one.grad) - 2 * gradients[bare(name)]).norm())
         / max(float(gradients[bare(name)].norm()), 1e-3)
         for name, one in model.named_parameters()
+        if one.requires_grad
     ]
     return {
         "loss": [float(value) - wanted, float(first) - wanted],
         "gradient": max(far),
         "evaluated": float(evaluated),
-        "rows": [share.start, share.stop],
+        "frozen": sorted(bare(n) for n, one in model.named_parameters() if one.grad is None),
         "wanted": wanted,
     }
 

@@ -75,7 +75,20 @@ OTHER = ignoring(
     },
     "more",
 )
-CASES = DEFAULT | PAIRS | MEANS | REFUSED | OTHER
+FROZEN = {
+    f"{part} frozen, {name}": {"rows": 8, "ignored": "more", **one, "frozen": part}
+    for part in ("up", "embed")
+    for name, one in LAYOUTS.items()
+} | {
+    f"tensor alone, {part} frozen": {
+        "layout": {"tensor": 4},
+        "rows": 8,
+        "ignored": "more",
+        "frozen": part,
+    }
+    for part in ("up", "embed", "query")
+}
+CASES = DEFAULT | PAIRS | MEANS | REFUSED | OTHER | FROZEN
 
 
 @pytest.fixture(scope="module", name="found")
@@ -108,6 +121,20 @@ def test_sums_are_divided_by_the_weight_of_the_whole_batch(
         assert "error" not in one[name], one[name]
         assert max(map(abs, one[name]["loss"])) <= 1e-12
         assert one[name]["gradient"] <= 1e-12
+
+
+@pytest.mark.training
+@pytest.mark.parametrize("name", FROZEN)
+def test_frozen_parameters_learn_nothing_in_any_layout(
+    found: list[dict[str, Any]], name: str
+) -> None:
+    """The others have the gradients of one process."""
+    for one in found:
+        assert "error" not in one[name], one[name]
+        assert max(map(abs, one[name]["loss"])) <= 1e-12
+        assert one[name]["gradient"] <= 1e-12
+        assert all(FROZEN[name]["frozen"] in each for each in one[name]["frozen"])
+    assert any(one[name]["frozen"] for one in found)
 
 
 @pytest.mark.training
