@@ -87,8 +87,9 @@ class Parallel:
     forward, then all backward), `1F1B` (in turn, which needs less memory) or `Interleaved1F1B`
     (with two groups of layers on each rank, which wait less for each other)."""
     microbatches: int | None = None
-    """With `pipeline`: into how many parts each rank's batch is cut. Null: twice as many as stages,
-    or what of that divides the batch."""
+    """Into how many parts `run.train_step` cuts each rank's rows of a batch, to compute them one
+    after the other. Null: with `pipeline` twice as many as stages, or what of that divides the
+    rows; else 1."""
     params: Precision = Precision.fp32
     """In which type of number the model computes."""
     recompute: Recompute = Recompute.none

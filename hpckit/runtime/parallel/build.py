@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel, Precision, Recompute
@@ -83,11 +84,23 @@ def lay_out_checked(
         if not _is_sharded(mesh, settings):
             cut.place_gradients(holder)
         _join_parts(cut, parts, split.stages if split else 1)
+    if split is not None:
+        holder.register_forward_pre_hook(_refuse_call)
     return LaidOutModel(
         module=holder,
         pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
         context=context,
         tied=_tied(holder, plan, mesh, split),
+    )
+
+
+def _refuse_call(module: nn.Module, args: Any) -> None:
+    """Refuse to run the stages of one rank as if they were the model."""
+    del args
+    raise UsageError(
+        f"this {type(module).__name__} was called, and with parallel.pipeline it is this rank's "
+        "stages only",
+        hint="call run.train_step(model, inputs, targets), and run.evaluate",
     )
 
 
