@@ -102,6 +102,9 @@ class Parallel:
     replicas asked for, times `microbatches`, have to be a power of two."""
     compile: bool = False
     """Compile every unit of the plan with torch.compile."""
+    self_check: bool = True
+    """With `tensor` or `context`: compare in the first step what one unit of each class computes
+    with what the whole unit does on the same row. Not with `compile`."""
 
 
 SCHEDULES = {"GPipe": 1, "1F1B": 1, "Interleaved1F1B": 2}

@@ -6,7 +6,7 @@ this order. Sharding comes last, so that each rank then holds its own part only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from hpckit.runtime.parallel.initialise import PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.model_checks import check_plan
 from hpckit.runtime.parallel.pipeline import Pipeline, PipelineSplit, StagePart
+from hpckit.runtime.parallel.self_check import SelfCheck, UnitCheck, whole_units
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
 
 
@@ -38,6 +39,7 @@ class LaidOutModel:
     pipeline: Pipeline | None = None
     context: ContextShards | None = None
     tied: tuple[TiedWeight, ...] = ()
+    check: SelfCheck | None = None
 
 
 def lay_out(
@@ -75,6 +77,7 @@ def lay_out_checked(
     _placed(holder, mesh.device)
     here = dict(holder.named_modules())
     own = [unit for unit in units if unit in here]
+    wholes = whole_units(holder, own) if _needs_check(mesh.layout, settings) else {}
     cut = _cut_matrices(holder, own, plan, mesh, settings)
     context = _join_context(holder, own, mesh)
     _prepare_units(holder, own, settings)
@@ -91,7 +94,35 @@ def lay_out_checked(
         pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
         context=context,
         tied=_tied(holder, plan, mesh, split),
+        check=_self_check(holder, wholes, context, mesh, settings),
     )
+
+
+def _needs_check(layout: Layout, settings: Parallel) -> bool:
+    """Return whether units compute on parts. A compiled unit would keep what watches it."""
+    return settings.self_check and not settings.compile and layout.tensor * layout.context > 1
+
+
+def _self_check(
+    holder: nn.Module,
+    wholes: Mapping[str, nn.Module],
+    context: ContextShards | None,
+    mesh: RankMesh,
+    settings: Parallel,
+) -> SelfCheck | None:
+    if not wholes:
+        return None
+    units = [
+        UnitCheck(
+            name=name,
+            whole=whole,
+            unit=holder.get_submodule(name),
+            context=context,
+            half=settings.params is Precision.bf16,
+        )
+        for name, whole in wholes.items()
+    ]
+    return SelfCheck(layout=mesh.layout, units=units)
 
 
 def _refuse_call(module: nn.Module, args: Any) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -99,10 +99,24 @@ class ModelTraining:
         own = StepLoss(function=loss, scale=1.0)
         if loss is not None and self._takes_pairs is None:
             own.check = RowMeanCheck()
-        with set_aside(self._unfinished(loss)):
+        with self._watched(), set_aside(self._unfinished(loss)):
             value = self._compute(inputs, targets, own, share)
         self._checked = True
         return value
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Compare units that are cut with whole ones, in the first step; collective."""
+        check = self.model.check
+        if self._checked or check is None:
+            yield
+            return
+        check.watch()
+        try:
+            yield
+            batch_checks.check_units(self.mesh, check.problem())
+        finally:
+            check.stop()
 
     def _unfinished(self, loss: LossFunction | None) -> list[nn.Parameter]:
         """Return the parameters whose gradients are changed after the backward pass of a step."""
