@@ -166,6 +166,7 @@ def attach(*, timeout_s: float = 120.0, checkpoint_dir: str | Path | None = None
         memory = None
         kept = None if checkpoint_dir is None else Path(checkpoint_dir).absolute()
         run = _attach_alone(environ, info, timeout_s, kept)
+    process_group.hold_group()
     run.promise()
     note_exits()
     atexit.register(_detach, run)
@@ -218,8 +219,7 @@ def _note_exception(run: Run, memory: CudaMemory, raised: BaseException) -> None
 
 
 def _detach(run: Run) -> None:
-    run.registered.clear()
-    process_group.close()
+    process_group.close(run.registered)
 
 
 def _attach_alone(
