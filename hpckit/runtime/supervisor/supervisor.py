@@ -306,8 +306,7 @@ class _Supervisor:
                 self._in_network_order(agents),
                 self.past,
                 self.assignment.settings.recovery,
-                resources.nodes,
-                replica_nodes=self.replica_nodes,
+                self.resizing.round_sizes,
             )
         except AgentsError as error:
             agents.lose_left(blamed=not self.notices.noticed.is_set())
@@ -334,10 +333,10 @@ class _Supervisor:
         )
 
     async def _round(self, number: int, nodes: tuple[str, ...], agents: Agents) -> Action:
-        """Run one round on those of these nodes that are left, if they are whole replicas."""
+        """Run one round on those of these nodes that are left, if they have a layout."""
         there = {peer.node: peer for peer in agents.standing}
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
-        if not members or len(members) % self.replica_nodes:
+        if not self.resizing.round_sizes.holds(len(members)):
             failure, standing = gone_before(nodes, there), tuple(there)
             view = RoundView(round=number, at=now(), exits=(), failure=failure, standing=standing)
             return await self._decided(replace(view, members=nodes))
@@ -428,6 +427,7 @@ class _Supervisor:
             wanted=self.resizing.wanted_nodes,
             fewest=self.resizing.fewest_nodes,
             replica_nodes=self.replica_nodes,
+            fallback_nodes=self.resizing.size.fallback_nodes,
             resizing=self.resizing.asked,
             grown_from=self.resizing.grown_from,
             requeues=allocation is not None and settings.recovery.requeue,

@@ -6,6 +6,7 @@ script of its job does it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,7 +22,8 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
-from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, Recovery, Resources
+from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, Recovery, Resources, Runtime
+from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
 from hpckit.record.elastic.answers import read_resize_answer
@@ -66,6 +68,40 @@ def main(config, run):
             return
 """
 
+PLANNED = """
+import time, torch
+from torch import nn
+from hpckit import Plan
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+def error(found, wanted):
+    return ((found - wanted) ** 2).mean()
+
+def main(config, run):
+    model = run.parallelize(Model, Plan(units="blocks.*"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run.state(model=model, optimizer=optimizer)
+    done = run.folder / "done"
+    share = run.share(6)
+    rows = torch.arange(12.0).reshape(6, 2)[share.rows]
+    for step in run.steps(100_000):
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        run.train_step(model, rows, rows, loss=error, share=share)
+        optimizer.step()
+        if run.mean(float(done.exists())) > 0:
+            return
+"""
+
 
 def waited(ready: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
     """Return what `ready` returns once that is true."""
@@ -83,6 +119,7 @@ class Elastic:
     launch: Launch
     process: subprocess.Popen[str]
     satellites: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
 
     @property
     def paths(self) -> AttemptPaths:
@@ -134,6 +171,18 @@ class Elastic:
         self.satellites.append(agent)
         return agent
 
+    def lose(self, node: str) -> None:
+        """Have nothing come from a node any more."""
+        joined = [one for one in self.events() if isinstance(one, events.AgentJoined)]
+        (agent,) = [one.pid for one in joined if one.node == node]
+        self.stopped.append(agent)
+        os.kill(agent, signal.SIGSTOP)
+
+    def layouts(self) -> list[str]:
+        """Return what the ranks of each round said of their layout."""
+        told = [one for one in self.events() if isinstance(one, events.LayoutReported)]
+        return [str(one.report.layout) for one in told]
+
     def resize(self, resize: Resize, replicas: int) -> ResizeAnswer:
         """Ask the supervisor, as the verbs do, and return its answer."""
         at = datetime.now(UTC)
@@ -163,19 +212,22 @@ def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
     """Return what starts a run on some nodes; afterwards nothing of it is left."""
     begun: list[Elastic] = []
 
-    def start(nodes: int, **resources: Any) -> Elastic:
+    def start(
+        nodes: int, script: str = TRAIN, parallel: Parallel | None = None, **resources: Any
+    ) -> Elastic:
         fake = Path(workshop.project.parent / "bin")
         fake.mkdir()
         (fake / "srun").write_text(SRUN)
         (fake / "srun").chmod(0o700)
         cluster = Cluster(kind=ClusterKind.slurm, bin_dir=str(fake))
-        settings = ranks(1, cluster=cluster) | {
+        settings = ranks(1, cluster=cluster, parallel=parallel or Parallel()) | {
+            "runtime": Runtime(stop_grace_s=2, rendezvous_timeout_s=20, node_timeout_s=4),
             "resources": Resources(nodes=nodes, **resources),
             "checkpoint": Checkpoint(interval_steps=10),
             "recovery": Recovery(restarts={"node_lost": 3}),
         }
-        launch = workshop.freeze(TRAIN, **settings)
-        names = ",".join(NODES[:nodes])
+        launch = workshop.freeze(script, **settings)
+        names = ",".join((ONE, TWO, THREE)[:nodes])
         process = workshop.start(launch, SLURM_JOB_ID="9", SLURM_JOB_NODELIST=names)
         run = Elastic(launch, process)
         begun.append(run)
@@ -188,6 +240,9 @@ def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
         for agent in run.satellites:
             agent.kill()
             agent.wait()
+        for pid in run.stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         run.process.kill()
         run.process.communicate()
 
@@ -262,3 +317,27 @@ def test_growth_beyond_the_batch_is_undone(elastic: Callable[..., Elastic]) -> N
     said = [one.message for one in run.events() if isinstance(one, events.Warned)]
     (undone,) = [one for one in said if "growing was undone" in one]
     assert "batch" in undone, undone
+
+
+def test_run_without_a_whole_replica_continues_in_another_layout(
+    elastic: Callable[..., Elastic],
+) -> None:
+    """It goes on from its checkpoint on the nodes that are left, and back once nodes come."""
+    own = Parallel(replicate="rest", shard=3, fallback=[FallbackLayout(replicate=1, shard="rest")])
+    run = elastic(3, script=PLANNED, parallel=own, min_nodes=1)
+    run.lose(THREE)
+    run.wait_for(ONE, TWO)
+    run.satellite("77", FOUR)
+    run.wait_for(ONE, TWO, FOUR)
+    run.end()
+    assert run.layouts() == ["shard 3", "shard 2", "shard 3"]
+    assert run.causes() == ["node_lost", "resized", None]
+    ended = [one for one in run.events() if isinstance(one, events.RoundEnded)]
+    first, second, third = [(one.first_step or 0, one.step or 0) for one in ended]
+    assert 0 < second[0] <= first[1] + 1, "it goes on from a checkpoint"
+    assert second[1] <= third[0] <= second[1] + 1, "no step is done twice on the way back"
+    said = [one.message for one in run.events() if isinstance(one, events.Warned)]
+    assert (
+        "2 nodes hold no whole replica of shard 3: the run continues as shard 2 "
+        "(parallel.fallback)" in said
+    )
