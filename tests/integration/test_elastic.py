@@ -146,14 +146,28 @@ def test_cancel_takes_a_waiting_satellite_along(training: Training) -> None:
     training.sandbox.slurm("scancel", hold)
 
 
-def test_satellite_of_an_ended_run_leaves_at_once(training: Training) -> None:
-    """A satellite that starts too late says so, and ends with exit code 0."""
+def test_waiting_satellite_is_cancelled_when_its_run_ends(training: Training) -> None:
+    """Nothing of it is left in the queue, and what it waited for goes on."""
     training.launch("+params.pause_s=0.2", "+params.steps=40")
     training.wait_for_step(6)
     hold = training.sandbox.slurm("sbatch", "--parsable", *HOLD).strip()
     job = grow(training)
     training.completed()
+    training.wait(lambda: not training.sandbox.state_of_job(job), "the satellite was cancelled")
+    assert "JobState=CANCELLED" in training.sandbox.slurm("scontrol", "show", "job", job)
+    assert training.sandbox.state_of_job(hold)
     training.sandbox.slurm("scancel", hold)
+
+
+def test_satellite_of_an_ended_run_leaves_at_once(training: Training) -> None:
+    """A satellite that is started too late, by hand, says so, and ends with exit code 0."""
+    training.launch("+params.pause_s=0.2", "+params.steps=40")
+    training.wait_for_step(6)
+    grow(training)
+    wait_for_nodes(training, 3)
+    training.completed()
+    script = training.project.launch_folder() / "job-1.sbatch"
+    job = training.sandbox.slurm("sbatch", "--parsable", str(script)).strip()
     training.wait(lambda: not training.sandbox.state_of_job(job), "the satellite has ended")
     (log,) = training.project.launch_folder().glob(f"logs/job-*-{job}.log")
     assert "has ended: there is nothing to join" in log.read_text()
