@@ -7,6 +7,7 @@ script of its job does it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -26,12 +27,16 @@ from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, Recovery, Reso
 from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RunState
+from hpckit.model.telemetry.settings import Observe
+from hpckit.model.telemetry.vocabulary import TelemetryRow
 from hpckit.record.elastic.answers import read_resize_answer
 from hpckit.record.launches import Launch, read_runs
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.store import read_events
+from hpckit.record.telemetry import read_segment, telemetry_nodes
 from hpckit.runtime.environ import SATELLITE
 from hpckit.runtime.requests import ask
+from hpckit.views.telemetry import run_usage
 
 pytestmark = pytest.mark.training
 
@@ -213,7 +218,11 @@ def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
     begun: list[Elastic] = []
 
     def start(
-        nodes: int, script: str = TRAIN, parallel: Parallel | None = None, **resources: Any
+        nodes: int,
+        script: str = TRAIN,
+        parallel: Parallel | None = None,
+        observe: Observe | None = None,
+        **resources: Any,
     ) -> Elastic:
         fake = Path(workshop.project.parent / "bin")
         fake.mkdir()
@@ -221,6 +230,7 @@ def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
         (fake / "srun").chmod(0o700)
         cluster = Cluster(kind=ClusterKind.slurm, bin_dir=str(fake))
         settings = ranks(1, cluster=cluster, parallel=parallel or Parallel()) | {
+            "observe": observe or Observe(),
             "runtime": Runtime(stop_grace_s=2, rendezvous_timeout_s=20, node_timeout_s=4),
             "resources": Resources(nodes=nodes, **resources),
             "checkpoint": Checkpoint(interval_steps=10),
@@ -341,3 +351,27 @@ def test_run_without_a_whole_replica_continues_in_another_layout(
         "2 nodes hold no whole replica of shard 3: the run continues as shard 2 "
         "(parallel.fallback)" in said
     )
+
+
+def test_nodes_of_satellites_are_measured_once(elastic: Callable[..., Elastic]) -> None:
+    """From their start to their end; a satellite that is sent away adds nothing to its node."""
+    run = elastic(1, observe=Observe(interval_s=0.5, row_s=1.0))
+    run.satellite("77", THREE)
+    run.wait_for(ONE, THREE)
+    assert run.satellite("78", THREE).wait(20) == 0
+    time.sleep(2.5)
+    run.end()
+    assert run.satellites[0].wait(20) == 0
+    assert telemetry_nodes(run.paths) == [ONE, THREE]
+    read = list(read_segment(run.paths.telemetry(THREE)))
+    rows = [one for one in read if isinstance(one, TelemetryRow)]
+    for before, after in itertools.pairwise(rows):
+        assert before.end <= after.start, "no time is in two rows"
+    used = {one.node: one.seconds for one in run_usage(run.launch, 0).nodes}
+    (joined,) = [
+        one.at
+        for one in run.events()
+        if isinstance(one, events.AgentJoined) and one.satellite == "77"
+    ]
+    assert used[THREE] == pytest.approx((rows[-1].end - joined).total_seconds(), abs=1.5)
+    assert used[THREE] < used[ONE]
