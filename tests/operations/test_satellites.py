@@ -23,6 +23,7 @@ from hpckit.record.launches import (
     read_launch_history,
     read_runs,
 )
+from hpckit.views.top import TopReader, TopRequest
 
 pytestmark = pytest.mark.slow
 
@@ -79,6 +80,11 @@ def test_satellites_that_wait_are_cancelled_when_their_run_ends(
     assert {*satellites, other} <= living(fake_slurm)
     (run,) = json.loads(slurm_shell("status", "--json").out)["runs"]
     assert {one["job"] for one in run["satellites"]} == satellites
+    top = TopReader(launch=load_launch(launch.folder), context=context)
+    top.look(TopRequest())
+    shown = top.look(TopRequest()).head[1]
+    assert "; satellites: " in shown, shown
+    assert all(f"{job} pending" in shown for job in satellites)
     (slurm_shell.cwd / "fixed").touch()
     until(lambda: not satellites & living(fake_slurm))
     until(lambda: not read_launch_history(load_launch(launch.folder)).satellite_jobs(0))
