@@ -5,7 +5,7 @@ It makes no decisions itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -174,10 +174,14 @@ class _SlurmJob:
         )
         return requeue(self.commands, attempt, exclude=wish.excluded)
 
-    def draining(self) -> dict[str, str] | None:
-        """Return which nodes of the job are draining, and why; None if Slurm does not answer."""
+    def draining(self, others: Sequence[str]) -> dict[str, str] | None:
+        """Return which nodes of the job, and of `others`, are draining, and why.
+
+        None if Slurm does not answer.
+        """
         try:
-            return draining_nodes(self.context.environ["SLURM_JOB_NODELIST"], self.commands)
+            own = self.context.environ["SLURM_JOB_NODELIST"]
+            return draining_nodes(",".join((own, *others)), self.commands)
         except (SchedulerError, KeyError):
             return None
 

@@ -26,7 +26,7 @@ from hpckit.model.elastic.resize import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, Recovery, Resources, Runtime
 from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.plain import to_plain
-from hpckit.model.states import RunState
+from hpckit.model.states import DrainAction, RunState
 from hpckit.model.telemetry.settings import Observe
 from hpckit.model.telemetry.vocabulary import TelemetryRow
 from hpckit.record.elastic.answers import read_resize_answer
@@ -52,6 +52,14 @@ nodes = [os.environ | {{
 }} for at in range(count)]
 agents = [subprocess.Popen(command, env=environ) for environ in nodes]
 sys.exit(max(agent.wait() for agent in agents))
+"""
+
+SCONTROL = f"""#!{sys.executable}
+import pathlib, sys
+drained = pathlib.Path(__file__).with_name("drained")
+for node in sys.argv[-1].split(","):
+    state = "MIXED+DRAIN" if drained.exists() and drained.read_text() == node else "MIXED"
+    print(f"NodeName={{node}} State={{state}} ThreadsPerCore=1 Reason=NHC: fans [root@2026-01-01]")
 """
 
 NODES = ("127.0.0.1", "127.0.0.2")
@@ -123,6 +131,8 @@ class Elastic:
 
     launch: Launch
     process: subprocess.Popen[str]
+    drained: Path
+    """A file with the name of the node that is being drained."""
     satellites: list[subprocess.Popen[bytes]] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
 
@@ -228,10 +238,14 @@ def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
         fake.mkdir()
         (fake / "srun").write_text(SRUN)
         (fake / "srun").chmod(0o700)
+        (fake / "scontrol").write_text(SCONTROL)
+        (fake / "scontrol").chmod(0o700)
         cluster = Cluster(kind=ClusterKind.slurm, bin_dir=str(fake))
         settings = ranks(1, cluster=cluster, parallel=parallel or Parallel()) | {
             "observe": observe or Observe(),
-            "runtime": Runtime(stop_grace_s=2, rendezvous_timeout_s=20, node_timeout_s=4),
+            "runtime": Runtime(
+                stop_grace_s=2, rendezvous_timeout_s=20, node_timeout_s=4, drain_poll_interval_s=1
+            ),
             "resources": Resources(nodes=nodes, **resources),
             "checkpoint": Checkpoint(interval_steps=10),
             "recovery": Recovery(restarts={"node_lost": 3}),
@@ -239,7 +253,7 @@ def elastic(workshop: Any, ranks: Any) -> Iterator[Callable[..., Elastic]]:
         launch = workshop.freeze(script, **settings)
         names = ",".join((ONE, TWO, THREE)[:nodes])
         process = workshop.start(launch, SLURM_JOB_ID="9", SLURM_JOB_NODELIST=names)
-        run = Elastic(launch, process)
+        run = Elastic(launch, process, fake / "drained")
         begun.append(run)
         waited(lambda: run.paths.events.exists() and run.rounds(), "the first round")
         run.saved()
@@ -375,3 +389,24 @@ def test_nodes_of_satellites_are_measured_once(elastic: Callable[..., Elastic]) 
     ]
     assert used[THREE] == pytest.approx((rows[-1].end - joined).total_seconds(), abs=1.5)
     assert used[THREE] < used[ONE]
+
+
+def test_satellite_with_a_drained_node_is_left(elastic: Callable[..., Elastic]) -> None:
+    """At a boundary, without a failure: the run has no spare, and its own nodes are not drained."""
+    run = elastic(1)
+    agent = run.satellite("77", THREE)
+    run.wait_for(ONE, THREE)
+    run.drained.write_text(THREE)
+    run.wait_for(ONE)
+    assert agent.wait(20) == 0, "it was let go"
+    run.drained.write_text(ONE)
+    told = waited(
+        lambda: [one for one in run.events() if isinstance(one, events.NodeDraining)][1:],
+        "its own node is asked about, too",
+    )
+    run.end()
+    assert run.causes() == ["resized", "resized", None]
+    assert run.rounds() == [(ONE,), (ONE, THREE), (ONE,)]
+    (gone,) = [one for one in run.events() if isinstance(one, events.SatelliteLeft)]
+    assert (gone.node, gone.reason) == (THREE, f"{THREE} is being drained (NHC: fans)")
+    assert [(one.node, one.action) for one in told] == [(ONE, DrainAction.stay)]
