@@ -362,7 +362,7 @@ def test_run_without_a_whole_replica_continues_in_another_layout(
     assert second[1] <= third[0] <= second[1] + 1, "no step is done twice on the way back"
     said = [one.message for one in run.events() if isinstance(one, events.Warned)]
     assert (
-        "2 nodes hold no whole replica of shard 3: the run continues as shard 2 "
+        "no whole replica of shard 3 on 2 nodes: the run continues as shard 2 "
         "(parallel.fallback)" in said
     )
 

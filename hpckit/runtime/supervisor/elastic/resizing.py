@@ -148,7 +148,7 @@ class Resizing:
         settings = self.agents.settings
         layout = layout_of_world(settings, nodes * settings.resources.tasks_per_node)
         words = (
-            f"{counted(nodes, 'node')} hold no whole replica of {layout_of(settings)}: the run "
+            f"no whole replica of {layout_of(settings)} on {counted(nodes, 'node')}: the run "
             f"continues as {layout} (parallel.fallback)"
         )
         self.record(events.Warned(at=now(), message=words))
