@@ -35,7 +35,8 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.model.save_cost import SaveCost
-from hpckit.planning.layout import layout_of, layout_of_world
+from hpckit.planning.fallback import layout_of_world
+from hpckit.planning.layout import layout_of
 from hpckit.record.launches import Launch, checkpoint_folder, load_launch, load_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.channel.listen import LOOPBACK
