@@ -167,7 +167,7 @@ def _type(hint: Any) -> str:
     if typing.get_origin(hint) is dict:
         of = "" if arguments[1] is Any else f" of {_plural(_type(arguments[1]))}"
         return f"mapping{of}"
-    return TYPES[hint]
+    return "mapping" if dataclasses.is_dataclass(hint) else TYPES[hint]
 
 
 def _plural(words: str) -> str:

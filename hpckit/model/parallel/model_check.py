@@ -53,7 +53,8 @@ class LayoutProblem:
 class ModelAnswer:
     """The result for one run. `parameters` is the number of those of the whole model.
 
-    `model_unchecked` and `batch_unchecked` say why the model, or its first batch, was not checked.
+    `model_unchecked`, `batch_unchecked` and `forward_unchecked` say why the model, its first batch,
+    or its forward was not checked.
     """
 
     problems: tuple[LayoutProblem, ...] = ()
@@ -61,6 +62,7 @@ class ModelAnswer:
     stages: tuple[StageMemory, ...] = ()
     model_unchecked: str = ""
     batch_unchecked: str = ""
+    forward_unchecked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -59,6 +59,27 @@ class Reduction(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FallbackLayout:
+    """The sizes of a layout for a run that has too few nodes for its own.
+
+    Numbers and words as in `Parallel`; words follow from the nodes that are left.
+
+    Example: `{replicate: 1, shard: rest}` shards over all ranks that are left.
+    """
+
+    replicate: int | str = "rest"
+    """Replicas of the model; as `parallel.replicate`."""
+    shard: int | str = 1
+    """As `parallel.shard`."""
+    tensor: int | str = 1
+    """As `parallel.tensor`."""
+    context: int | str = 1
+    """As `parallel.context`."""
+    pipeline: int | str = 1
+    """As `parallel.pipeline`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
     """How a model and its data are laid out over the ranks of a run.
 
@@ -105,6 +126,11 @@ class Parallel:
     self_check: bool = True
     """With `tensor` or `context`: compare in the first step what one unit of each class computes
     with what the whole unit does on the same row. Not with `compile`."""
+    fallback: list[FallbackLayout] = field(default_factory=list)
+    """Layouts in which a run continues while its nodes hold no whole replica, for example
+    `[{replicate: 1, shard: rest}]`. The first that fits the nodes is taken. A layout has the keys
+    `replicate`, `shard`, `tensor`, `context` and `pipeline`, and has to fit `resources.min_nodes`
+    nodes. Other keys of `parallel` stay as they are."""
 
 
 SCHEDULES = {"GPipe": 1, "1F1B": 1, "Interleaved1F1B": 2}

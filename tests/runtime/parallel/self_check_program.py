@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from byte_model import HEADS, WIDTH, ByteModel, plan
-from byte_world import batch, rank_of_world
+from byte_world import batch, rank_of_world, run_cases
 from torch import Tensor, nn
 
-from hpckit.errors import HpckitError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Precision, Recompute
 from hpckit.runtime.rank.parallel_run import ParallelRun
@@ -125,22 +119,5 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     return {"calls": calls, "undrawn": undrawn, "hooks": hooks}
 
 
-def main() -> None:
-    """Run the cases of the order file; write what each rank found."""
-    order = json.loads(Path(sys.argv[1]).read_text())
-    torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(order["patience_s"], exit=True)
-    dist.init_process_group("gloo")
-    found = []
-    for case in order["cases"]:
-        try:
-            one = trained(case)
-        except HpckitError as error:
-            one = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
-        found.append(one)
-    Path(f"{order['out']}.{dist.get_rank()}").write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(trained)
