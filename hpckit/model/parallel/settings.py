@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -122,7 +122,7 @@ class Parallel:
     replicas asked for, times `microbatches`, have to be a power of two."""
     compile: bool = False
     """Compile every unit of the plan with torch.compile."""
-    fallback: list[FallbackLayout] = field(default_factory=list)
+    fallback: tuple[FallbackLayout, ...] = ()
     """Layouts in which a run continues while its nodes hold no whole replica, for example
     `[{replicate: 1, shard: rest}]`. The first that fits the nodes is taken. A layout has the keys
     `replicate`, `shard`, `tensor`, `context` and `pipeline`, and has to fit `resources.min_nodes`
