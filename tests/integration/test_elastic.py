@@ -289,3 +289,20 @@ def test_dry_run_prints_the_script_that_is_submitted(training: Training) -> None
     grow(training)
     folder = training.project.launch_folder()
     assert (folder / "job-1.sbatch").read_text() == script["text"]
+
+
+@pytest.mark.timeout(500)
+def test_run_resumes_in_another_layout(training: Training, undisturbed: dict[int, float]) -> None:
+    """Begun as fsdp, ended by its user, and resumed as tensor: no step is lost, losses agree."""
+    words = [*CHARLM[:3], "resources.nodes=1", "resources.tasks_per_node=2", *CHARLM[8:]]
+    training.project.json("launch", *words, "parallel=fsdp")
+    training.wait_for_step(20)
+    assert training.project.hpckit("cancel").returncode == 0
+    training.wait(lambda: training.run["state"] == "cancelled", "the run was cancelled")
+    assert training.run["layout"]["shard"] == 2
+    done = training.project.hpckit("resume", ".0", "parallel=tensor")
+    assert done.returncode == 0, done.stderr
+    run = training.over(PATIENCE_S)
+    assert (run["state"], run["attempt"], run["layout"]["tensor"]) == ("completed", 2, 2)
+    assert training.steps == list(range(STEPS))
+    assert training.losses == pytest.approx(undisturbed, rel=1e-3)
