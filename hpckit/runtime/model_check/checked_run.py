@@ -19,8 +19,8 @@ from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.share import BatchShare
 from hpckit.runtime.data.batches import Batches
 from hpckit.runtime.parallel.build import build_on_meta
-from hpckit.runtime.parallel.loss import LossFunction
 from hpckit.runtime.parallel.forward_fit import ForwardFit
+from hpckit.runtime.parallel.loss import LossFunction
 from hpckit.runtime.parallel.model_fit import FittedModel, told
 from hpckit.runtime.rank.run import Run
 from hpckit.runtime.stages import EarlierRun

@@ -1,8 +1,8 @@
 """Whether a unit that is cut over ranks computes what the whole one does: once, in the first step.
 
 Shapes do not tell of a fixed number of heads, of two projections in one matrix, or of attention
-that sees a part of the sequence only. So the real input of one unit of each class is put together, the
-whole unit runs on it on every rank, and what both put out is compared.
+that sees a part of the sequence only. So the real input of one unit of each class is put together,
+the whole unit runs on it on every rank, and what both put out is compared.
 """
 
 from __future__ import annotations

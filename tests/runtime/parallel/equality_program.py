@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  # as in torch's own documentation
 from byte_model import ByteModel, plan
 from byte_world import batch, rank_of_world, run_cases
